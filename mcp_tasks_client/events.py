@@ -1,0 +1,299 @@
+"""What can happen to a tool call (events), and what can have to be done (actions).
+
+Events carry the time and the jitter, so that the machine needs neither a clock nor a die.
+Times are local wall clock in seconds since the epoch; ``jitter`` is a fraction from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from .errors import SessionError
+from .states import Outcome
+from .wire import JSONObject, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallReturned:
+    """``tools/call`` answered with a result."""
+
+    result: JSONObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFailed:
+    """``tools/call`` answered with a JSON-RPC error after it may have started."""
+
+    code: int | None
+    message: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRefused:
+    """``tools/call`` surely did not run; nothing of it needs to be remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLost:
+    """The reply to ``tools/call`` is lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallAgain:
+    """The caller allowed a call of unknown outcome to be sent again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputAsked:
+    """``tools/call`` answered ``input_required``."""
+
+    requests: JSONObject
+    request_state: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCreated:
+    """There is a task: answered by ``tools/call``, or attached by its ID."""
+
+    task: Task
+    now: float
+    jitter: float
+    attached: bool = False
+    """The caller gave the ID. No reply came with a hint, so nothing holds back the first poll."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """The wait that the last ``Wake`` asked for is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A snapshot arrived."""
+
+    task: Task
+    now: float
+    jitter: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollFailed:
+    """A poll failed in a way that may pass."""
+
+    now: float
+    jitter: float
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMissing:
+    """The server does not know the task (-32602)."""
+
+    message: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationRefused:
+    """The server will not let us look: a credential, a capability, the protocol itself."""
+
+    error: SessionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerReady:
+    """A callback returned an answer, already validated, in its form on the wire."""
+
+    key: str
+    answer: JSONObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerUnavailable:
+    """A question got no usable answer: no callback, an exception, the wrong type, a refusal."""
+
+    key: str
+    why: str
+    cause: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateAcknowledged:
+    """``tasks/update`` was acknowledged for these keys."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateFailed:
+    """``tasks/update`` failed in a way that may pass; the same answers go again."""
+
+    keys: tuple[str, ...]
+    now: float
+    jitter: float
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRejected:
+    """The server answered -32602 to ``tasks/update``: a wrong answer, or a task that moved on."""
+
+    keys: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested:
+    """The host wants the task cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelAcknowledged:
+    """``tasks/cancel`` was acknowledged. The task may still end otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """The drive starts again: after a park, or in another process."""
+
+    now: float
+    jitter: float
+    due_is_exact: bool = True
+    """False after a crash: unchanged polls are not journaled, so the last one may have been just now."""
+
+
+Event: TypeAlias = (
+    CallReturned
+    | CallFailed
+    | CallRefused
+    | CallLost
+    | CallAgain
+    | InputAsked
+    | TaskCreated
+    | Tick
+    | Observed
+    | PollFailed
+    | TaskMissing
+    | ObservationRefused
+    | AnswerReady
+    | AnswerUnavailable
+    | UpdateAcknowledged
+    | UpdateFailed
+    | UpdateRejected
+    | CancelRequested
+    | CancelAcknowledged
+    | Resumed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Make the new state durable before going on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Remove what was saved of this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendCall:
+    """Send ``tools/call`` (again) with these answers and that state, after a wait."""
+
+    input_responses: Mapping[str, JSONObject] = field(default_factory=dict)
+    request_state: str | None = None
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Send ``Tick`` after so many seconds, in place of any earlier wish."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Send ``tasks/get`` now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Put a question to the host's callback."""
+
+    key: str
+    request: JSONObject
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsking:
+    """Withdraw the questions that are before the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendAnswers:
+    """Send ``tasks/update`` with these answers."""
+
+    answers: Mapping[str, JSONObject]
+
+
+@dataclass(frozen=True, slots=True)
+class SendCancel:
+    """Send ``tasks/cancel``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Show a changed snapshot to whoever follows the task."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tell about a violation of the protocol by the server, once per kind."""
+
+    violation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The call is over."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A question stands in the way."""
+
+    keys: tuple[str, ...]
+    why: str
+    cause: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Stop driving. The task lives on and ``Resumed`` takes it up again."""
+
+    reason: Unanswered | SessionError
+
+
+Action: TypeAlias = (
+    Save
+    | Forget
+    | SendCall
+    | Wake
+    | Poll
+    | Ask
+    | StopAsking
+    | SendAnswers
+    | SendCancel
+    | Publish
+    | Report
+    | Finish
+    | Park
+)

@@ -1,0 +1,211 @@
+"""The contract of a journal: the little that must survive a crash, and how it is kept.
+
+A journal holds one :class:`TaskRecord` per call. It is told *that* a record is to be kept,
+never why; every decision is the machine's. Implementations share one contract test suite,
+``tests/test_journal_contract.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Annotated, Any, Final, Self, TypeAlias
+
+from pydantic import Field, TypeAdapter
+
+from ..states import Completed, Failed, Finished, Observing, State
+from ..wire import PROTOCOL_VERSION, Task, shorten
+
+__all__ = ["Journal", "Scope", "TaskRecord", "dump_state", "load_state"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose records: never read or sent beyond the endpoint and principal they were made for."""
+
+    endpoint: str
+    principal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRecord:
+    """What the journal knows of one call.
+
+    Times are local wall clock, in seconds since the epoch. ``repr`` shortens the task ID.
+    """
+
+    record_id: str
+    """Ours, random; also the order in which calls with equal times were made means nothing."""
+
+    scope: Scope
+    tool: str | None
+    """``None`` for a task attached by its bare ID."""
+
+    arguments_digest: str | None = None
+    """SHA-256 of the canonical arguments; the arguments themselves are not stored."""
+
+    idempotency_key: str | None = None
+    state: State = field(repr=False)
+    created_at: float
+    updated_at: float
+    delivered_at: float | None = None
+    """When the outcome was handed to the host; ``None`` while it was not."""
+
+    generation: str = PROTOCOL_VERSION
+    """The protocol version whose tasks this is one of."""
+
+    owner: str | None = None
+    """The process that drives it, or drove it when it died; ``None`` once it was let go of."""
+
+    fence: int = 0
+    """Grows with each change of owner, so that a late owner can be told from the present one."""
+
+    @property
+    def task(self) -> Task | None:
+        """The latest snapshot, its result or error included; ``None`` before there is a task."""
+        match self.state:
+            case Observing():
+                return self.state.task
+            case Finished(task=Task() as task, outcome=Completed(result=result)):
+                return task.model_copy(update={"result": result})
+            case Finished(task=Task() as task, outcome=Failed() as failed):
+                error = {"code": failed.code, "message": failed.message, "data": failed.data}
+                return task.model_copy(update={"error": error})
+            case Finished():
+                return self.state.task
+            case _:
+                return None
+
+    @property
+    def task_id(self) -> str | None:
+        """The server's task ID. Whoever knows it can act on the task."""
+        task = self.state.task if isinstance(self.state, Observing | Finished) else None
+        return task.task_id if task else None
+
+    @property
+    def status(self) -> str:
+        """A task's status in the specification's words, else where the call stands.
+
+        ``calling``, ``gathering`` and ``outcome_unknown`` before there is a task;
+        ``not_found``, ``expired`` and ``violated`` for ends that are no status.
+        """
+        match self.state:
+            case Observing():
+                return self.state.task.status
+            case Finished(outcome=outcome):
+                return outcome.why if outcome.kind == "gone" else outcome.kind
+            case _:
+                return self.state.kind
+
+    @property
+    def finished(self) -> bool:
+        """Whether the call is over, delivered or not."""
+        return isinstance(self.state, Finished)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is a task to watch, or an outcome that nobody has received yet."""
+        return isinstance(self.state, Observing) or (self.finished and self.delivered_at is None)
+
+    def __repr__(self) -> str:
+        task_id = shorten(self.task_id) if self.task_id else None
+        return (
+            f"TaskRecord(tool={self.tool!r}, task_id={task_id!r}, status={self.status!r}, "
+            f"idempotency_key={self.idempotency_key!r})"
+        )
+
+
+class Journal(ABC):
+    """Where records are kept.
+
+    Every method is safe to call from several tasks at once. A method that writes returns when
+    what it wrote would survive the death of the process and, where the medium can promise it,
+    of the machine. Being cancelled while waiting does not undo a write.
+
+    Opening counts: a journal may be shared by several clients of one process, and closes with
+    the last of them.
+
+    Raises:
+        JournalError: From every method: the journal could not be read or written. The
+            subclasses say why. What was stored before is untouched.
+    """
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Make ready, and prove that it can be written to, before anything is sent anywhere."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Finish every write that was asked for, then let go. Never raises for what was stored."""
+
+    @abstractmethod
+    async def claim(self, record: TaskRecord) -> TaskRecord:
+        """Store a new record, unless its scope already has one with the same idempotency key.
+
+        Atomic, also between processes.
+
+        Returns:
+            The record that stands: the one given, or the one that was there.
+        """
+
+    @abstractmethod
+    async def save(self, record: TaskRecord) -> None:
+        """Store a record as it now is, new or not (by ``record_id``)."""
+
+    @abstractmethod
+    async def remove(self, record_id: str) -> None:
+        """Forget a record. Nothing happens if there is none."""
+
+    @abstractmethod
+    async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
+        """The record of an idempotency key."""
+
+    @abstractmethod
+    async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
+        """The newest record of a task, compared byte for byte."""
+
+    @abstractmethod
+    async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
+        """The records of a scope, oldest first.
+
+        Args:
+            scope: Endpoint and principal.
+            pending: Only those with a task to watch or an outcome not yet delivered. The cost is
+                then that of the pending ones, however many others there are.
+        """
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+_TaggedState: TypeAlias = Annotated[State, Field(discriminator="kind")]
+_STATE: Final[TypeAdapter[State]] = TypeAdapter(_TaggedState)
+
+
+def dump_state(state: State) -> str:
+    """A state as JSON text in plain ASCII.
+
+    ASCII, because a server's strings may hold lone surrogates, which no encoding can carry.
+    """
+    return json.dumps(_STATE.dump_python(state, by_alias=True, exclude_defaults=True), separators=(",", ":"))
+
+
+def load_state(text: str) -> State:
+    """The state that :func:`dump_state` wrote, in this version or an earlier one.
+
+    Raises:
+        ValueError: The text is not a state.
+    """
+    raw: Any = json.loads(text)
+    return _STATE.validate_python(raw)

@@ -1,0 +1,86 @@
+"""The contract of a session: four verbs towards one endpoint, and what its tools look like.
+
+A session knows the wire and nothing of time: it neither polls nor retries a verb nor remembers a
+task. The generations of the protocol, and the ways of reaching a server, differ only behind it.
+
+Every verb raises :class:`SessionError` or a subclass, and nothing else of its own:
+
+- ``retryable`` says whether the same request may succeed later (a time-out, a 5xx, a 429);
+- ``not_executed`` says that the server surely did nothing with the request, so that a
+  ``tools/call`` can be forgotten instead of being remembered as of unknown outcome;
+- ``code``, ``remote_message`` and ``data`` are set where the server answered a JSON-RPC error.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mcp_types import Tool
+
+from ..wire import CallReply, JSONObject, Task
+
+__all__ = ["INVALID_PARAMS", "REFUSED_CODES", "Session", "TaskRef", "ToolCall"]
+
+INVALID_PARAMS: Final = -32602
+"""To ``tasks/*``: the server does not know the task."""
+
+REFUSED_CODES: Final = frozenset({-32700, -32600, -32601, -32602, -32020, -32021, -32022, -32003})
+"""JSON-RPC errors that refuse a request before it runs: parse error, invalid request, unknown
+method, invalid params, header mismatch, missing capability (now and formerly), unknown version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One ``tools/call``, in its first round or a later one."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    meta: Mapping[str, Any] | None = None
+    input_responses: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
+    request_state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRef:
+    """What the server needs to find a task again."""
+
+    task_id: str = field(repr=False)
+    request_state: str | None = None
+
+
+class Session(ABC):
+    """One endpoint, reached in one way."""
+
+    @property
+    @abstractmethod
+    def endpoint(self) -> str:
+        """Names the server in the journal: equal for the same server in every process, and free
+        of secrets.
+        """
+
+    @abstractmethod
+    async def tool(self, name: str) -> Tool | None:
+        """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
+
+    @abstractmethod
+    async def call(self, call: ToolCall) -> CallReply:
+        """Send ``tools/call`` once. Never repeats it, whatever happens."""
+
+    @abstractmethod
+    async def get(self, ref: TaskRef) -> Task:
+        """Send ``tasks/get`` once."""
+
+    @abstractmethod
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        """Send ``tasks/update`` once."""
+
+    @abstractmethod
+    async def cancel(self, ref: TaskRef) -> None:
+        """Send ``tasks/cancel`` once."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of whatever the session itself opened."""

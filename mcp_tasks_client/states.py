@@ -1,0 +1,142 @@
+"""What one tool call can be: the states of the machine, and how it can end.
+
+All of it is plain, frozen data that a journal can write down and read back; ``kind`` tells the
+members of a union apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from .wire import JSONObject, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One of the server's input requests, from first sight to acknowledgement."""
+
+    key: str
+    digest: str
+    """Of the request as first seen: the same key must never mean something else."""
+
+    stage: Literal["open", "answered", "sending", "acknowledged", "rejected"] = "open"
+    request: JSONObject | None = None
+    """As the server sent it; dropped once acknowledged, like the answer, for they may be private."""
+
+    answer: JSONObject | None = None
+    refusal: str = ""
+    """The server's words, where it rejected the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calling:
+    """``tools/call`` is on its way, or will be in a moment."""
+
+    kind: Literal["calling"] = "calling"
+    round: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathering:
+    """The server asked before it started; answers are being collected for the next round."""
+
+    kind: Literal["gathering"] = "gathering"
+    round: int
+    request_state: str | None
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeUnknown:
+    """``tools/call`` was sent and its reply is lost: the tool may have run."""
+
+    kind: Literal["outcome_unknown"] = "outcome_unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observing:
+    """There is a task. It is polled until it ends."""
+
+    kind: Literal["observing"] = "observing"
+    task: Task
+    received_at: float
+    """Local wall clock, seconds, when we first heard of the task. Its time-to-live counts from here."""
+
+    due_at: float
+    """Local wall clock, seconds, before which no poll is sent."""
+
+    wait_s: float = 0.0
+    """Seconds of the wait that ends at ``due_at``; bounds it when the clock was set back meanwhile."""
+
+    poll_interval_ms: float | None = None
+    """The last usable hint; a reply without one does not take it back."""
+
+    ttl_ms: float | None = None
+    request_state: str | None = None
+    unchanged: int = 0
+    failures: int = 0
+    looks: int = 0
+    questions: tuple[Question, ...] = ()
+    cancel: Literal["no", "requested", "acknowledged"] = "no"
+    reported: tuple[str, ...] = ()
+    """Kinds of protocol violations already reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """The call returned, ``isError`` or not. The result is the server's, unchanged."""
+
+    kind: Literal["completed"] = "completed"
+    result: JSONObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The call ended in a JSON-RPC error."""
+
+    kind: Literal["failed"] = "failed"
+    code: int | None
+    message: str
+    data: Any = None
+    status_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """The task was cancelled."""
+
+    kind: Literal["cancelled"] = "cancelled"
+    status_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """The server no longer knows the task: ``expired`` if its time-to-live had passed."""
+
+    kind: Literal["gone"] = "gone"
+    why: Literal["not_found", "expired"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violated:
+    """The task ended in a way that the protocol does not allow, such as without a result."""
+
+    kind: Literal["violated"] = "violated"
+    message: str
+
+
+Outcome: TypeAlias = Completed | Failed | Cancelled | Gone | Violated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The end. ``task`` is the last snapshot without its payload, which is in ``outcome``."""
+
+    kind: Literal["finished"] = "finished"
+    outcome: Outcome
+    task: Task | None = None
+
+
+State: TypeAlias = Calling | Gathering | OutcomeUnknown | Observing | Finished

@@ -1,0 +1,358 @@
+"""The Tasks extension's shapes on the wire: lenient when reading, exact when writing.
+
+Reading follows one rule: a defect in an optional field never costs the task ID. A hint or a
+time-to-live that makes no sense counts as absent, a status that we do not know is kept as it
+is, and every field that we do not name stays in ``Task.model_extra``. What is left over as
+impossible raises :class:`MalformedError`, which a session turns into its own error.
+
+MCP's own shapes (``CallToolResult``, the input requests and their answers) are those of
+``mcp_types``; here is only what the extension adds. Pure: no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+__all__ = [
+    "EXTENSION_ID",
+    "PROTOCOL_VERSION",
+    "TERMINAL_STATUSES",
+    "CallReply",
+    "Created",
+    "InputRequired",
+    "JSONObject",
+    "MalformedError",
+    "Returned",
+    "RpcError",
+    "Task",
+    "TaskStatus",
+    "call_params",
+    "digest",
+    "header_value",
+    "read_call_reply",
+    "read_rpc_error",
+    "read_task",
+    "request_meta",
+    "shorten",
+    "task_params",
+]
+
+JSONObject: TypeAlias = dict[str, Any]
+
+PROTOCOL_VERSION: Final = "2026-07-28"
+EXTENSION_ID: Final = "io.modelcontextprotocol/tasks"
+
+TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "cancelled", "failed"]
+"""The statuses of the specification, verbatim."""
+
+TERMINAL_STATUSES: Final[frozenset[str]] = frozenset({"completed", "cancelled", "failed"})
+_KNOWN_STATUSES: Final[frozenset[str]] = frozenset(get_args(TaskStatus))
+
+# 2**53 - 1, the largest integer every JSON reader agrees on: 285,000 years in milliseconds.
+# Larger hints are read as this, so that no arithmetic on them can overflow.
+_LARGEST_MS: Final = 2**53 - 1
+
+
+class MalformedError(ValueError):
+    """A reply that cannot be read as what it should be. The message says why."""
+
+
+def _milliseconds(value: object) -> float | None:
+    """A duration as servers really send it: an integer, a float or digits in a string.
+
+    Anything else (absent, negative, NaN, a boolean, a word) counts as absent.
+    """
+    if isinstance(value, str):
+        # Polling faster than meant, because a number came in quotes, would break the pace.
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return min(value, _LARGEST_MS) if value >= 0 else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _object(value: object) -> JSONObject | None:
+    return value if isinstance(value, dict) else None
+
+
+_Milliseconds = Annotated[float | None, BeforeValidator(_milliseconds)]
+_Text = Annotated[str | None, BeforeValidator(_text)]
+_Object = Annotated[JSONObject | None, BeforeValidator(_object)]
+
+
+class Task(BaseModel):
+    """One snapshot of a task, as the server described it.
+
+    Unknown fields are kept in ``model_extra``; :meth:`to_wire` gives all of them back.
+    ``repr`` shortens the task ID, because whoever knows it can act on the task.
+
+    Source: Tasks extension, "Tasks" (``Task`` and ``DetailedTask``).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", alias_generator=to_camel, populate_by_name=True)
+
+    task_id: str = Field(min_length=1)
+    """The server's identifier, compared byte for byte."""
+
+    status: str = Field(min_length=1)
+    """One of :data:`TaskStatus`, or whatever newer word the server used."""
+
+    status_message: _Text = None
+    """The server's words about the current state; may be shown to a person or a model."""
+
+    created_at: _Text = None
+    """ISO 8601 as the server wrote it, by the server's clock."""
+
+    last_updated_at: _Text = None
+    """ISO 8601 as the server wrote it. On some servers simply the time of the poll."""
+
+    ttl_ms: _Milliseconds = None
+    """Milliseconds from creation after which the server may drop the task; ``None`` is unlimited."""
+
+    poll_interval_ms: _Milliseconds = None
+    """Milliseconds to wait between polls, as the server wishes; ``None`` if it said nothing usable."""
+
+    input_requests: _Object = None
+    """Open questions by key, as they came, in ``input_required``."""
+
+    result: _Object = None
+    """The final result as it came, in ``completed``."""
+
+    error: _Object = None
+    """The JSON-RPC error as it came, in ``failed``."""
+
+    request_state: _Text = None
+    """Opaque text of an earlier draft that some servers still send; echoed in later requests."""
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the status is one from which a task never moves again."""
+        return self.status in TERMINAL_STATUSES
+
+    @property
+    def known_status(self) -> bool:
+        """Whether the status is one of the specification's five."""
+        return self.status in _KNOWN_STATUSES
+
+    def to_wire(self) -> JSONObject:
+        """The snapshot under its names on the wire, unknown fields included."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+    def same_as(self, other: Task) -> bool:
+        """Whether nothing but the times and metadata of the reply differs.
+
+        ``lastUpdatedAt`` is left out because some servers stamp it on every poll.
+        """
+        return self._essence() == other._essence()
+
+    def _essence(self) -> tuple[object, ...]:
+        extra = {
+            k: v for k, v in (self.model_extra or {}).items() if k not in ("_meta", "resultType", "content")
+        }
+        return (
+            self.task_id,
+            self.status,
+            self.status_message,
+            self.ttl_ms,
+            self.poll_interval_ms,
+            self.input_requests,
+            self.result,
+            self.error,
+            self.request_state,
+            extra,
+        )
+
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        message = [("status_message", self.status_message)] if self.status_message is not None else []
+        return [("task_id", shorten(self.task_id)), ("status", self.status), *message]
+
+
+def read_task(raw: object) -> Task:
+    """The task in ``raw``, a ``tasks/get`` result, a creation result or a notification's params.
+
+    Discriminates by ``status`` alone, as servers disagree on ``resultType``.
+
+    Raises:
+        MalformedError: There is no usable ``taskId`` or ``status``.
+    """
+    if not isinstance(raw, dict):
+        raise MalformedError(f"a task must be an object, not {type(raw).__name__}")
+    try:
+        return Task.model_validate(raw)
+    except ValidationError as error:
+        fields = ", ".join(str(e["loc"][0]) for e in error.errors(include_input=False, include_url=False))
+        raise MalformedError(f"a task without a usable {fields}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """``tools/call`` answered with its result at once."""
+
+    result: JSONObject
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequired:
+    """``tools/call`` wants answers before it starts (multi round-trip); call again with them."""
+
+    requests: JSONObject
+    request_state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """``tools/call`` answered with a task."""
+
+    task: Task
+
+
+CallReply: TypeAlias = Returned | InputRequired | Created
+
+
+def read_call_reply(raw: object) -> CallReply:
+    """What a ``tools/call`` result is. Discriminates on ``resultType`` alone.
+
+    Some servers add ``content: []`` to a task; an unknown ``resultType`` is read as a result,
+    whose own validation then decides.
+
+    Raises:
+        MalformedError: Not an object, a task without an ID, or a round without anything to answer.
+    """
+    if not isinstance(raw, dict):
+        raise MalformedError(f"the result of tools/call must be an object, not {type(raw).__name__}")
+    match raw.get("resultType"):
+        case "task":
+            return Created(read_task(raw))
+        case "input_required":
+            requests, state = _object(raw.get("inputRequests")), _text(raw.get("requestState"))
+            if not requests and state is None:
+                raise MalformedError("input_required without inputRequests and without requestState")
+            return InputRequired(requests or {}, state)
+        case _:
+            return Returned(raw)
+
+
+@dataclass(frozen=True, slots=True)
+class RpcError:
+    """A JSON-RPC error object."""
+
+    code: int | None
+    message: str
+    data: Any
+
+
+def read_rpc_error(raw: object) -> RpcError:
+    """The JSON-RPC error in ``raw``; parts that are missing or of another type become empty."""
+    error = _object(raw) or {}
+    code = error.get("code")
+    return RpcError(
+        code=code if isinstance(code, int) and not isinstance(code, bool) else None,
+        message=_text(error.get("message")) or "",
+        data=error.get("data"),
+    )
+
+
+def request_meta(
+    client_info: JSONObject, capabilities: JSONObject, extra: Mapping[str, Any] | None
+) -> JSONObject:
+    """``params._meta`` of every request: version, client and capabilities, the extension among them.
+
+    Args:
+        client_info: ``name`` and ``version`` of the host.
+        capabilities: Client capabilities other than the extension, such as ``elicitation``.
+        extra: The caller's own entries. They cannot replace the protocol's.
+
+    Source: Tasks extension, "Capability Negotiation".
+    """
+    extensions = {**capabilities.get("extensions", {}), EXTENSION_ID: {}}
+    return {
+        **(extra or {}),
+        PROTOCOL_VERSION_META_KEY: PROTOCOL_VERSION,
+        CLIENT_INFO_META_KEY: client_info,
+        CLIENT_CAPABILITIES_META_KEY: {**capabilities, "extensions": extensions},
+    }
+
+
+def call_params(
+    name: str,
+    arguments: Mapping[str, Any] | None,
+    *,
+    input_responses: Mapping[str, Any] | None = None,
+    request_state: str | None = None,
+) -> JSONObject:
+    """``params`` of ``tools/call``, without ``_meta``; the last two only in a later round."""
+    params: JSONObject = {"name": name, "arguments": dict(arguments or {})}
+    if input_responses:
+        params["inputResponses"] = dict(input_responses)
+    if request_state is not None:
+        params["requestState"] = request_state
+    return params
+
+
+def task_params(
+    task_id: str, *, request_state: str | None = None, input_responses: Mapping[str, Any] | None = None
+) -> JSONObject:
+    """``params`` of the ``tasks/*`` methods, without ``_meta``; responses only for ``tasks/update``."""
+    params: JSONObject = {"taskId": task_id}
+    if input_responses is not None:
+        params["inputResponses"] = dict(input_responses)
+    if request_state is not None:
+        params["requestState"] = request_state
+    return params
+
+
+_HEADER_SAFE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
+_LOOKS_ENCODED: Final = re.compile(r"=\?base64\?.*\?=", re.DOTALL)
+
+
+def header_value(value: str) -> str:
+    """``value`` as an HTTP header can carry it, byte for byte.
+
+    Printable ASCII without outer blanks goes as it is; everything else, and whatever already
+    looks encoded, goes as ``=?base64?…?=`` over UTF-8.
+
+    Raises:
+        MalformedError: The text has no UTF-8 form (a lone surrogate), so no header can carry it.
+    """
+    if _HEADER_SAFE.fullmatch(value) and not _LOOKS_ENCODED.fullmatch(value):
+        return value
+    try:
+        encoded = base64.b64encode(value.encode()).decode("ascii")
+    except UnicodeEncodeError as error:
+        raise MalformedError(
+            f"{shorten(value)!a} has no UTF-8 form, so no HTTP header can carry it"
+        ) from error
+    return f"=?base64?{encoded}?="
+
+
+def shorten(task_id: str) -> str:
+    """Enough of a task ID to recognise it in a log, too little to use it."""
+    return f"{task_id[: min(8, len(task_id) // 3)]}…"
+
+
+def digest(value: object) -> str:
+    """SHA-256, in hex, of ``value`` as JSON with sorted keys: equal for equal JSON.
+
+    Raises:
+        TypeError: ``value`` holds something that has no JSON form.
+    """
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
