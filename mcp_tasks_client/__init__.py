@@ -1,0 +1,1 @@
+"""Durable client for MCP Tasks."""

@@ -37,7 +37,7 @@ class TaskRecord:
     """
 
     record_id: str
-    """Ours, random; also the order in which calls with equal times were made means nothing."""
+    """Ours, and random."""
 
     scope: Scope
     tool: str | None
@@ -198,7 +198,8 @@ def dump_state(state: State) -> str:
 
     ASCII, because a server's strings may hold lone surrogates, which no encoding can carry.
     """
-    return json.dumps(_STATE.dump_python(state, by_alias=True, exclude_defaults=True), separators=(",", ":"))
+    # Unset fields of a snapshot stay unset: an absent ttlMs and a null one differ.
+    return json.dumps(_STATE.dump_python(state, by_alias=True, exclude_unset=True), separators=(",", ":"))
 
 
 def load_state(text: str) -> State:

@@ -57,9 +57,7 @@ class Session(ABC):
     @property
     @abstractmethod
     def endpoint(self) -> str:
-        """Names the server in the journal: equal for the same server in every process, and free
-        of secrets.
-        """
+        """The server's name in the journal: the same in every process, and free of secrets."""
 
     @abstractmethod
     async def tool(self, name: str) -> Tool | None:
