@@ -1,1 +1,92 @@
-"""Durable client for MCP Tasks."""
+"""Durable client for MCP Tasks: ``call_tool`` survives hours, questions and crashes.
+
+::
+
+    async with TasksClient("http://127.0.0.1:8000/mcp", elicitation=ask_the_user) as client:
+        result = await client.call_tool("deploy", {"service": "web"})
+
+The rooms, each importing only those above it:
+
+======================  ========================================================================
+``errors``              the exception tree
+``wire``                the extension's shapes: lenient when reading, exact when writing
+``policy``              when to poll, when to retry, when a task's time is over
+``states``, ``events``  what a call can be, what can happen to it and what then has to be done
+``questions``           the server's questions of one call
+``machine``             the life of one call: ``advance(state, event, policy)``; pure, like all above
+``journal``             what must survive a crash: the contract, SQLite, memory
+``sessions``            ways of reaching a server: the contract, HTTP
+``clock``, ``schema``   time, passed in; values against JSON Schemas
+``inputs``              questions to the host's callbacks, answers checked before they go
+``driver``              one step of one call: event, advance, commit, act
+``scheduler``           the only loop: due times in a heap, coroutines for what is under way
+``handle``, ``client``  what a host holds; ``blocking`` is the same without an event loop
+``testing``             a manual clock and a scripted server for the tests of hosts, and ours
+======================  ========================================================================
+"""
+
+from .blocking import BlockingTaskHandle, BlockingTasksClient
+from .client import TasksClient
+from .errors import (
+    ConnectionLostError,
+    CredentialRefusedError,
+    IdempotencyConflictError,
+    InputUnansweredError,
+    JournalCorruptError,
+    JournalError,
+    JournalLockedError,
+    JournalSchemaError,
+    MissingCapabilityError,
+    OutcomeUnknownError,
+    RemoteProtocolError,
+    SessionError,
+    TaskCancelledError,
+    TaskError,
+    TaskExpiredError,
+    TaskFailedError,
+    TaskNotFoundError,
+    TasksClientError,
+    WaitTimeoutError,
+)
+from .handle import TaskHandle, TaskReference
+from .inputs import InputContext
+from .journal.base import Journal, TaskRecord
+from .journal.memory import MemoryJournal
+from .journal.sqlite import SqliteJournal
+from .policy import PollPolicy
+from .wire import Task, TaskStatus
+
+__all__ = [
+    "BlockingTaskHandle",
+    "BlockingTasksClient",
+    "ConnectionLostError",
+    "CredentialRefusedError",
+    "IdempotencyConflictError",
+    "InputContext",
+    "InputUnansweredError",
+    "Journal",
+    "JournalCorruptError",
+    "JournalError",
+    "JournalLockedError",
+    "JournalSchemaError",
+    "MemoryJournal",
+    "MissingCapabilityError",
+    "OutcomeUnknownError",
+    "PollPolicy",
+    "RemoteProtocolError",
+    "SessionError",
+    "SqliteJournal",
+    "Task",
+    "TaskCancelledError",
+    "TaskError",
+    "TaskExpiredError",
+    "TaskFailedError",
+    "TaskHandle",
+    "TaskNotFoundError",
+    "TaskRecord",
+    "TaskReference",
+    "TaskStatus",
+    "TasksClient",
+    "TasksClientError",
+    "WaitTimeoutError",
+]

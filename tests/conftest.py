@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
+
+from tests.real_server import real_server
+
+__all__ = ["anyio_backend", "real_server", "unused_url"]
 
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Both event loops that the package supports."""
     return request.param, {}
+
+
+@pytest.fixture
+def unused_url() -> str:
+    """A loopback URL at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}/mcp"

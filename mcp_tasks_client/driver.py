@@ -1,0 +1,357 @@
+"""One step of one call: event → advance → commit → act. No loop of its own.
+
+:class:`Drive` is one call being driven, in memory. :class:`Driver` feeds it events and sends its
+requests; each request comes back as the next event. Who calls the driver when is the scheduler's
+business, what an event means is the machine's.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import replace
+
+import anyio
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
+
+from .clock import Clock, SystemClock
+from .errors import JournalError, SessionError, TaskFailedError
+from .events import (
+    Action,
+    AnswerReady,
+    AnswerUnavailable,
+    Ask,
+    CallFailed,
+    CallLost,
+    CallRefused,
+    CallReturned,
+    CancelAcknowledged,
+    Event,
+    Forget,
+    InputAsked,
+    ObservationRefused,
+    Observed,
+    PollFailed,
+    Resumed,
+    Save,
+    SendCall,
+    TaskCreated,
+    TaskMissing,
+    UpdateAcknowledged,
+    UpdateFailed,
+    UpdateRejected,
+)
+from .inputs import InputContext, Inputs, NoAnswerError
+from .journal.base import Journal, TaskRecord
+from .machine import advance
+from .policy import PollPolicy
+from .sessions.base import INVALID_PARAMS, Session, TaskRef, ToolCall
+from .states import Observing
+from .wire import Created, InputRequired, JSONObject, Returned, Task, shorten
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class Drive:
+    """One call, from the moment it is made or taken up.
+
+    Attributes:
+        record: What is known, and journaled as far as it has to be.
+        call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
+        error: Why the drive is parked; ``None`` while it runs and once it is over.
+        held: Reasons to go on driving: callers that wait, and the client itself for its handles.
+        running: Whether it is being driven. ``held`` may be more than 0 while it is parked.
+        pending: The ``tools/call`` to begin with, if it was not sent yet.
+        unsaved: Events whose commit failed, to be fed again.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_changed",
+        "ask_scope",
+        "asks",
+        "call",
+        "call_scope",
+        "due",
+        "error",
+        "error_seen",
+        "held",
+        "lock",
+        "pending",
+        "polling",
+        "polls",
+        "record",
+        "refreshing",
+        "running",
+        "scopes",
+        "unsaved",
+        "version",
+    )
+
+    def __init__(self, record: TaskRecord, call: ToolCall | None = None) -> None:
+        self.record = record
+        self.call = call
+        self.error: Exception | None = None
+        self.error_seen = False
+        self.held = 0
+        self.running = False
+        self.due = 0.0
+        self.version = 0
+        self.unsaved: deque[Event] = deque()
+        self.asks: deque[Ask] = deque()
+        self.scopes: set[anyio.CancelScope] = set()
+        self.pending: SendCall | None = None
+        self.call_scope: anyio.CancelScope | None = None
+        self.ask_scope: anyio.CancelScope | None = None
+        self.polling = False
+        self.polls = 0
+        self.refreshing = 0
+        self.lock = anyio.Lock()
+        self._changed: anyio.Event | None = None
+
+    @property
+    def task(self) -> Task | None:
+        """The latest snapshot; also of a creation that could not be journaled."""
+        created = [event.task for event in self.unsaved if isinstance(event, TaskCreated)]
+        return created[-1] if created else self.record.task
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for: it ended, or it is parked with an error."""
+        return self.record.finished or self.error is not None
+
+    @property
+    def sending(self) -> bool:
+        """Whether ``tools/call`` is under way here, or about to be."""
+        return self.pending is not None or self.call_scope is not None or self.running
+
+    def park(self, error: Exception) -> None:
+        """Stop for a reason that whoever waits has to hear."""
+        self.error, self.error_seen = error, False
+        self.pulse()
+
+    def pulse(self) -> None:
+        """Wake everybody who waits for a change."""
+        self.version += 1
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    def polled(self) -> None:
+        """Count a poll, and tell those who wait for just that. The others sleep on."""
+        self.polls += 1
+        if self.refreshing:
+            self.pulse()
+
+    def stop_asking(self) -> None:
+        """Withdraw the prompt that is up, and those in the queue."""
+        self.asks.clear()
+        if self.ask_scope is not None:
+            self.ask_scope.cancel()
+            self.ask_scope = None
+
+    async def change(self) -> None:
+        """Return at the next pulse."""
+        if self._changed is None:
+            self._changed = anyio.Event()
+        await self._changed.wait()
+
+    def __repr__(self) -> str:
+        return f"Drive({self.record!r})"
+
+
+class Driver:
+    """Commits events and sends requests, for all calls of one endpoint.
+
+    Args:
+        session: Where requests go.
+        journal: Where states go first.
+        inputs: Who answers questions.
+        policy: When to poll.
+        owner: This process's name in the journal.
+        clock: Reads the time for events.
+        jitter: Draws fractions from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        journal: Journal,
+        inputs: Inputs,
+        policy: PollPolicy,
+        owner: str,
+        clock: Clock | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.session = session
+        self.journal = journal
+        self.inputs = inputs
+        self.policy = policy
+        self.owner = owner
+        self.clock = clock or SystemClock()
+        self.jitter = jitter
+
+    # ── committing ────────────────────────────────────────────────────────────────────────────
+
+    async def feed(self, drive: Drive, event: Event) -> tuple[Action, ...]:
+        """Advance the machine by one event, commit if it says so, and return what is to be done.
+
+        Not cancellable, and bounded by the journal's own limits: between an event and its commit
+        there is nothing to be gained by stopping. An event that cannot be committed is kept and
+        fed again when the drive is resumed, so that a full disk costs neither an ID nor an answer.
+
+        Raises:
+            JournalError: The commit failed; the state is what it was.
+        """
+        with anyio.CancelScope(shield=True):
+            async with drive.lock:
+                state, actions = advance(drive.record.state, event, self.policy)
+                record = replace(drive.record, state=state)
+                try:
+                    if any(isinstance(action, Save) for action in actions):
+                        record = await self._save(drive, record)
+                    elif any(isinstance(action, Forget) for action in actions):
+                        await self.journal.remove(record.record_id)
+                except JournalError:
+                    drive.unsaved.append(event)
+                    raise
+                drive.record = record
+        return tuple(action for action in actions if not isinstance(action, Save | Forget))
+
+    async def write(self, drive: Drive, **changes: object) -> None:
+        """Commit a change of the record that is none of the machine's: its owner, its delivery."""
+        with anyio.CancelScope(shield=True):
+            async with drive.lock:
+                drive.record = await self._save(drive, replace(drive.record, **changes))  # type: ignore[arg-type]  # dataclasses.replace takes fields by name
+
+    async def _save(self, drive: Drive, record: TaskRecord) -> TaskRecord:
+        owner = self.owner if drive.running and not record.finished else None
+        record = replace(record, owner=owner, updated_at=self.clock.time())
+        # A plain call without a key costs no commit; its first is the one that holds a task ID.
+        if record.idempotency_key is not None or record.task_id is not None:
+            await self.journal.save(record)
+        return record
+
+    # ── requests, each of which comes back as an event ────────────────────────────────────────
+
+    async def call(self, drive: Drive, send: SendCall) -> tuple[Event, Exception | None]:
+        """Send ``tools/call``, once.
+
+        Returns:
+            The event, and for a refused or lost call the error to tell the caller.
+        """
+        assert drive.call is not None, "only a call that was made here can be sent"
+        call = replace(drive.call, input_responses=send.input_responses, request_state=send.request_state)
+        try:
+            reply = await self.session.call(call)
+        except SessionError as error:
+            if error.not_executed:
+                return CallRefused(), _refusal(error)
+            if error.code is not None:
+                return CallFailed(code=error.code, message=error.remote_message, data=error.data), None
+            return CallLost(), error
+        except Exception as error:
+            return CallLost(), error
+        match reply:
+            case Returned(result):
+                return CallReturned(result=result), None
+            case InputRequired(requests, state):
+                return InputAsked(requests=requests, request_state=state), None
+            case Created(task):
+                return TaskCreated(task=task, now=self.clock.time(), jitter=self.jitter()), None
+
+    async def poll(self, drive: Drive) -> Event:
+        """Send ``tasks/get``, once."""
+        try:
+            task = await self.session.get(_ref(drive))
+        except SessionError as error:
+            if error.code == INVALID_PARAMS:
+                return TaskMissing(message=error.remote_message, now=self.clock.time())
+            if error.retryable:
+                logger.info("%s will be polled again: %s", _name(drive), error)
+                return PollFailed(
+                    now=self.clock.time(), jitter=self.jitter(), retry_after_s=error.retry_after_s
+                )
+            return ObservationRefused(error=error)
+        return Observed(task=task, now=self.clock.time(), jitter=self.jitter())
+
+    async def update(self, drive: Drive, answers: Mapping[str, JSONObject]) -> Event:
+        """Send ``tasks/update``, once."""
+        keys = tuple(answers)
+        try:
+            await self.session.update(_ref(drive), answers)
+        except SessionError as error:
+            if error.code == INVALID_PARAMS:
+                return UpdateRejected(keys=keys, message=error.remote_message)
+            if error.retryable:
+                logger.info("the answers to %s will be sent again: %s", _name(drive), error)
+                return UpdateFailed(
+                    keys=keys,
+                    now=self.clock.time(),
+                    jitter=self.jitter(),
+                    retry_after_s=error.retry_after_s,
+                )
+            return ObservationRefused(error=error)
+        return UpdateAcknowledged(keys=keys)
+
+    async def cancel(self, drive: Drive) -> Event:
+        """Send ``tasks/cancel``; a few times if need be, since saying it twice does no harm.
+
+        Raises:
+            SessionError: The server could not be told.
+        """
+        attempts = AsyncRetrying(
+            retry=retry_if_exception(lambda e: isinstance(e, SessionError) and e.retryable),
+            wait=wait_exponential(multiplier=0.1, max=1.0) + wait_random(0, 0.1),
+            stop=stop_after_attempt(3),
+            reraise=True,
+        )
+        try:
+            await attempts(self.session.cancel, _ref(drive))
+        except SessionError as error:
+            # A task that the server no longer knows needs no cancelling; the next poll says so.
+            if error.code != INVALID_PARAMS:
+                raise copy(error) from error
+        return CancelAcknowledged()
+
+    async def ask(self, drive: Drive, ask: Ask) -> Event:
+        """Put one question to the host."""
+        context = InputContext(tool=drive.record.tool, key=ask.key, task=drive.record.task)
+        try:
+            return AnswerReady(key=ask.key, answer=await self.inputs.answer(context, ask.request))
+        except NoAnswerError as error:
+            return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
+
+    def resumed(self, drive: Drive) -> Event:
+        """The event that takes a drive up again.
+
+        The due time in the record is exact if the last owner let go of it in good order.
+        """
+        exact = drive.record.owner is None
+        return Resumed(now=self.clock.time(), jitter=self.jitter(), due_is_exact=exact)
+
+
+def _refusal(error: SessionError) -> Exception:
+    """A plain JSON-RPC error is the call's own failure, as it would be from a ``failed`` task."""
+    if type(error) is not SessionError or error.code is None:
+        return error
+    failed = TaskFailedError(
+        str(error), code=error.code, message=error.remote_message, data=error.data, handle=error.handle
+    )
+    failed.__cause__ = error
+    return failed
+
+
+def _ref(drive: Drive) -> TaskRef:
+    state = drive.record.state
+    assert isinstance(state, Observing), "tasks/* is sent for tasks that are being observed"
+    return TaskRef(state.task.task_id, state.request_state)
+
+
+def _name(drive: Drive) -> str:
+    task_id = drive.record.task_id
+    return f"task {shorten(task_id)}" if task_id else f"the call of {drive.record.tool!r}"

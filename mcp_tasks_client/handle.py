@@ -1,0 +1,336 @@
+"""A task in the host's hands: look at it, wait for it, cancel it, find it again elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import Any, TypedDict
+
+import anyio
+from mcp_types import CallToolResult
+from pydantic import ValidationError
+
+from .driver import Drive
+from .errors import (
+    RemoteProtocolError,
+    SessionError,
+    TaskCancelledError,
+    TaskExpiredError,
+    TaskFailedError,
+    TaskNotFoundError,
+    TasksClientError,
+    WaitTimeoutError,
+)
+from .scheduler import Scheduler
+from .schema import UnusableSchemaError, mismatch
+from .states import Cancelled, Completed, Failed, Finished, Gone, Violated
+from .wire import Task, shorten
+
+__all__ = ["TaskHandle", "TaskReference"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_SCHEMA_TIMEOUT_S = 5.0
+"""Seconds that a finished result waits for its tool's output schema, at most."""
+
+
+class TaskReference(TypedDict):
+    """What it takes to find a task again: JSON, for a queue, a database row, another process.
+
+    It holds the task ID, with which anybody who can reach the server can act on the task.
+    """
+
+    endpoint: str
+    principal: str
+    tool: str | None
+    task_id: str | None
+    record_id: str
+
+
+class TaskHandle:
+    """One call of one tool, whether or not the server made a task of it.
+
+    ``await handle`` is ``await handle.result()``. A handle pickles as its reference; the other
+    side attaches that with :meth:`TasksClient.attach`.
+
+    Handles come from :class:`TasksClient`; there is no use in making one.
+    """
+
+    __slots__ = ("_drive", "_reference", "_scheduler", "_task")
+
+    def __init__(self, scheduler: Scheduler, drive: Drive) -> None:
+        self._scheduler: Scheduler | None = scheduler
+        self._drive: Drive | None = drive
+        self._reference: TaskReference | None = None
+        self._task: Task | None = None
+
+    @property
+    def reference(self) -> TaskReference:
+        """A token for :meth:`TasksClient.attach`, here or elsewhere."""
+        if self._drive is None:
+            assert self._reference is not None
+            return self._reference
+        record, task = self._drive.record, self._drive.task
+        return TaskReference(
+            endpoint=record.scope.endpoint,
+            principal=record.scope.principal,
+            tool=record.tool,
+            task_id=task.task_id if task is not None else None,
+            record_id=record.record_id,
+        )
+
+    @property
+    def task_id(self) -> str | None:
+        """The server's ID; ``None`` while there is no task, or if the server answered at once."""
+        return self.reference["task_id"]
+
+    @property
+    def tool(self) -> str | None:
+        """The tool's name; ``None`` if the task was attached by its bare ID."""
+        return self.reference["tool"]
+
+    @property
+    def task(self) -> Task | None:
+        """The latest snapshot; ``None`` if there is no task."""
+        return self._task if self._drive is None else self._drive.task
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known; ``result()`` then returns or raises at once."""
+        return self._drive is not None and self._drive.record.finished
+
+    async def result(self, timeout: float | None = None) -> CallToolResult:
+        """Wait for the outcome and return it, as often as you like.
+
+        Args:
+            timeout: Seconds to wait, requests included; ``None`` waits as long as it takes.
+
+        Returns:
+            The server's result, unchanged; ``is_error`` is a result like any other. Fields that
+            ``CallToolResult`` does not name are in ``model_extra``, at every level.
+
+        Raises:
+            TaskError: The task ended otherwise: failed, cancelled, expired, not found.
+            WaitTimeoutError: The time is over. The task goes on.
+            InputUnansweredError: The server asked something that got no answer. The task goes on.
+            SessionError: The server refused to be asked, or broke the protocol.
+            JournalError: A step could not be made durable, and was therefore not taken.
+        """
+        scheduler, drive = self._live()
+        with anyio.move_on_after(timeout):
+            await self._settle(scheduler, drive)
+        if not drive.record.finished:
+            raise WaitTimeoutError(
+                f"No outcome within {timeout} seconds. The task goes on: await error.handle.result(), or "
+                "resume() later.",
+                handle=self,
+            )
+        return await self._deliver(scheduler, drive)
+
+    async def refresh(self) -> Task:
+        """The snapshot that the next poll brings.
+
+        The poll keeps the server's pace, so this takes up to one ``pollIntervalMs``. Once the task
+        is over it returns the last snapshot at once.
+
+        Raises:
+            TasksClientError: As :meth:`result`; also if the server made no task of the call.
+        """
+        scheduler, drive = self._live()
+        async with scheduler.hold(drive):
+            polls, drive.refreshing = drive.polls, drive.refreshing + 1
+            try:
+                await self._wait(scheduler, drive, lambda d: d.polls > polls)
+            finally:
+                drive.refreshing -= 1
+        if drive.task is None:
+            raise TasksClientError("The server answered this call at once; there is no task.", handle=self)
+        return drive.task
+
+    def updates(self) -> AsyncIterator[Task]:
+        """The task as it changes: the latest snapshot first, the final one last.
+
+        A slow reader misses intermediate snapshots, never the latest. Leaving the loop does not
+        stop the task, nor its observation.
+
+        Raises:
+            TasksClientError: While iterating: what parked the task, as :meth:`result` says. An end that
+                is no result (failed, cancelled) just ends the loop.
+        """
+        return Updates(self, keep=True)
+
+    async def cancel(self) -> None:
+        """Ask the server to cancel the task.
+
+        Cancelling is cooperative: ``result()`` then raises :class:`TaskCancelledError`, or returns
+        a result that was faster. Questions that are open are withdrawn. A call without a task, and
+        a finished one, have nothing to cancel.
+
+        Raises:
+            SessionError: The server could not be told. The wish is journaled; resuming repeats it.
+            JournalError: The wish could not be journaled, and was not sent.
+        """
+        scheduler, drive = self._live()
+        try:
+            await scheduler.cancel(drive)
+        except TasksClientError as error:
+            error.handle = self
+            raise
+
+    def __await__(self) -> Generator[Any, Any, CallToolResult]:
+        return self.result().__await__()
+
+    def __repr__(self) -> str:
+        task_id = shorten(self.task_id) if self.task_id else None
+        status = "detached" if self._drive is None else self._drive.record.status
+        return f"<TaskHandle tool={self.tool!r} task_id={task_id!r} {status}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _detached, (self.reference, self.task)
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────────
+
+    def _live(self) -> tuple[Scheduler, Drive]:
+        if self._scheduler is None or self._drive is None:
+            raise TasksClientError(
+                "This handle came from another process. Use: await client.attach(handle.reference)",
+                handle=self,
+            )
+        return self._scheduler, self._drive
+
+    async def _settle(self, scheduler: Scheduler, drive: Drive) -> None:
+        if not drive.record.finished:
+            async with scheduler.hold(drive):
+                await self._wait(scheduler, drive, lambda _: False)
+
+    async def _wait(self, scheduler: Scheduler, drive: Drive, until: Callable[[Drive], bool]) -> None:
+        try:
+            await scheduler.wait(drive, until)
+        except TasksClientError as error:
+            error.handle = self
+            raise
+
+    async def _deliver(self, scheduler: Scheduler, drive: Drive) -> CallToolResult:
+        """Give the host what became of the call, and only then note that it has it."""
+        state = drive.record.state
+        assert isinstance(state, Finished)
+        try:
+            result = await self._outcome(scheduler, state)
+        except TasksClientError:
+            scheduler.delivered(drive)
+            raise
+        scheduler.delivered(drive)
+        return result
+
+    async def _outcome(self, scheduler: Scheduler, state: Finished) -> CallToolResult:
+        match state.outcome:
+            case Completed(result=raw):
+                return await self._read(scheduler, raw)
+            case Failed() as failed:
+                raise TaskFailedError(
+                    f"The call of {self.tool!r} ended in error {failed.code}: {failed.message}. "
+                    "To try again, make a new call.",
+                    code=failed.code,
+                    message=failed.message,
+                    data=failed.data,
+                    status_message=failed.status_message,
+                    handle=self,
+                )
+            case Cancelled(status_message=message):
+                said = f": {message}" if message else ""
+                raise TaskCancelledError(
+                    f"The task of {self.tool!r} was cancelled{said}. To try again, make a new call.",
+                    handle=self,
+                )
+            case Gone(why="expired"):
+                raise TaskExpiredError(
+                    f"The task of {self.tool!r} is gone: its time-to-live has passed. Resume tasks before "
+                    "their ttlMs is over, or make a new call.",
+                    handle=self,
+                )
+            case Gone():
+                raise TaskNotFoundError(
+                    f"The server does not know the task of {self.tool!r}. It may have lost it in a restart; "
+                    "make a new call if the tool may run again.",
+                    handle=self,
+                )
+            case Violated(message=message):
+                raise RemoteProtocolError(f"{message} Report it to the server's author.", handle=self)
+
+    async def _read(self, scheduler: Scheduler, raw: dict[str, Any]) -> CallToolResult:
+        try:
+            result = CallToolResult.model_validate(raw, extra="allow")
+        except ValidationError as error:
+            problem = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(map(str, problem["loc"]))
+            raise RemoteProtocolError(
+                f"The result of {self.tool!r} is not a CallToolResult, {where}: {problem['msg']}. It is kept "
+                "as it came: see handle.task, or records().",
+                handle=self,
+            ) from None
+        problem_found = None if result.is_error else await self._schema_problem(scheduler, result, raw)
+        if problem_found is not None:
+            raise RemoteProtocolError(
+                f"The result of {self.tool!r} does not match the tool's output schema, {problem_found}. "
+                "It is kept as it came: see handle.task, or records().",
+                handle=self,
+            )
+        return result
+
+    async def _schema_problem(
+        self, scheduler: Scheduler, result: CallToolResult, raw: dict[str, Any]
+    ) -> str | None:
+        """Why the result does not match the tool's output schema, where that can be known."""
+        if scheduler.closed:
+            return None
+        schema = None
+        with anyio.move_on_after(_SCHEMA_TIMEOUT_S):
+            try:
+                tool = await scheduler.driver.session.tool(self.tool) if self.tool is not None else None
+                schema = tool.output_schema if tool is not None else None
+            except SessionError as error:
+                logger.info("The output of %r is not checked against its schema: %s", self.tool, error)
+        if schema is None:
+            return None
+        if "structuredContent" not in raw:
+            return "it has no structuredContent"
+        try:
+            return mismatch(result.structured_content, schema)
+        except UnusableSchemaError as error:
+            logger.info("The output of %r is not checked, its schema is unusable: %s", self.tool, error)
+            return None
+
+
+class Updates(AsyncIterator[Task]):
+    """Follows one drive. A class, because an abandoned async generator is a warning on trio."""
+
+    def __init__(self, handle: TaskHandle, *, keep: bool) -> None:
+        self._handle = handle
+        self._scheduler, self._drive = handle._live()
+        self._keep = keep
+        self._seen: Task | None = None
+        self._ended = False
+
+    async def __anext__(self) -> Task:
+        """Return the next snapshot that differs from the last one returned."""
+        drive = self._drive
+        if self._keep:
+            await self._scheduler.keep(drive)
+            self._keep = False
+        while not self._ended:
+            self._ended, task, version = drive.over, drive.task, drive.version
+            if self._ended:
+                await self._handle._wait(self._scheduler, drive, lambda _: True)
+            if task is not None and task != self._seen:
+                self._seen = task
+                return task
+            if not self._ended and drive.version == version:
+                await drive.change()
+        raise StopAsyncIteration
+
+
+def _detached(reference: TaskReference, task: Task | None) -> TaskHandle:
+    handle = object.__new__(TaskHandle)
+    handle._scheduler, handle._drive = None, None
+    handle._reference, handle._task = reference, task
+    return handle

@@ -1,0 +1,223 @@
+"""The server's questions: handed to the host's callbacks, their answers checked before they go.
+
+A task is no higher-trust channel. Nothing is answered by default, no URL is opened, and a
+question without a callback stays open: the task waits, and the error says which callback is
+missing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import anyio.to_thread
+from mcp_types import (
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    ErrorData,
+    ListRootsResult,
+    RequestParams,
+)
+from pydantic import BaseModel, ValidationError
+
+from .schema import UnusableSchemaError, mismatch
+from .wire import JSONObject, Task
+
+__all__ = [
+    "Callbacks",
+    "ElicitationCallback",
+    "InputContext",
+    "Inputs",
+    "NoAnswerError",
+    "RootsCallback",
+    "SamplingCallback",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputContext:
+    """What a question is about; the first argument of every callback."""
+
+    tool: str | None
+    """The tool that asks; ``None`` for a task that was attached by its bare ID."""
+
+    key: str = field(repr=False)
+    """The server's key of the question, unique for the life of the task. May contain the task ID."""
+
+    task: Task | None
+    """The latest snapshot; ``None`` if the server asks before there is a task."""
+
+
+ParamsT = TypeVar("ParamsT", bound=BaseModel)
+
+_SamplingResult: TypeAlias = CreateMessageResult | CreateMessageResultWithTools
+
+ElicitationCallback: TypeAlias = Callable[
+    [Any, ElicitRequestParams], Awaitable[ElicitResult | ErrorData] | ElicitResult | ErrorData
+]
+SamplingCallback: TypeAlias = Callable[
+    [Any, CreateMessageRequestParams], Awaitable[_SamplingResult | ErrorData] | _SamplingResult | ErrorData
+]
+RootsCallback: TypeAlias = (
+    Callable[[Any], Awaitable[ListRootsResult | ErrorData] | ListRootsResult | ErrorData]
+    | Callable[
+        [Any, RequestParams | None], Awaitable[ListRootsResult | ErrorData] | ListRootsResult | ErrorData
+    ]
+)
+"""With or without the params, which are empty; the official SDK's shape is without."""
+
+
+class NoAnswerError(Exception):
+    """A question got no answer that can be sent. The message says why, and what would help."""
+
+
+class Inputs(ABC):
+    """Who answers a server's questions."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> JSONObject:
+        """The client capabilities to declare: only what can really be answered."""
+
+    @abstractmethod
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
+        """The answer to one input request, in its form on the wire.
+
+        Raises:
+            NoAnswerError: There is none that could be sent. ``__cause__`` is what a callback raised.
+        """
+
+
+class Callbacks(Inputs):
+    """The host's own callbacks, plain functions or coroutine functions.
+
+    A plain function runs in a worker thread, since it may well wait for somebody to type. If the
+    caller stops waiting meanwhile, the thread is left to itself and what it returns is not used.
+    """
+
+    def __init__(
+        self,
+        *,
+        elicitation: ElicitationCallback | None = None,
+        sampling: SamplingCallback | None = None,
+        roots: RootsCallback | None = None,
+    ) -> None:
+        self._elicitation = elicitation
+        self._sampling = sampling
+        self._roots = roots
+
+    @property
+    def capabilities(self) -> JSONObject:
+        """``elicitation`` (form and URL), ``sampling`` and ``roots``, where there is a callback."""
+        declared: JSONObject = {}
+        if self._elicitation is not None:
+            declared["elicitation"] = {"form": {}, "url": {}}
+        if self._sampling is not None:
+            declared["sampling"] = {}
+        if self._roots is not None:
+            declared["roots"] = {}
+        return declared
+
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
+        """Ask the callback for this kind of request, and check what it returns."""
+        params = request.get("params")
+        match request.get("method"):
+            case "elicitation/create":
+                return await self._elicit(context, params)
+            case "sampling/createMessage":
+                read = _read(CreateMessageRequestParams, params)
+                expected = (CreateMessageResult, CreateMessageResultWithTools)
+                return _wire(await _ask(self._sampling, "sampling", (context, read), expected))
+            case "roots/list":
+                nothing = _read(RequestParams, params) if params is not None else None
+                arguments = (context, nothing) if _takes_params(self._roots) else (context,)
+                return _wire(await _ask(self._roots, "roots", arguments, (ListRootsResult,)))
+            case method:
+                raise NoAnswerError(f"the server asked {method!r}, which no client can answer")
+
+    async def _elicit(self, context: InputContext, params: object) -> JSONObject:
+        form: ElicitRequestFormParams | None = None
+        read: ElicitRequestParams
+        if isinstance(params, dict) and params.get("mode", "form") == "form":
+            read = form = _read(ElicitRequestFormParams, params)
+        else:
+            read = _read(ElicitRequestURLParams, params)
+        result = await _ask(self._elicitation, "elicitation", (context, read), (ElicitResult,))
+        assert isinstance(result, ElicitResult)  # _ask has checked the type
+        if form is None or result.action != "accept":
+            # The content belongs to an accepted form only.
+            return _wire(result.model_copy(update={"content": None}))
+        content = result.content or {}
+        try:
+            problem = mismatch(content, form.requested_schema)
+        except UnusableSchemaError as error:
+            raise NoAnswerError(f"the server's requestedSchema cannot be used: {error}") from None
+        if problem is not None:
+            raise NoAnswerError(
+                f"the elicitation callback accepted with content that does not match the requestedSchema, "
+                f"{problem}; validate before you accept"
+            )
+        return _wire(result.model_copy(update={"content": content}))
+
+
+def _takes_params(roots: Callable[..., Any] | None) -> bool:
+    """Whether the roots callback takes the params too; the SDK's shape is without."""
+    if roots is None:
+        return False
+    try:
+        inspect.signature(roots).bind(None, None)
+    except (TypeError, ValueError):  # one argument, or a callable that does not tell
+        return False
+    return True
+
+
+async def _ask(
+    callback: Callable[..., Any] | None,
+    name: str,
+    arguments: tuple[Any, ...],
+    expected: tuple[type[BaseModel], ...],
+) -> BaseModel:
+    if callback is None:
+        raise NoAnswerError(f"there is no {name} callback; pass {name}=... to the client and resume the task")
+    try:
+        if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__):
+            result = await callback(*arguments)
+        else:
+            # Boxed, because trio takes a thread that returns a coroutine for a mistake.
+            (result,) = await anyio.to_thread.run_sync(
+                lambda: (callback(*arguments),), abandon_on_cancel=True
+            )
+            if inspect.isawaitable(result):
+                result = await result
+    except Exception as error:
+        raise NoAnswerError(f"the {name} callback raised {type(error).__name__}: {error}") from error
+    if isinstance(result, ErrorData):
+        raise NoAnswerError(f"the {name} callback refused with error {result.code}: {result.message}")
+    if not isinstance(result, expected):
+        names = " or ".join(t.__name__ for t in expected)
+        raise NoAnswerError(
+            f"the {name} callback returned {type(result).__name__}; return mcp_types.{names} or ErrorData"
+        )
+    return result
+
+
+def _read(model: type[ParamsT], params: object) -> ParamsT:
+    try:
+        return model.model_validate(params, extra="allow")
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, problem["loc"])) or "params"
+        raise NoAnswerError(f"the server's request is malformed, {where}: {problem['msg']}") from None
+
+
+def _wire(result: BaseModel) -> JSONObject:
+    answer: Mapping[str, Any] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return dict(answer)

@@ -1,0 +1,143 @@
+"""The journal that forgets: for tests, and for hosts that opt out of surviving a crash."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from anyio.lowlevel import checkpoint
+
+from ..errors import JournalError
+from .base import Journal, Scope, TaskRecord
+from .row import Row, escape
+
+__all__ = ["MemoryJournal"]
+
+_Scope: TypeAlias = tuple[str, str]
+_Key: TypeAlias = tuple[str, str, str | None]
+
+
+class MemoryJournal(Journal):
+    """A journal in memory, gone with the process.
+
+    It keeps rows as ``SqliteJournal`` does, so that what it gives back is always a copy and
+    what has no JSON form is refused here as well. Closing it forgets nothing; opening it again
+    shows the same records. Several event loops may use it at once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._arrivals = 0
+        # By record_id, with the order of arrival, which decides between equal created_at.
+        self._rows: dict[str, tuple[int, Row]] = {}
+        self._keys: dict[_Key, str] = {}
+        self._pending: defaultdict[_Scope, set[str]] = defaultdict(set)
+
+    async def open(self) -> None:
+        """Count one more user."""
+        with self._lock:
+            self._users += 1
+
+    async def aclose(self) -> None:
+        """Count one user less. The records stay, for whoever opens this object again."""
+        with self._lock:
+            self._users = max(0, self._users - 1)
+
+    async def claim(self, record: TaskRecord) -> TaskRecord:
+        """Store a new record, unless its key is taken; returns the one that stands."""
+        row = Row.of(record)
+        with self._lock:
+            self._check_open()
+            record_id = self._keys.get(_key(row), row.record_id)
+            _, standing = self._rows.get(record_id, (0, None))
+            if standing is None:
+                self._store(row)
+        await checkpoint()  # after the write, which being cancelled does not undo
+        return record if standing is None else standing.record()
+
+    async def save(self, record: TaskRecord) -> None:
+        """Store a record as it now is, new or not."""
+        row = Row.of(record)
+        with self._lock:
+            self._check_open()
+            if self._keys.get(_key(row), row.record_id) != row.record_id:
+                raise JournalError(
+                    "the journal refuses the record: another one holds its idempotency key; "
+                    "read that one by its key"
+                )
+            self._store(row)
+        await checkpoint()
+
+    async def remove(self, record_id: str) -> None:
+        """Forget a record, if there is one."""
+        escaped = escape(record_id)
+        with self._lock:
+            self._check_open()
+            self._forget(escaped)
+        await checkpoint()
+
+    async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
+        """The record of an idempotency key."""
+        key = (*_scope(scope), escape(idempotency_key))
+        with self._lock:
+            self._check_open()
+            record_id = self._keys.get(key)
+            found = None if record_id is None else self._rows[record_id][1]
+        await checkpoint()
+        return None if found is None else found.record()
+
+    async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
+        """The newest record of a task. Looks through all records."""
+        escaped = escape(task_id)
+        with self._lock:
+            self._check_open()
+            found = [row for row in self._in_order(_scope(scope), self._rows) if row.task_id == escaped]
+        await checkpoint()
+        return found[-1].record() if found else None
+
+    async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
+        """The records of a scope, oldest first."""
+        key = _scope(scope)
+        with self._lock:
+            self._check_open()
+            found = self._in_order(key, self._pending.get(key, ()) if pending else self._rows)
+        await checkpoint()
+        return [row.record() for row in found]
+
+    def _check_open(self) -> None:
+        if not self._users:
+            raise JournalError("the journal is not open; open it first (async with journal)")
+
+    def _store(self, row: Row) -> None:
+        arrival = self._forget(row.record_id)
+        if arrival is None:
+            arrival = self._arrivals
+            self._arrivals += 1
+        self._rows[row.record_id] = arrival, row
+        if row.idempotency_key is not None:
+            self._keys[_key(row)] = row.record_id
+        if row.pending:
+            self._pending[row.endpoint, row.principal].add(row.record_id)
+
+    def _forget(self, record_id: str) -> int | None:
+        arrival, row = self._rows.pop(record_id, (None, None))
+        if row is not None:
+            self._keys.pop(_key(row), None)
+            self._pending[row.endpoint, row.principal].discard(record_id)
+        return arrival
+
+    def _in_order(self, scope: _Scope, record_ids: Iterable[str]) -> list[Row]:
+        entries = [self._rows[record_id] for record_id in record_ids]
+        mine = [(arrival, row) for arrival, row in entries if (row.endpoint, row.principal) == scope]
+        return [row for _, row in sorted(mine, key=lambda entry: (entry[1].created_at, entry[0]))]
+
+
+def _scope(scope: Scope) -> _Scope:
+    return escape(scope.endpoint), escape(scope.principal)
+
+
+def _key(row: Row) -> _Key:
+    return row.endpoint, row.principal, row.idempotency_key

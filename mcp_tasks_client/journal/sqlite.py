@@ -1,0 +1,189 @@
+"""The journal in a SQLite file: what survives the death of the process.
+
+Write-ahead log with ``synchronous=FULL``, one writing thread and group commit
+(:mod:`.sqlite_thread`); the file itself is the business of :mod:`.sqlite_file`, and its columns
+are described in ``schema.sql``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import platformdirs
+
+from ..errors import JournalError
+from .base import Journal, Scope, TaskRecord
+from .row import Row, escape
+from .sqlite_thread import WriterThread
+
+__all__ = ["SqliteJournal"]
+
+T = TypeVar("T")
+
+_COLUMNS: Final = ", ".join(Row._fields)
+_INSERT: Final = f"INSERT INTO records ({_COLUMNS}) VALUES ({', '.join('?' * len(Row._fields))})"
+_CHANGES: Final = ", ".join(f"{name} = excluded.{name}" for name in Row._fields if name != "record_id")
+
+_CLAIM: Final = f"{_INSERT} ON CONFLICT DO NOTHING"
+_SAVE: Final = f"{_INSERT} ON CONFLICT (record_id) DO UPDATE SET {_CHANGES}"
+_REMOVE: Final = "DELETE FROM records WHERE record_id = ?"
+
+_SELECT: Final = f"SELECT {_COLUMNS} FROM records"
+_BY_ID: Final = f"{_SELECT} WHERE record_id = ?"
+_BY_KEY: Final = f"{_SELECT} WHERE endpoint = ? AND principal = ? AND idempotency_key = ?"
+_BY_TASK: Final = f"""{_SELECT} WHERE endpoint = ? AND principal = ? AND task_id = ?
+    ORDER BY created_at DESC, sequence DESC LIMIT 1"""
+_ALL: Final = f"{_SELECT} WHERE endpoint = ? AND principal = ? ORDER BY created_at, sequence"
+_PENDING: Final = f"""{_SELECT} WHERE endpoint = ? AND principal = ? AND pending = 1
+    ORDER BY created_at, sequence"""
+
+_LONGEST_TIMEOUT_S: Final = 86_400.0
+
+
+class SqliteJournal(Journal):
+    """A journal in a SQLite file, which any number of processes may share.
+
+    A method that writes returns once the write is synced to the disk. Several event loops of one
+    process may use one journal. Across a fork it may not be carried.
+
+    Args:
+        path: The file; it and missing folders are made for the user alone. ``None`` is
+            ``mcp-tasks-client/journal.sqlite3`` in the user's folder for state.
+        busy_timeout_s: Seconds to wait while another process writes.
+
+    Raises:
+        ValueError: ``path`` is ``":memory:"``, or ``busy_timeout_s`` is not between 0 and a day.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, busy_timeout_s: float = 5.0) -> None:
+        if not 0 <= busy_timeout_s <= _LONGEST_TIMEOUT_S or math.isnan(busy_timeout_s):
+            raise ValueError(
+                f"busy_timeout_s must be between 0 and {_LONGEST_TIMEOUT_S}, not {busy_timeout_s}"
+            )
+        if path == ":memory:":
+            raise ValueError("SqliteJournal keeps a file; use MemoryJournal() for one in memory")
+        if path is None:
+            path = platformdirs.user_state_path("mcp-tasks-client", appauthor=False) / "journal.sqlite3"
+        self._path = Path(path).absolute()
+        self._busy_timeout_s = busy_timeout_s
+        self._lock = threading.Lock()
+        self._thread: WriterThread | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file, as an absolute path."""
+        return self._path
+
+    def __repr__(self) -> str:
+        return f"SqliteJournal({str(self._path)!r})"
+
+    async def open(self) -> None:
+        """Make or check the file, and commit a first write to it.
+
+        Raises:
+            JournalLockedError: Another process held it for ``busy_timeout_s``, or has it open in an
+                older version of this package.
+            JournalCorruptError: It is damaged, or no database. It is left as it is.
+            JournalSchemaError: It is another program's or a newer version's. It is left as it is.
+            JournalError: It cannot be opened for writing, or is no file.
+        """
+        with self._lock:
+            if self._thread is None:
+                self._thread = WriterThread(self._path, self._busy_timeout_s)
+            thread = self._thread
+            thread.users += 1
+        try:
+            # The first thing the thread answers, or refuses, once it has opened the file.
+            await thread.put(lambda connection: None, writes=False).wait(self._path)
+        except BaseException:
+            await self._let_go(thread)
+            raise
+
+    async def aclose(self) -> None:
+        """Count one user less; the last one's leaving finishes every write and closes the file."""
+        if self._thread is not None:
+            await self._let_go(self._thread)
+
+    async def claim(self, record: TaskRecord) -> TaskRecord:
+        """Store a new record, unless its key is taken; returns the one that stands."""
+        row = Row.of(record)
+
+        def operation(connection: sqlite3.Connection) -> TaskRecord:
+            if connection.execute(_CLAIM, row).rowcount:
+                return record
+            key = (row.endpoint, row.principal, row.idempotency_key)
+            standing = connection.execute(_BY_KEY, key).fetchone()
+            # Without a key, or under another one, it can only be this very record.
+            return Row(*(standing or connection.execute(_BY_ID, (row.record_id,)).fetchone())).record()
+
+        return await self._run(operation, writes=True)
+
+    async def save(self, record: TaskRecord) -> None:
+        """Store a record as it now is, new or not, and sync it to the disk."""
+        row = Row.of(record)
+
+        def operation(connection: sqlite3.Connection) -> None:
+            connection.execute(_SAVE, row)
+
+        await self._run(operation, writes=True)
+
+    async def remove(self, record_id: str) -> None:
+        """Forget a record, if there is one."""
+        escaped = escape(record_id)
+
+        def operation(connection: sqlite3.Connection) -> None:
+            connection.execute(_REMOVE, (escaped,))
+
+        await self._run(operation, writes=True)
+
+    async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
+        """The record of an idempotency key."""
+        arguments = (*_scope(scope), escape(idempotency_key))
+        return await self._run(lambda connection: _one(connection, _BY_KEY, arguments), writes=False)
+
+    async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
+        """The newest record of a task."""
+        arguments = (*_scope(scope), escape(task_id))
+        return await self._run(lambda connection: _one(connection, _BY_TASK, arguments), writes=False)
+
+    async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
+        """The records of a scope, oldest first; with ``pending`` by an index of those alone."""
+        query, arguments = _PENDING if pending else _ALL, _scope(scope)
+
+        def operation(connection: sqlite3.Connection) -> list[TaskRecord]:
+            return [Row(*row).record() for row in connection.execute(query, arguments)]
+
+        return await self._run(operation, writes=False)
+
+    async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
+        with self._lock:  # so that nothing is queued behind the thread's last job
+            if self._thread is None:
+                raise JournalError(
+                    f"the journal {self._path} is not open; open it first (async with journal)"
+                )
+            job = self._thread.put(operation, writes=writes)
+        return await job.wait(self._path)
+
+    async def _let_go(self, thread: WriterThread) -> None:
+        with self._lock:
+            thread.users -= 1
+            if thread.users > 0:
+                return
+            if self._thread is thread:
+                self._thread = None
+        await thread.stop()
+
+
+def _scope(scope: Scope) -> tuple[str, str]:
+    return escape(scope.endpoint), escape(scope.principal)
+
+
+def _one(connection: sqlite3.Connection, query: str, arguments: tuple[str | None, ...]) -> TaskRecord | None:
+    row = connection.execute(query, arguments).fetchone()
+    return None if row is None else Row(*row).record()

@@ -1,0 +1,273 @@
+"""The journal's SQLite file: made, recognised, brought up to date and proven writable.
+
+``application_id`` says that a file is ours and ``user_version`` which of :func:`scripts` it has
+seen. Both are only ever written in rollback-journal mode, by somebody who has the file to
+himself, so that the first page of the file itself tells the truth, whatever a write-ahead log
+beside it holds. That page is looked at before anything is done: another program's file, a newer
+version's, and what is no database at all stay byte for byte as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
+
+__all__ = ["APPLICATION_ID", "connect", "explain", "identity", "scripts"]
+
+APPLICATION_ID: Final = 0x4D435054
+"""``MCPT``, at byte 68 of the file."""
+
+_SCRIPTS: Final = ("schema.sql",)
+_LARGEST_CHECKED: Final = 32 * 2**20
+_RETRY_S: Final = 0.01
+_SIDECARS: Final = ("", "-wal", "-shm", "-journal")
+
+# Closing any descriptor of a file drops all of the process's locks on it, SQLite's included. So
+# a file that is made here is closed before anything else of ours can open it.
+_making = threading.Lock()
+
+
+def scripts() -> tuple[str, ...]:
+    """The SQL that makes and migrates a file: number n, from 0, takes version n to n + 1.
+
+    A released script is never edited; a change is another script at the end.
+    """
+    folder = resources.files(__package__)
+    return tuple(folder.joinpath(name).read_text(encoding="utf-8") for name in _SCRIPTS)
+
+
+def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection that is ready for use, after a first committed write.
+
+    Makes the file (0600) and missing folders (0700) if need be.
+
+    Args:
+        path: Absolute.
+        busy_timeout_s: Seconds to wait for other processes, here in all and later at each lock.
+
+    Raises:
+        JournalError: The file is refused for what it is.
+        sqlite3.Error: See :func:`explain`.
+        OSError: Likewise.
+    """
+    deadline = time.monotonic() + busy_timeout_s
+    # SQLite follows symbolic links and names what it puts beside the file after their target.
+    target = Path(os.path.realpath(path))
+    while True:
+        try:
+            _make(target)
+            _look(target)
+            _tighten(target)
+            return _prepare(target, busy_timeout_s, deadline)
+        except sqlite3.OperationalError as error:
+            # A change of the journal mode does not wait for a lock; it fails at once.
+            if not _is_lock(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(_RETRY_S)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """What tells the file at ``path`` from another put in its place; ``None`` if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def explain(error: Exception, path: Path) -> JournalError:
+    """The error to raise for one of SQLite's or the system's, with what to do next.
+
+    Always a new one, as one failed commit is raised by everybody who waited for it.
+    """
+    if isinstance(error, JournalError):
+        return type(error)(str(error))
+    match _code(error):
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
+            return JournalLockedError(
+                f"the journal {path} is held by another process ({error}); "
+                "wait until it is done or stop it, or give this one a journal of its own"
+            )
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return JournalCorruptError(
+                f"the journal {path} is damaged or no database at all ({error}) and was left as it is; "
+                "restore it from a backup, or move it away to begin an empty one"
+            )
+        case sqlite3.SQLITE_FULL:
+            return JournalError(
+                f"there is no room left for the journal {path} ({error}); make some and try again"
+            )
+        case sqlite3.SQLITE_CONSTRAINT:
+            return JournalError(
+                f"the journal {path} refuses the record ({error}): another one holds its idempotency key; "
+                "read that one by its key"
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return _unwritable(path, str(error))
+    if isinstance(error, OSError):
+        return _unwritable(path, error.strerror or str(error))
+    return JournalError(
+        f"the journal {path} could not be read or written ({type(error).__name__}: {error}); "
+        "check its disk, and try again or use another path"
+    )
+
+
+def _unwritable(path: Path, why: str) -> JournalError:
+    return JournalError(
+        f"the journal {path} cannot be opened for writing ({why}); "
+        "check who owns it and its folder, or use another path"
+    )
+
+
+def _code(error: Exception) -> int:
+    """SQLite's primary error code; 0 for an error that is not SQLite's own."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _is_lock(error: sqlite3.Error) -> bool:
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+
+
+def _make(path: Path) -> None:
+    """Make an empty file where there is none, never readable by others, not even for a moment."""
+    with _making:
+        if path.exists():
+            return
+        # Path.mkdir(parents=True) would give the folders in between the default mode.
+        for folder in reversed([p for p in path.parents if not p.exists()]):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _look(path: Path) -> None:
+    """Refuse what is not ours, before SQLite could change it or put anything beside it."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise JournalError(f"the journal {path} is not a file; give the path of one")
+    # Not by open() and read(): closing the file would drop the locks of a connection that this
+    # process has to it already, and the next process to close would then delete the write-ahead
+    # log under that connection. SQLite closes a file only when that is safe.
+    with closing(_open(path, "mode=ro&immutable=1", timeout_s=0)) as connection:
+        try:
+            _version(connection, path)
+        except sqlite3.DatabaseError as error:
+            # A checkpoint that was cut short looks like damage without the write-ahead log.
+            if _code(error) != sqlite3.SQLITE_CORRUPT:
+                raise
+
+
+def _tighten(path: Path) -> None:
+    """Take away what others may do with the file, and with what a crash left beside it."""
+    for suffix in _SIDECARS:
+        with suppress(FileNotFoundError):
+            file = path.with_name(path.name + suffix)
+            mode = stat.S_IMODE(file.stat().st_mode)
+            if mode & 0o077:
+                file.chmod(mode & 0o600)
+
+
+def _prepare(path: Path, busy_timeout_s: float, deadline: float) -> sqlite3.Connection:
+    connection = _open(path, "mode=rw", timeout_s=max(0.0, deadline - time.monotonic()))
+    try:
+        version = _version(connection, path)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA fullfsync = ON")  # on macOS a plain fsync stops at the drive's cache
+        _check(connection, path)
+        if version < len(scripts()):
+            _migrate(connection, path)
+        if (mode := _pragma(connection, "journal_mode = WAL")) != "wal":
+            raise JournalError(
+                f"the journal {path} cannot have a write-ahead log here (SQLite stays in mode {mode}); "
+                "put it on a local disk"
+            )
+        connection.execute(
+            "INSERT OR REPLACE INTO meta VALUES ('opened_at', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))"
+        )
+        _pragma(connection, f"busy_timeout = {round(busy_timeout_s * 1000)}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _open(path: Path, query: str, *, timeout_s: float) -> sqlite3.Connection:
+    # mode=rw and not rwc, for SQLite would make the file with the rights that umask leaves.
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?{query}", uri=True, isolation_level=None, timeout=timeout_s
+    )
+    # Damaged text is to be found where the row is read, whose record_id can then be named.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    return connection
+
+
+def _pragma(connection: sqlite3.Connection, pragma: str) -> Any:
+    return connection.execute(f"PRAGMA {pragma}").fetchone()[0]
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """The file's ``user_version``; 0 for an empty one, which becomes ours."""
+    application_id, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
+    if not path.stat().st_size:
+        return 0
+    if application_id != APPLICATION_ID:
+        raise JournalSchemaError(
+            f"{path} is another program's database (application_id {application_id:#x}) "
+            "and was left as it is; use another path"
+        )
+    if version > len(scripts()):
+        raise JournalSchemaError(
+            f"the journal {path} was written by a newer version (schema {version}, not {len(scripts())}) "
+            "and was left as it is; upgrade mcp-tasks-client or use another path"
+        )
+    return int(version)
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Look for damage before it becomes an error in the middle of things; large files are trusted."""
+    if path.stat().st_size > _LARGEST_CHECKED:
+        return
+    if (found := _pragma(connection, "quick_check(1)")) != "ok":
+        raise JournalCorruptError(
+            f"the journal {path} is damaged ({found!r}) and was left as it is; "
+            "restore it from a backup, or move it away to begin an empty one"
+        )
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the file to the newest version, in one transaction, while nobody else has it open."""
+    # Leaving the write-ahead log also fails while an older version of us still uses the file.
+    _pragma(connection, "journal_mode = DELETE")
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        version = _version(connection, path)  # somebody else may have been here meanwhile
+        for script in scripts()[version:]:
+            for statement in _statements(script):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(scripts())}")
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # none is open if SQLite gave it up itself
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> Iterator[str]:
+    # executescript() would commit the transaction that it runs in.
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

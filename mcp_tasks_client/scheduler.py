@@ -1,0 +1,380 @@
+"""The only loop: every call at one endpoint as a due time in a heap.
+
+A task that waits for its next poll is a heap entry and a record, not a coroutine. Coroutines
+exist for what is really under way: a request, a question before a person. They belong to their
+drive and end with it, and all of them end with the scheduler.
+
+A drive runs while it is *held*: by callers that wait for it, and by the client for the handles
+it gave out. When the last hold goes, it stops at once (nothing is polled, no prompt stays) and
+its record says that nobody drives it. Only a ``tools/call`` under way is left a moment to
+finish, so that a task ID on its way is still journaled.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from copy import copy
+from typing import assert_never
+from weakref import WeakValueDictionary
+
+import anyio
+from anyio.abc import TaskGroup
+
+from .driver import Drive, Driver
+from .errors import InputUnansweredError, JournalError, OutcomeUnknownError, TasksClientError
+from .events import (
+    Action,
+    Ask,
+    CallLost,
+    CallRefused,
+    CancelRequested,
+    Event,
+    Finish,
+    Forget,
+    Park,
+    Poll,
+    Publish,
+    Report,
+    Save,
+    SendAnswers,
+    SendCall,
+    SendCancel,
+    StopAsking,
+    Tick,
+    Unanswered,
+    Wake,
+)
+from .states import Calling, Gathering, Observing, OutcomeUnknown
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class Scheduler:
+    """Runs the drives of one endpoint.
+
+    Args:
+        driver: Takes the steps.
+        tasks: Where coroutines run; the scheduler ends with it.
+    """
+
+    def __init__(self, driver: Driver, tasks: TaskGroup) -> None:
+        self.driver = driver
+        self.policy = driver.policy
+        self.drives: WeakValueDictionary[str, Drive] = WeakValueDictionary()
+        self._tasks = tasks
+        self._clock = driver.clock
+        self._heap: list[tuple[float, int, Drive]] = []
+        self._order = itertools.count()
+        self._polling = 0
+        self._kept: set[Drive] = set()
+        self._alarm = anyio.Event()
+        self.closed = False
+
+    # ── the loop ──────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Start what is due, as far as the cap on polls in flight allows; earliest first."""
+        while True:
+            self._alarm = anyio.Event()
+            now = self._clock.monotonic()
+            while self._heap and self._polling < self.policy.polls_in_flight:
+                due, _, drive = self._heap[0]
+                # Entries of drives that stopped, were woken otherwise, or have a poll in flight
+                # (whose reply sets the next due time) are passed over.
+                if drive.running and due == drive.due and not drive.polling:
+                    if due > now:
+                        break
+                    self._polling += 1
+                    drive.polling = True
+                    self._spawn(drive, self._tick)
+                heapq.heappop(self._heap)
+            free = self._heap and self._polling < self.policy.polls_in_flight
+            await self._clock.wait(self._alarm, self._heap[0][0] - now if free else None)
+
+    def _wake(self, drive: Drive, after_s: float) -> None:
+        if drive.running:
+            drive.due = self._clock.monotonic() + after_s
+            heapq.heappush(self._heap, (drive.due, next(self._order), drive))
+            self._alarm.set()
+
+    async def _tick(self, drive: Drive) -> None:
+        try:
+            if _observed(drive):
+                await self._perform(drive, await self.driver.feed(drive, Tick()))
+        finally:
+            drive.polling = False
+            self._polling -= 1
+            self._alarm.set()
+
+    # ── acting ────────────────────────────────────────────────────────────────────────────────
+
+    async def _perform(self, drive: Drive, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            match action:
+                case Wake(after_s):
+                    self._wake(drive, after_s)
+                case Poll():
+                    event = await self.driver.poll(drive)
+                    drive.polling = False
+                    await self._perform(drive, await self.driver.feed(drive, event))
+                    drive.polled()
+                case Ask():
+                    drive.asks.append(action)
+                    if drive.ask_scope is None and drive.running:
+                        drive.ask_scope = anyio.CancelScope()
+                        self._spawn(drive, self._ask, drive.ask_scope)
+                case StopAsking():
+                    drive.stop_asking()
+                case SendCall():
+                    self._spawn(drive, self._call, action)
+                case SendAnswers():
+                    self._spawn(drive, self._update, action)
+                case SendCancel():
+                    self._spawn(drive, self._cancel)
+                case Publish():
+                    drive.pulse()
+                case Report(violation):
+                    logger.warning("The server broke the protocol for %r: %s", drive.record, violation)
+                case Finish():
+                    self._let_go(drive)
+                    drive.pulse()
+                case Park(reason):
+                    self._park(drive, _unanswered(reason) if isinstance(reason, Unanswered) else reason)
+                case Save() | Forget():
+                    raise AssertionError("the driver has done this")
+                case _:
+                    assert_never(action)
+
+    def _spawn(self, drive: Drive, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        self._tasks.start_soon(self._guard, drive, work, args)
+
+    async def _guard(
+        self, drive: Drive, work: Callable[..., Awaitable[None]], args: tuple[object, ...]
+    ) -> None:
+        """Run something of a drive's: it ends with the drive, and its failure parks the drive."""
+        with anyio.CancelScope() as scope:
+            drive.scopes.add(scope)
+            try:
+                await work(drive, *args)
+            except Exception as error:
+                self._park(drive, error)
+            finally:
+                drive.scopes.discard(scope)
+
+    async def _ask(self, drive: Drive, scope: anyio.CancelScope) -> None:
+        """Ask what there is to ask, one question after the other, until told to stop."""
+        with scope:
+            while drive.asks and drive.ask_scope is scope:
+                # No checkpoint between the callback's return and the commit of its answer.
+                event = await self.driver.ask(drive, drive.asks.popleft())
+                await self._perform(drive, await self.driver.feed(drive, event))
+        if drive.ask_scope is scope:
+            drive.ask_scope = None
+
+    async def _update(self, drive: Drive, send: SendAnswers) -> None:
+        if _observed(drive):
+            event = await self.driver.update(drive, send.answers)
+            await self._perform(drive, await self.driver.feed(drive, event))
+
+    async def _call(self, drive: Drive, send: SendCall) -> None:
+        """Send ``tools/call``; what its caller's going away may cut short is only the waiting."""
+        event: Event = CallLost()
+        error: Exception | None = None
+        with anyio.CancelScope(shield=True) as drive.call_scope:
+            if send.after_s:
+                await self._clock.wait(anyio.Event(), send.after_s)
+            if drive.running:
+                event, error = await self.driver.call(drive, send)
+            else:
+                event = CallRefused()
+        drive.call_scope = None
+        actions = await self.driver.feed(drive, event)
+        match event:
+            case CallRefused():
+                self._park(drive, error or TasksClientError("The call was abandoned before it was sent."))
+            case CallLost():
+                self._park(drive, _lost(drive, error))
+            case _:
+                await self._perform(drive, actions)
+
+    async def _cancel(self, drive: Drive) -> None:
+        try:
+            if drive.running:
+                await self._send_cancel(drive)
+        except TasksClientError as error:
+            logger.warning("tasks/cancel for %r did not get through: %s", drive.record, error)
+
+    async def _send_cancel(self, drive: Drive) -> None:
+        if isinstance(drive.record.state, Observing):
+            await self._perform(drive, await self.driver.feed(drive, await self.driver.cancel(drive)))
+
+    def _write_soon(self, drive: Drive, **changes: object) -> None:
+        """Commit a change that nobody waits for; it still goes before the scheduler ends."""
+        self._tasks.start_soon(self._write, drive, changes)
+
+    async def _write(self, drive: Drive, changes: dict[str, object]) -> None:
+        try:
+            await self.driver.write(drive, **changes)
+        except JournalError as error:
+            logger.warning("%r could not be brought up to date: %s", drive.record, error)
+
+    # ── holding ───────────────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def hold(self, drive: Drive) -> AsyncIterator[None]:
+        """Drive it for as long as the block lasts, and on if others hold it too."""
+        self.check_open()
+        drive.held += 1
+        try:
+            # What parked the drive while nobody listened is told first; the next hold starts anew.
+            if not drive.running and (drive.error is None or drive.error_seen):
+                await self._start(drive)
+            yield
+        finally:
+            drive.held -= 1
+            if not drive.held:
+                self._let_go(drive)
+
+    async def keep(self, drive: Drive) -> None:
+        """Drive it until it ends, parks, or the scheduler closes."""
+        self.check_open()
+        if drive not in self._kept and not drive.record.finished:
+            self._kept.add(drive)
+            drive.held += 1
+            if not drive.running:
+                await self._start(drive)
+
+    def check_open(self) -> None:
+        """Refuse to begin anything after the end.
+
+        Raises:
+            TasksClientError: The client is closed.
+        """
+        if self.closed:
+            raise TasksClientError(
+                "The client is closed. Open one again and attach the handle's reference, or resume()."
+            )
+
+    async def _start(self, drive: Drive) -> None:
+        """Take up a drive from wherever its record stands."""
+        before, drive.error, drive.running = drive.error, None, not drive.record.finished
+        try:
+            if drive.pending is not None:
+                send, drive.pending = drive.pending, None
+                self._spawn(drive, self._call, send)
+                return
+            if drive.call_scope is not None:
+                drive.call_scope.deadline = float("inf")
+                return
+            unsaved = len(drive.unsaved)
+            if isinstance(drive.record.state, Observing | Gathering):
+                resumed = self.driver.resumed(drive)
+                await self.driver.write(drive)
+                for _ in range(unsaved):
+                    await self._perform(drive, await self.driver.feed(drive, drive.unsaved.popleft()))
+                await self._perform(drive, await self.driver.feed(drive, resumed))
+            elif unsaved:
+                await self._perform(drive, await self.driver.feed(drive, drive.unsaved.popleft()))
+            elif isinstance(drive.record.state, Calling | OutcomeUnknown):
+                self._park(drive, before or _lost(drive, None))
+        except JournalError as error:
+            self._park(drive, error)
+
+    def _let_go(self, drive: Drive) -> None:
+        """Stop driving: no poll, no prompt. Whoever still waits is told by a pulse or a park."""
+        was_running, drive.running = drive.running, False
+        if drive in self._kept:
+            self._kept.discard(drive)
+            drive.held -= 1
+        drive.stop_asking()
+        for scope in drive.scopes:
+            scope.cancel()
+        if drive.call_scope is not None:
+            drive.call_scope.deadline = anyio.current_time() + self.policy.call_grace_s
+        if was_running and isinstance(drive.record.state, Observing | Gathering):
+            self._write_soon(drive)
+
+    def _park(self, drive: Drive, error: Exception) -> None:
+        self._let_go(drive)
+        drive.park(error)
+
+    # ── what clients and handles use ──────────────────────────────────────────────────────────
+
+    async def wait(self, drive: Drive, until: Callable[[Drive], bool]) -> None:
+        """Wait, inside a hold, until the condition is met or the drive is over.
+
+        Raises:
+            Exception: What parked the drive; a copy, since several callers may wait for one drive.
+        """
+        while not until(drive) and not drive.over:
+            await drive.change()
+        if not drive.record.finished and drive.error is not None:
+            drive.error_seen = True
+            error = drive.error
+            raise copy(error) if isinstance(error, TasksClientError) else error from error.__cause__
+
+    async def cancel(self, drive: Drive) -> None:
+        """Tell the server to cancel. Journaled first, so that a crash in between does not lose the wish.
+
+        Raises:
+            SessionError: The server could not be told; the next resume says it again.
+            JournalError: The wish could not be journaled, and was not sent.
+        """
+        self.check_open()
+        for action in await self.driver.feed(drive, CancelRequested()):
+            if isinstance(action, SendCancel):
+                await self._send_cancel(drive)
+            else:
+                await self._perform(drive, (action,))
+
+    def delivered(self, drive: Drive) -> None:
+        """Note that the host has the outcome now. Only after it has: a crash delivers it again."""
+        if drive.record.delivered_at is None and not self.closed:
+            self._write_soon(drive, delivered_at=self._clock.time())
+
+    def close(self) -> None:
+        """Let go of everything, and end. Writes finish; a ``tools/call`` under way gets its grace."""
+        self.closed = True
+        for drive in list(self.drives.values()):
+            if drive.running:
+                self._park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
+        self._heap.clear()
+        self._tasks.cancel_scope.cancel()
+
+
+def _observed(drive: Drive) -> bool:
+    return drive.running and isinstance(drive.record.state, Observing)
+
+
+def _unanswered(reason: Unanswered) -> InputUnansweredError:
+    error = InputUnansweredError(
+        f"The server's question got no answer: {reason.why}. The task waits for it and can be resumed.",
+        keys=reason.keys,
+    )
+    error.__cause__ = reason.cause
+    return error
+
+
+def _lost(drive: Drive, cause: Exception | None) -> Exception:
+    """What to tell about a ``tools/call`` whose reply never came."""
+    record = drive.record
+    if record.idempotency_key is not None:
+        error: Exception = OutcomeUnknownError(
+            f"The reply to tools/call for {record.tool!r} was lost, so the tool may have run. "
+            'Call again with on_unknown="resend" only if it may run twice.',
+            record=record,
+        )
+        error.__cause__ = cause
+        return error
+    logger.warning(
+        "The reply to tools/call for %r was lost. The tool may have run; without an idempotency key "
+        "nothing is journaled before the reply, so there is nothing to resume.",
+        record.tool,
+    )
+    return cause or TasksClientError(
+        f"The call of {record.tool!r} was abandoned and its reply was lost; the tool may have run."
+    )

@@ -1,0 +1,130 @@
+"""The bytes of an HTTP response: decompressed, of bounded size, and always read to a clean end.
+
+Theory of operation: httpx reads through half a dozen nested asynchronous generators, and trio
+complains, rightly, about each that is dropped half-way. So none ever is: an iteration is run to
+its end, or cancelled where it waits for the network, which ends all of them from the inside.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import anyio
+import httpx
+
+from .faults import Faults
+
+__all__ = ["ACCEPTED_ENCODINGS", "DRAIN_S", "bounded_body", "drain", "run_out"]
+
+ACCEPTED_ENCODINGS: Final = ("gzip", "deflate")
+"""The compressions that the standard library undoes step by step, so that a bomb stays small."""
+
+DRAIN_S: Final = 0.25
+"""Seconds left to a body to end after what was wanted of it. Its connection can then be used again."""
+
+_OVERHEAD: Final = 1024
+"""Bytes by which a compressed body may be larger than what is in it."""
+
+_Decompress: TypeAlias = Callable[[bytes, int], bytes]
+"""Takes compressed bytes, and the most that may come of them; gives what came of them."""
+
+
+async def bounded_body(response: httpx.Response, max_bytes: int, faults: Faults) -> AsyncIterator[bytes]:
+    """The body, decompressed, in chunks.
+
+    Raises:
+        RemoteProtocolError: It is larger than ``max_bytes``, or not compressed as it says or as
+            we offered.
+        httpx.HTTPError: It could not be read to its end.
+    """
+    if response.is_stream_consumed:
+        # An event hook of the caller's client has read it, and httpx has decompressed it.
+        if len(response.content) > max_bytes:
+            raise faults.too_large(max_bytes, response.status_code)
+        yield response.content
+        return
+    decompress = _decompressor(response, faults)
+    taken = size = 0
+    raw = _raw(response)
+    try:
+        async for chunk in raw:
+            # One byte more than there is room for, to see whether there is more.
+            data = decompress(chunk, max_bytes - size + 1)
+            taken, size = taken + len(chunk), size + len(data)
+            # A compressed body can also go on for ever without anything coming of it.
+            if size > max_bytes or taken > max_bytes + _OVERHEAD:
+                raise faults.too_large(max_bytes, response.status_code)
+            yield data
+    finally:
+        await run_out(raw, seconds=0)
+
+
+async def drain(response: httpx.Response) -> None:
+    """Read a body that nobody wanted, briefly."""
+    if not response.is_stream_consumed:
+        await run_out(_raw(response), DRAIN_S)
+
+
+async def run_out(iterator: AsyncIterator[object], seconds: float) -> None:
+    """Iterate to the end, for so long at most; then whatever waits inside is cancelled.
+
+    Shielded, because who cancels us after the reply has come must not lose it; and silent,
+    because what goes wrong after it changes nothing.
+    """
+    with anyio.move_on_after(seconds, shield=True), suppress(Exception):
+        async for _ in iterator:
+            pass
+
+
+def _raw(response: httpx.Response) -> AsyncIterator[bytes]:
+    # Not response.aiter_raw(), which closes the response by itself at its end: there it could be
+    # cancelled, and the response, taken for closed, would stay open.
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    return aiter(response.stream)
+
+
+def _decompressor(response: httpx.Response, faults: Faults) -> _Decompress:
+    """Our own, because httpx makes of a chunk whatever it becomes: a thousandfold, per layer."""
+    named = response.headers.get_list("content-encoding", split_commas=True)
+    encodings = [encoding for encoding in map(str.lower, named) if encoding not in ("", "identity")]
+    inflate: _Decompress
+    match encodings:
+        case []:
+            return lambda data, most: data[:most]
+        case ["gzip"]:
+            inflate = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress
+        case ["deflate"]:
+            inflate = _deflate()
+        case _:
+            raise faults.wrong_encoding(response.status_code)
+
+    def decompress(data: bytes, most: int) -> bytes:
+        try:
+            return inflate(data, most)
+        except zlib.error as error:
+            what = "the body does not match its Content-Encoding"
+            raise faults.malformed(what, status=response.status_code) from error
+
+    return decompress
+
+
+def _deflate() -> _Decompress:
+    """Undoes ``deflate``, also without the wrapper that the standard asks for and some leave out."""
+    stream = zlib.decompressobj()
+    begun = False
+
+    def inflate(data: bytes, most: int) -> bytes:
+        nonlocal stream, begun
+        first, begun = not begun, True
+        try:
+            return stream.decompress(data, most)
+        except zlib.error:
+            if not first:
+                raise
+            stream = zlib.decompressobj(-zlib.MAX_WBITS)
+            return stream.decompress(data, most)
+
+    return inflate

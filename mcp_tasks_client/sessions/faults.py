@@ -1,0 +1,247 @@
+"""What goes wrong over HTTP, as this package's errors.
+
+Everything that can end a request is told in one place, so that all messages say the same three
+things: what happened, whether the server may have acted, and what to do next. Nothing here
+quotes a header or a whole task ID.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import re
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import httpx
+
+from ..errors import (
+    ConnectionLostError,
+    CredentialRefusedError,
+    MissingCapabilityError,
+    RemoteProtocolError,
+    SessionError,
+)
+from ..wire import MalformedError, RpcError, header_value, shorten
+from .base import INVALID_PARAMS, REFUSED_CODES
+
+__all__ = ["CREDENTIAL_STATUSES", "HEADER_MISMATCH", "UNSUPPORTED_VERSION", "Faults", "retry_after_s"]
+
+HEADER_MISMATCH: Final = -32020
+UNSUPPORTED_VERSION: Final = -32022
+CREDENTIAL_STATUSES: Final = frozenset({401, 403})
+
+_MISSING_CAPABILITY: Final = frozenset({-32021, -32003})
+_TOO_MANY_REQUESTS: Final = 429
+_UNAVAILABLE: Final = 503
+
+# Of the client errors, those that a deployment, a slow network or a race can cause by themselves.
+_PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, _TOO_MANY_REQUESTS})
+
+_NOT_SENT: Final = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.ProxyError,
+    httpx.UnsupportedProtocol,
+)
+
+_LONGEST_QUOTE: Final = 300
+_SECONDS: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds that ``Retry-After`` asks for; ``None`` if it is absent or makes no sense.
+
+    Both of its forms are read, a number of seconds and a date. A time that has passed is 0.
+
+    Source: RFC 9110, 10.2.3.
+    """
+    value = headers.get("retry-after", "").strip()
+    if _SECONDS.fullmatch(value):
+        seconds = float(value)
+    else:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+class Faults:
+    """The ways in which one request can fail.
+
+    Args:
+        method: JSON-RPC method, for the messages.
+        task_id: The task it is about; wherever a message quotes something, the ID is shortened.
+    """
+
+    def __init__(self, method: str, task_id: str | None = None) -> None:
+        self._method = method
+        self._task_id = task_id
+
+    @contextmanager
+    def mapped(self) -> Iterator[None]:
+        """Turn what httpx raises into :class:`SessionError`; everything else passes through."""
+        try:
+            yield
+        except _NOT_SENT as error:
+            raise ConnectionLostError(
+                f"{self._method} could not be sent: {self._reason(error)}. "
+                "Check the URL and the network, then try again.",
+                retryable=True,
+                not_executed=True,
+            ) from error
+        except httpx.LocalProtocolError:
+            # Its text quotes the header that was wrong, which may be the credential.
+            raise SessionError(
+                f"{self._method} is no valid HTTP request. "
+                "Check the headers that the session, its auth and its http_client add."
+            ) from None
+        except httpx.DecodingError as error:
+            # Only where a hook or an auth flow of the caller's reads the body: ours is decompressed here.
+            raise self.malformed("the body does not match its Content-Encoding") from error
+        except (httpx.InvalidURL, UnicodeError) as error:
+            # What httpx and idna make of a bad Location. The encoding errors are an auth flow's own.
+            if isinstance(error, UnicodeEncodeError | UnicodeDecodeError):
+                raise
+            raise RemoteProtocolError(
+                f"{self._method} was redirected to something that is no URL. Check the URL."
+            ) from None
+        except httpx.HTTPStatusError as error:
+            # An auth flow or an event hook of the caller's called raise_for_status().
+            raise self.by_status(error.response) from error
+        # ssl.SSLError: anyio passes it through where a TLS record, or a client certificate, is refused.
+        except (httpx.HTTPError, ssl.SSLError) as error:
+            raise ConnectionLostError(
+                f"The reply to {self._method} was lost: {self._reason(error)}. "
+                "The server may have acted on it; a request that may be repeated can be sent again.",
+                retryable=True,
+            ) from error
+
+    def overdue(self, seconds: float) -> ConnectionLostError:
+        """No whole reply within the time for the whole request."""
+        return ConnectionLostError(
+            f"{self._method} had no whole reply within {seconds:g} seconds. "
+            "Try again later, or give the session a longer task_timeout_s.",
+            retryable=True,
+        )
+
+    def ended_early(self, status: int) -> ConnectionLostError:
+        """An event stream without the response in it."""
+        return ConnectionLostError(
+            f"The stream that answers {self._method} ended before the response. "
+            "The server may have acted on it; a request that may be repeated can be sent again.",
+            retryable=True,
+            http_status=status,
+        )
+
+    def malformed(self, what: str, *, status: int | None = None) -> RemoteProtocolError:
+        """A reply that is none: of something else on the way, or of a broken server."""
+        return RemoteProtocolError(
+            f"The reply to {self._method} cannot be used: {self.clean(what)}. "
+            "Something between here and the server may have answered: try again, then check the URL.",
+            retryable=True,
+            http_status=status,
+        )
+
+    def wrong_encoding(self, status: int) -> RemoteProtocolError:
+        """A body that is compressed in a way that was not offered, or more than once."""
+        return RemoteProtocolError(
+            f"The reply to {self._method} has a Content-Encoding that was not asked for. "
+            "Turn that compression off at the server or at what stands before it.",
+            http_status=status,
+        )
+
+    def too_large(self, max_bytes: int, status: int) -> RemoteProtocolError:
+        """A body of more bytes than the session takes."""
+        return RemoteProtocolError(
+            f"The reply to {self._method} is larger than {max_bytes} bytes; raise max_response_bytes.",
+            http_status=status,
+        )
+
+    def redirected(self, why: str, status: int) -> RemoteProtocolError:
+        """A redirect that is not followed.
+
+        307 and 308 say that nothing has happened yet. The others may be the answer to a request
+        that was carried out.
+        """
+        return RemoteProtocolError(
+            f"{self._method} was redirected (HTTP {status}) {why}",
+            not_executed=status in (307, 308),
+            http_status=status,
+        )
+
+    def by_status(self, response: httpx.Response) -> SessionError:
+        """The error that an HTTP status stands for when no JSON-RPC reply came with it."""
+        status, wait_s = response.status_code, retry_after_s(response.headers)
+        if status in CREDENTIAL_STATUSES:
+            return CredentialRefusedError(
+                f"The server refused the credential of {self._method} (HTTP {status}). "
+                "Renew it, or check that it may use this server, and try again.",
+                not_executed=True,
+                http_status=status,
+                retry_after_s=wait_s,
+            )
+        retryable = status in _PASSING_STATUSES or status >= 500
+        advice = "Try again later." if retryable else "Check the URL and what stands before the server."
+        return SessionError(
+            f"{self._method} was answered with HTTP {status} and no JSON-RPC reply. {advice}",
+            retryable=retryable,
+            not_executed=status == _TOO_MANY_REQUESTS,
+            http_status=status,
+            retry_after_s=wait_s,
+        )
+
+    def by_code(self, error: RpcError, response: httpx.Response) -> SessionError:
+        """The error that a JSON-RPC error stands for."""
+        status = response.status_code
+        refused = error.code in REFUSED_CODES
+        # Whatever code a rate limiter picks, its status says that asking later is all that is needed.
+        limited = status in (_TOO_MANY_REQUESTS, _UNAVAILABLE)
+        said = f"{self._method} was answered with JSON-RPC error {error.code}: {self.clean(error.message)!r}"
+        kind: type[SessionError] = SessionError
+        retryable = limited or not refused
+        advice = "Try again later." if retryable else "The same request would be refused again: change it."
+        if error.code == INVALID_PARAMS and self._task_id is not None:
+            advice = "The server does not know the task, or does not take that in its present state."
+        if error.code in _MISSING_CAPABILITY:
+            kind, retryable = MissingCapabilityError, False
+            advice = "Declare the capability that the error's data names in the session's capabilities."
+        elif error.code == HEADER_MISMATCH:
+            kind, retryable = RemoteProtocolError, False
+            advice = "Headers were changed on the way, or the tool's schema was: fetch it and call again."
+        elif error.code == UNSUPPORTED_VERSION:
+            kind, retryable = RemoteProtocolError, False
+            advice = "Use a session of a protocol version that the server speaks."
+        return kind(
+            f"{said}. {advice}",
+            retryable=retryable,
+            not_executed=refused or status == _TOO_MANY_REQUESTS,
+            code=error.code,
+            remote_message=error.message,
+            data=error.data,
+            http_status=status,
+            retry_after_s=retry_after_s(response.headers),
+        )
+
+    def clean(self, text: str) -> str:
+        """``text`` as a message may quote it: no whole task ID, and no novel."""
+        if self._task_id is not None:
+            for form in self._forms(self._task_id):
+                text = text.replace(form, shorten(self._task_id))
+        return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
+
+    @staticmethod
+    def _forms(task_id: str) -> tuple[str, ...]:
+        try:
+            return task_id, header_value(task_id)
+        except MalformedError:
+            return (task_id,)
+
+    def _reason(self, error: Exception) -> str:
+        name, text = type(error).__name__, self.clean(str(error)).rstrip(".")
+        return f"{name}, {text}" if text else name

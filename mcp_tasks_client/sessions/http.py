@@ -1,0 +1,328 @@
+"""The native session: MCP 2026-07-28 over Streamable HTTP, on httpx.
+
+One POST per request, no session at the server. Decisions that are not the protocol's:
+
+- ``tasks/*`` never wait for the server's catalogue: an unfinished task can be observed at once
+  after a restart. ``tools/call`` does, since only the catalogue says which arguments also travel
+  as headers.
+- ``tasks/*`` and ``tools/call`` have separate caps, so that long calls never starve the polls.
+- A reply that has arrived is returned even if its reader is cancelled meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import anyio
+import httpx
+from mcp_types import Tool
+
+from ..errors import RemoteProtocolError, SessionError
+from ..wire import (
+    PROTOCOL_VERSION,
+    CallReply,
+    JSONObject,
+    MalformedError,
+    Task,
+    call_params,
+    header_value,
+    read_call_reply,
+    read_task,
+    request_meta,
+    task_params,
+)
+from .base import Session, TaskRef, ToolCall
+from .bodies import ACCEPTED_ENCODINGS
+from .catalogue import Catalogue
+from .channel import HttpChannel, Request, origin_of, parse_url
+from .faults import HEADER_MISMATCH, Faults
+from .headers import FIELD_NAME, param_headers
+
+__all__ = ["HttpSession"]
+
+T = TypeVar("T")
+
+# One line without outer blanks: what h11 takes, and every server reads alike.
+_FIELD_VALUE: Final = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
+
+
+class HttpSession(Session):
+    """A server reached by URL.
+
+    No event loop is needed to make one. Use it within one event loop, and :meth:`aclose` it there.
+
+    Args:
+        url: The server's MCP endpoint, ``http`` or ``https``. A user and password in it are sent
+            as Basic auth, unless there is other ``auth``.
+        http_client: Used for everything, with its own auth, headers, proxies and transport, and
+            left open. Its time-outs count if they are not httpx's default. ``None``: one of our own.
+        headers: Sent with each request; the protocol's own cannot be replaced.
+        auth: Used for each request, as httpx takes it.
+        endpoint: The server's name in the journal; ``None`` derives it from ``url``.
+        capabilities: Client capabilities to declare besides the tasks extension.
+        client_info: ``name`` and ``version`` of the host.
+        max_response_bytes: Bytes of one reply, decompressed, at most.
+        tasks_in_flight: ``tasks/*`` requests under way at once, at most.
+        calls_in_flight: ``tools/call`` requests under way at once, at most.
+        task_timeout_s: Seconds of silence after which a request is given up; twice as many in all.
+        call_read_timeout_s: Seconds of silence after which a ``tools/call`` is given up.
+
+    Raises:
+        ValueError: The URL is not an absolute ``http`` or ``https`` URL, a header cannot be sent,
+            or a limit is not positive.
+        TypeError: ``http_client`` is no ``httpx.AsyncClient``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        http_client: httpx.AsyncClient | None = None,
+        headers: Mapping[str, str] | None = None,
+        auth: httpx.Auth | tuple[str, str] | None = None,
+        endpoint: str | None = None,
+        capabilities: JSONObject | None = None,
+        client_info: JSONObject | None = None,
+        max_response_bytes: int = 64 * 1024 * 1024,
+        tasks_in_flight: int = 16,
+        calls_in_flight: int = 64,
+        task_timeout_s: float = 30.0,
+        call_read_timeout_s: float = 300.0,
+    ) -> None:
+        _check_positive(
+            max_response_bytes=max_response_bytes,
+            tasks_in_flight=tasks_in_flight,
+            calls_in_flight=calls_in_flight,
+            task_timeout_s=task_timeout_s,
+            call_read_timeout_s=call_read_timeout_s,
+        )
+        if http_client is not None and not isinstance(http_client, httpx.AsyncClient):
+            raise TypeError(f"http_client must be an httpx.AsyncClient, not {type(http_client).__name__}")
+        parsed = parse_url(url)
+        self._endpoint = _endpoint_of(parsed) if endpoint is None else endpoint
+        self._headers = _checked_headers(headers)
+        self._capabilities = capabilities or {}
+        self._client_info = client_info or _own_info()
+        self._task_timeout_s = task_timeout_s
+        self._call_read_timeout_s = call_read_timeout_s
+        self._task_slots = anyio.Semaphore(tasks_in_flight)
+        self._call_slots = anyio.Semaphore(calls_in_flight)
+        self._ids = itertools.count(1)
+        self._catalogue = Catalogue(self._look_up, self._endpoint)
+        self._channel = HttpChannel(
+            parsed,
+            http_client,
+            auth,
+            max_idle=tasks_in_flight + calls_in_flight,
+            max_response_bytes=max_response_bytes,
+        )
+
+    def __repr__(self) -> str:
+        return f"<HttpSession {self._endpoint}>"
+
+    @property
+    def endpoint(self) -> str:
+        """The URL without credentials, fragment and default port; its query only as a digest."""
+        return self._endpoint
+
+    async def tool(self, name: str) -> Tool | None:
+        """The tool's description, as the server lists it; ``None`` if it lists none of that name.
+
+        Raises:
+            RemoteProtocolError: The server does not speak 2026-07-28, or its list is none.
+            SessionError: The server could not be asked.
+        """
+        listed = await self._catalogue.find(name)
+        return listed.tool if listed is not None else None
+
+    async def call(self, call: ToolCall) -> CallReply:
+        """Send ``tools/call`` once. Never repeats it, whatever happens.
+
+        Raises:
+            SessionError: No result. ``not_executed`` is set if nothing can have happened.
+            ValueError: The name or the arguments have no JSON or no UTF-8 form. Nothing was sent.
+            TypeError: The arguments hold something that has no JSON form. Nothing was sent.
+        """
+        params = call_params(
+            call.name,
+            call.arguments,
+            input_responses=call.input_responses,
+            request_state=call.request_state,
+        )
+        # Made before anything is asked of the server: the caller's own mistakes come first.
+        request = self._request("tools/call", params, meta=call.meta, named=header_value(call.name))
+        try:
+            listed = await self._catalogue.find(call.name)
+        except SessionError as error:
+            error.not_executed = True
+            raise
+        if listed is not None:
+            request.headers.update(param_headers(listed.headers, call.arguments))
+        async with self._call_slots:
+            try:
+                result = await self._channel.send(request, self._call_read_timeout_s)
+            except SessionError as error:
+                if error.code == HEADER_MISMATCH:
+                    # Most likely the tool's schema has changed since it was listed.
+                    self._catalogue.forget_tools()
+                raise
+        return _read(read_call_reply, result, request)
+
+    async def get(self, ref: TaskRef) -> Task:
+        """Send ``tasks/get`` once.
+
+        Raises:
+            SessionError: No snapshot; its code is -32602 if the server does not know the task.
+        """
+        request, result = await self._ask_task("tasks/get", ref)
+        return _read(read_task, result, request)
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        """Send ``tasks/update`` once.
+
+        Raises:
+            SessionError: No acknowledgement.
+            ValueError: The answers have no JSON form. Nothing was sent.
+            TypeError: The answers hold something that has no JSON form. Nothing was sent.
+        """
+        request, result = await self._ask_task("tasks/update", ref, answers)
+        _refuse_task(result, request)
+
+    async def cancel(self, ref: TaskRef) -> None:
+        """Send ``tasks/cancel`` once.
+
+        Raises:
+            SessionError: No acknowledgement.
+        """
+        request, result = await self._ask_task("tasks/cancel", ref)
+        _refuse_task(result, request)
+
+    async def aclose(self) -> None:
+        """Close the HTTP client, if it is our own. Further requests are refused."""
+        await self._channel.aclose()
+
+    async def _ask_task(
+        self, method: str, ref: TaskRef, answers: Mapping[str, JSONObject] | None = None
+    ) -> tuple[Request, JSONObject]:
+        params = task_params(ref.task_id, request_state=ref.request_state, input_responses=answers)
+        try:
+            named = header_value(ref.task_id)
+        except MalformedError as error:
+            raise RemoteProtocolError(
+                f"{method} cannot be sent: the server issued a task ID that no HTTP header can carry "
+                f"({error}). The task can only be reached in another way.",
+                not_executed=True,
+            ) from None
+        request = self._request(method, params, named=named, task_id=ref.task_id)
+        async with self._task_slots:
+            return request, await self._send_in_time(request)
+
+    async def _look_up(self, method: str, params: JSONObject) -> JSONObject:
+        request = self._request(method, params)
+        # The catalogue asks one thing at a time, so it needs no cap.
+        result = await self._send_in_time(request)
+        _refuse_task(result, request)
+        return result
+
+    async def _send_in_time(self, request: Request) -> JSONObject:
+        # Bounded as a whole: a server that drips, byte by byte, would hold a poll for ever.
+        limit_s = 2 * self._task_timeout_s
+        with anyio.move_on_after(limit_s):
+            return await self._channel.send(request, self._task_timeout_s)
+        raise request.faults.overdue(limit_s)
+
+    def _request(
+        self,
+        method: str,
+        params: JSONObject,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        named: str | None = None,
+        task_id: str | None = None,
+    ) -> Request:
+        request_id = next(self._ids)
+        params["_meta"] = request_meta(self._client_info, self._capabilities, meta)
+        message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+        headers = self._headers.copy()
+        headers.update(
+            {
+                "Content-Type": "application/json",
+                "Accept": "application/json, text/event-stream",
+                "Accept-Encoding": ", ".join(ACCEPTED_ENCODINGS),
+                "MCP-Protocol-Version": PROTOCOL_VERSION,
+                "Mcp-Method": method,
+            }
+        )
+        if named is not None:
+            headers["Mcp-Name"] = named
+        return Request(request_id, method, _serialise(message), headers, Faults(method, task_id))
+
+
+def _check_positive(**limits: float) -> None:
+    for name, value in limits.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be more than 0, got {value}")
+
+
+def _checked_headers(headers: Mapping[str, str] | None) -> httpx.Headers:
+    checked = httpx.Headers()
+    for name, value in (headers or {}).items():
+        # Its value stays out of the message: it may well be the credential.
+        if not (FIELD_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(value)):
+            raise ValueError(
+                f"the header {name!r} cannot be sent: give it a name without blanks, and one line of "
+                "plain ASCII without a blank at either end"
+            )
+        checked[name] = value
+    return checked
+
+
+def _endpoint_of(url: httpx.URL) -> str:
+    path = url.raw_path.partition(b"?")[0].decode("ascii")
+    query = f"?sha256={hashlib.sha256(url.query).hexdigest()[:16]}" if url.query else ""
+    return f"{origin_of(url)}{path}{query}"
+
+
+def _own_info() -> JSONObject:
+    try:
+        version = importlib.metadata.version("mcp-tasks-client")
+    except importlib.metadata.PackageNotFoundError:
+        version = "0"
+    return {"name": "mcp-tasks-client", "version": version}
+
+
+def _serialise(message: JSONObject) -> bytes:
+    """The message as JSON, in ASCII, so that a lone surrogate survives it.
+
+    Raises:
+        ValueError: It holds NaN, an infinity, itself, or more levels than Python can follow.
+        TypeError: It holds something that has no JSON form.
+    """
+    try:
+        return json.dumps(message, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except RecursionError:
+        raise ValueError(f"the params of {message['method']} are nested too deeply for JSON") from None
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"the params of {message['method']} must be plain JSON: {error}") from error
+
+
+def _read(read: Callable[[object], T], result: JSONObject, request: Request) -> T:
+    try:
+        return read(result)
+    except MalformedError as error:
+        raise request.faults.malformed(str(error)) from None
+
+
+def _refuse_task(result: JSONObject, request: Request) -> None:
+    """Refuse a task as the answer to what is not ``tools/call``.
+
+    Source: Tasks extension, "Capability Negotiation" (MUST interpret as an invalid response).
+    """
+    if result.get("resultType") == "task":
+        raise request.faults.malformed("a task, which only tools/call may be answered with")

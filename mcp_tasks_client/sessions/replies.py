@@ -1,0 +1,110 @@
+"""From an HTTP response to the JSON-RPC reply in it: JSON or an event stream.
+
+The HTTP status says little about the reply, so it is not looked at here. Reading is lenient in
+what does not matter (the content type, NaN, messages that are not for us) and strict in what
+tells a reply from something else: JSON-RPC 2.0, an object, our id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import httpx
+from httpx_sse import EventSource
+
+from ..wire import JSONObject, RpcError, read_rpc_error
+from .bodies import DRAIN_S, bounded_body, run_out
+from .faults import Faults
+
+__all__ = ["Reply", "read_reply"]
+
+Reply: TypeAlias = JSONObject | RpcError
+"""The ``result`` of a JSON-RPC response, or its error."""
+
+
+async def read_reply(response: httpx.Response, request_id: int, max_bytes: int, faults: Faults) -> Reply:
+    """The reply to request ``request_id``.
+
+    Raises:
+        RemoteProtocolError: The body is larger than ``max_bytes``, compressed in a way that was
+            not offered, or no JSON-RPC reply to this request.
+        ConnectionLostError: An event stream ended before the response.
+        httpx.HTTPError: The body could not be read to its end.
+    """
+    status = response.status_code
+    chunks = bounded_body(response, max_bytes, faults)
+    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type == "text/event-stream":
+        return await _from_events(chunks, request_id, status, faults)
+    body = b"".join([chunk async for chunk in chunks])
+    if not body.strip():
+        raise faults.malformed(f"HTTP {status} with an empty body", status=status)
+    try:
+        message = _parse(body)
+    except ValueError as error:
+        what = f"HTTP {status} with a body of type {media_type or 'unknown'} that is not JSON"
+        raise faults.malformed(what, status=status) from error
+    return _reply_in(message, request_id, status, faults)
+
+
+class _EventBytes(httpx.AsyncByteStream):
+    """Chunks as the stream of a response, with an end to the last event if it lacks one.
+
+    A truncated event cannot be mistaken for a whole one, as half an object is not JSON; but a
+    whole one that lacks its blank line may carry a task ID.
+    """
+
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._chunks:
+            yield chunk
+        yield b"\n\n"
+
+
+async def _from_events(chunks: AsyncIterator[bytes], request_id: int, status: int, faults: Faults) -> Reply:
+    # A response of its own, so that neither encoding nor charset of the original apply once more.
+    source = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=_EventBytes(chunks))
+    events = EventSource(source).aiter_sse()
+    try:
+        async for event in events:
+            if event.event != "message" or not event.data.strip():
+                continue
+            try:
+                message = _parse(event.data)
+            except ValueError as error:
+                raise faults.malformed("an event that is not JSON", status=status) from error
+            if not isinstance(message, dict) or "method" not in message:
+                return _reply_in(message, request_id, status, faults)
+    finally:
+        await run_out(events, DRAIN_S)
+    raise faults.ended_early(status)
+
+
+def _parse(text: str | bytes) -> Any:
+    """JSON as the standard library reads it.
+
+    Raises:
+        ValueError: Not JSON, not Unicode, or nested or long beyond reason.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _reply_in(message: object, request_id: int, status: int, faults: Faults) -> Reply:
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        raise faults.malformed(f"HTTP {status} with JSON that is not a JSON-RPC reply", status=status)
+    reply_id, error, result = message.get("id"), message.get("error"), message.get("result")
+    ours = reply_id == request_id and not isinstance(reply_id, bool)
+    if isinstance(error, dict) and (ours or reply_id is None):
+        return read_rpc_error(error)
+    if not ours:
+        raise faults.malformed("it answers another request", status=status)
+    if error is not None or not isinstance(result, dict):
+        raise faults.malformed("neither its result nor its error is an object", status=status)
+    return result

@@ -1,0 +1,132 @@
+"""What the package must do, where that is written, and which tests show it.
+
+Every MUST and SHOULD that the Tasks extension's text puts on clients or hosts is here, and every law
+of our own. A test names what it shows with ``@requirement("<id>")``; ``test_requirements.py``
+enforces the table in both directions: no requirement without a test (or a reason), and no test
+that names a requirement which is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+SPEC: Final = "Tasks extension (2026-07-28)"
+CORE: Final = "MCP 2026-07-28"
+LAW: Final = "ours"
+
+TestT = TypeVar("TestT", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A behaviour, and who asks for it."""
+
+    source: str
+    behaviour: str
+    untested: str = ""
+    """Why there is no test. Only for what no test can show, or what a later version brings."""
+
+
+REQUIREMENTS: Final[dict[str, Requirement]] = {
+    # ── the extension's text ──
+    "capability:per-request": Requirement(
+        f"{SPEC}, Capability Negotiation",
+        "The client declares the extension in the capabilities of every request.",
+    ),
+    "create:either-result": Requirement(
+        f"{SPEC}, Capability Negotiation",
+        "A client MUST be prepared to handle either CallToolResult or CreateTaskResult.",
+    ),
+    "create:unsupported-request": Requirement(
+        f"{SPEC}, Capability Negotiation",
+        "CreateTaskResult in response to an unsupported request type MUST be an invalid response.",
+    ),
+    "methods:extensible": Requirement(
+        f"{SPEC}, Supported Methods",
+        "Implementations SHOULD be designed to accommodate additional request types.",
+        untested="A property of the design: the machine and the session contract know no tool.",
+    ),
+    "poll:respect-interval": Requirement(
+        f"{SPEC}, Task Polling", "Clients SHOULD respect the pollIntervalMs provided in responses."
+    ),
+    "poll:until-terminal": Requirement(
+        f"{SPEC}, Task Polling",
+        "Clients SHOULD continue polling until a terminal status or until invoking tasks/cancel.",
+    ),
+    "persist:task-ids": Requirement(
+        f"{SPEC}, Task Polling", "Clients SHOULD persist task IDs to durable storage."
+    ),
+    "ttl:backstop": Requirement(
+        f"{SPEC}, Task Polling", "Clients MAY treat the TTL as a backstop after which a task is unusable."
+    ),
+    "input:fulfil": Requirement(
+        f"{SPEC}, Task Update Requests",
+        "On input_required the client SHOULD fulfil the requests by sending tasks/update.",
+    ),
+    "update:continue-observing": Requirement(
+        f"{SPEC}, Task Update Requests",
+        "After tasks/update the client SHOULD continue observing until a terminal state.",
+    ),
+    "input:trust": Requirement(
+        f"{SPEC}, Task Update Requests; Security Considerations",
+        "Clients and hosts MUST treat each input request as the equivalent standalone request.",
+    ),
+    "input:dedupe": Requirement(
+        f"{SPEC}, Task Update Requests",
+        "Clients SHOULD deduplicate inputRequests keys across consecutive polls.",
+    ),
+    "input:answer-once": Requirement(
+        f"{SPEC}, Task Update Requests",
+        "Clients SHOULD track keys to avoid responding to requests more than once.",
+    ),
+    "update:outstanding-keys": Requirement(
+        f"{SPEC}, Task Update Requests",
+        "Each key of inputResponses MUST correspond to an inputRequest that the server surfaced.",
+    ),
+    "cancel:tasks-cancel": Requirement(
+        f"{SPEC}, Task Cancellation", "notifications/cancelled MUST NOT be used for task cancellation."
+    ),
+    "headers:mcp-name": Requirement(
+        f"{SPEC}, Streamable HTTP: Routing Headers",
+        "For tasks/get, tasks/update and tasks/cancel the client MUST set Mcp-Name to params.taskId.",
+    ),
+    "headers:mcp-method": Requirement(
+        f"{SPEC}, Streamable HTTP: Routing Headers", "Mcp-Method is the JSON-RPC method name."
+    ),
+    "mrtr:answers": Requirement(
+        f"{CORE}, Multi Round-Trip Requests",
+        "Input asked for by tools/call is answered by calling again with inputResponses and requestState.",
+    ),
+    # ── the laws ──
+    "law:1": Requirement(LAW, "Commit, then act: what an action depends on is durable before the action."),
+    "law:2": Requirement(LAW, "A task ID is never lost; tools/call is never repeated by itself."),
+    "law:3": Requirement(LAW, "Nobody is asked twice, and an answer never differs from the first."),
+    "law:4": Requirement(LAW, "The server sets the pace, across restarts as well."),
+    "law:5": Requirement(
+        LAW,
+        "One owner at a time.",
+        untested="Leases between processes come with the journal's takeover; the schema has its columns.",
+    ),
+    "law:6": Requirement(LAW, "The server's result is passed on unchanged, checked where a schema is known."),
+    "law:7": Requirement(LAW, "Observation ends only by an end."),
+    "law:8": Requirement(LAW, "Stopping to wait is not cancelling; nothing runs beyond the client's scope."),
+    "law:9": Requirement(LAW, "A task ID is a credential."),
+    "law:10": Requirement(LAW, "A task is no higher-trust channel: nothing is answered by default."),
+}
+
+
+def requirement(*ids: str) -> Callable[[TestT], TestT]:
+    """Mark a test as one that shows these requirements.
+
+    Raises:
+        KeyError: One of them is not in the table.
+    """
+    for name in ids:
+        REQUIREMENTS[name]
+
+    def mark(test: TestT) -> TestT:
+        return test
+
+    return mark

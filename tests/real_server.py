@@ -1,0 +1,145 @@
+"""A real FastMCP server as a pytest fixture: one process for the whole session.
+
+``conftest.py`` imports the fixture. The tools are those of ``servers/fastmcp_server.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urljoin
+
+import httpx
+import pytest
+
+__all__ = ["RealServer", "Witnessed", "real_server", "running_server"]
+
+SCRIPT = Path(__file__).parent / "servers" / "fastmcp_server.py"
+START_LIMIT_S = 60.0
+"""Importing FastMCP takes a second or two, and far longer on a busy machine with cold caches."""
+
+STOP_LIMIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witnessed:
+    """One request, as the server saw it arrive.
+
+    ``at`` and ``answered_at`` are ``time.monotonic()`` seconds of the same machine, so they
+    compare with the test's own; ``answered_at`` is ``None`` while there is no answer.
+    """
+
+    method: str | None
+    subject: str | None
+    """The tool's name of a ``tools/call``, the task ID of a ``tasks/*``."""
+
+    at: float
+    answered_at: float | None
+    mcp_method: str | None
+    mcp_name: str | None
+    mcp_params: Mapping[str, str] = field(default_factory=dict)
+    """The ``Mcp-Param-*`` headers, by lower-case name."""
+
+    meta: Mapping[str, Any] | None = None
+    input_keys: list[str] = field(default_factory=list)
+    http_status: int | None = None
+    task_id: str | None = None
+    """The task that a ``tools/call`` created."""
+
+
+@dataclass(frozen=True, slots=True)
+class RealServer:
+    """A running server."""
+
+    url: str
+    pid: int
+
+    def witness(self, task_id: str | None = None, method: str | None = None) -> list[Witnessed]:
+        """What has arrived so far, oldest first.
+
+        Args:
+            task_id: Only what concerns this task, its ``tools/call`` included; ``None`` is everything.
+            method: Only this JSON-RPC method, such as ``"tasks/get"``.
+        """
+        reply = httpx.get(urljoin(self.url, "/witness"), trust_env=False, timeout=STOP_LIMIT_S)
+        reply.raise_for_status()
+        entries = [Witnessed(**entry) for entry in reply.json()]
+        return [
+            entry
+            for entry in entries
+            if (method is None or entry.method == method)
+            and (task_id is None or task_id in (entry.subject, entry.task_id))
+        ]
+
+
+@contextmanager
+def running_server(log: Path, *options: str) -> Iterator[RealServer]:
+    """A server of its own, for a test that must not share one.
+
+    Args:
+        log: File for the server's stderr; its end is shown if the server does not start.
+        options: Command line options of ``servers/fastmcp_server.py``.
+    """
+    command = [sys.executable, str(SCRIPT), *options]
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # its end tells the server that we are gone
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,  # a Ctrl-C in the terminal is for pytest alone
+        ) as process,
+    ):
+        try:
+            yield RealServer(url=ready_url(process, log), pid=process.pid)
+        finally:
+            stop(process)
+
+
+def ready_url(process: subprocess.Popen[bytes], log: Path) -> str:
+    """The address from the server's ready line."""
+    assert process.stdout is not None
+    line = first_line(process.stdout, START_LIMIT_S)
+    if not line:
+        pytest.fail(f"the server did not start:\n{log.read_text(errors='replace')[-4000:]}")
+    url = json.loads(line)["url"]
+    assert isinstance(url, str)
+    return url
+
+
+def first_line(stream: IO[bytes], limit_s: float) -> bytes:
+    """The first line of a pipe; empty if it ends, or if the time is over, before there is one."""
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    # A thread, as a pipe cannot be read with a time limit on every platform.
+    threading.Thread(target=lambda: lines.put(stream.readline()), daemon=True).start()
+    try:
+        return lines.get(timeout=limit_s)
+    except queue.Empty:
+        return b""
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End the server, kindly if it listens, and wait until it is gone."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    """A FastMCP server with the Tasks extension on loopback, shared by the whole session."""
+    with running_server(tmp_path_factory.mktemp("real_server") / "stderr.log") as server:
+        yield server

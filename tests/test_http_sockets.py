@@ -1,0 +1,591 @@
+"""The native session over sockets: connections that break, stall, drip and flood; being cancelled."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import struct
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import httpx
+import pytest
+
+from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, SessionError
+from mcp_tasks_client.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.sessions.http import HttpSession
+from mcp_tasks_client.wire import Created, Task
+
+pytestmark = pytest.mark.anyio
+
+REF = TaskRef("task-0123456789")
+TASK = {"resultType": "task", "taskId": "task-0123456789", "status": "working"}
+
+
+class Connection:
+    """One accepted connection, from the server's side."""
+
+    def __init__(self, stream: anyio.abc.SocketStream) -> None:
+        self._stream = stream
+        self._buffer = b""
+        self.head = b""
+        self.body: dict[str, Any] = {}
+
+    async def request(self) -> bool:
+        """Read one request; false if the client has closed instead."""
+        try:
+            while b"\r\n\r\n" not in self._buffer:
+                self._buffer += await self._stream.receive()
+            self.head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
+            length = int(self.header("content-length"))
+            while len(self._buffer) < length:
+                self._buffer += await self._stream.receive()
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            return False
+        self.body, self._buffer = json.loads(self._buffer[:length]), self._buffer[length:]
+        return True
+
+    def header(self, name: str) -> str:
+        lines = self.head.decode().split("\r\n")[1:]
+        return next(
+            value for key, _, value in (line.partition(": ") for line in lines) if key.lower() == name
+        )
+
+    async def send(self, *parts: bytes) -> None:
+        await self._stream.send(b"".join(parts))
+
+    async def reset(self) -> None:
+        """Close so that the other side sees a reset instead of an end."""
+        raw = self._stream.extra(anyio.abc.SocketAttribute.raw_socket)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await self._stream.aclose()
+
+    async def closed_by_client(self) -> bool:
+        try:
+            while True:
+                await self._stream.receive()
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            return True
+
+    def result(self, value: object = None) -> bytes:
+        """A JSON-RPC result for the request that was read."""
+        method = self.body["method"]
+        if method == "server/discover":
+            value = {"supportedVersions": ["2026-07-28"]}
+        elif method == "tools/list":
+            value = {"tools": [{"name": "deploy", "inputSchema": {}}]}
+        return json.dumps({"jsonrpc": "2.0", "id": self.body["id"], "result": value or TASK}).encode()
+
+
+def head(length: int | None, *lines: str, status: str = "200 OK", kind: str = "application/json") -> bytes:
+    framing = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+    return "\r\n".join([f"HTTP/1.1 {status}", f"content-type: {kind}", framing, *lines, "", ""]).encode()
+
+
+def whole(body: bytes, *lines: str, status: str = "200 OK") -> bytes:
+    return head(len(body), *lines, status=status) + body
+
+
+def chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+SSE = head(None, kind="text/event-stream")
+END = chunk(b"")
+
+
+class Server:
+    """Runs ``script`` for each connection, with the number of the connection."""
+
+    def __init__(self, script: Callable[[Connection, int], Awaitable[None]]) -> None:
+        self.script = script
+        self.connections = 0
+        self.url = ""
+
+    async def serve(self, stream: anyio.abc.SocketStream) -> None:
+        self.connections += 1
+        async with stream:
+            # The client, or the script itself, may close the connection at any time.
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
+                await self.script(Connection(stream), self.connections)
+
+
+@asynccontextmanager
+async def serving(script: Callable[[Connection, int], Awaitable[None]]) -> AsyncIterator[Server]:
+    server = Server(script)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        server.url = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}/mcp"
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(listener.serve, server.serve)
+                yield server
+                group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def connected(server: Server, **options: Any) -> AsyncIterator[HttpSession]:
+    session = HttpSession(server.url, **options)
+    try:
+        yield session
+    finally:
+        await session.aclose()
+
+
+async def lost(script: Callable[[Connection, int], Awaitable[None]], **options: Any) -> SessionError:
+    """How a poll fails."""
+    async with serving(script) as server, connected(server, **options) as session:
+        with pytest.raises(SessionError) as caught:
+            await session.get(REF)
+    return caught.value
+
+
+def is_lost_reply(error: SessionError) -> bool:
+    return type(error) is ConnectionLostError and error.retryable and not error.not_executed
+
+
+# ── the request ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_request_on_the_wire() -> None:
+    heads: list[bytes] = []
+
+    async def script(peer: Connection, number: int) -> None:
+        while await peer.request():
+            heads.append(peer.head)
+            await peer.send(whole(peer.result()))
+
+    async with serving(script) as server, connected(server, headers={"X-Tenant": "t"}) as session:
+        await session.get(TaskRef("tâche"))
+    lines = heads[0].decode("ascii").split("\r\n")
+    assert lines[0] == "POST /mcp HTTP/1.1"
+    assert {
+        line for line in lines[1:] if not line.lower().startswith(("host", "user-agent", "content-length"))
+    } == {
+        "Connection: keep-alive",
+        "X-Tenant: t",
+        "Content-Type: application/json",
+        "Accept: application/json, text/event-stream",
+        "Accept-Encoding: gzip, deflate",
+        "MCP-Protocol-Version: 2026-07-28",
+        "Mcp-Method: tasks/get",
+        "Mcp-Name: =?base64?dMOiY2hl?=",
+    }
+
+
+async def test_a_server_that_is_not_there_has_executed_nothing() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        session = HttpSession(f"http://127.0.0.1:{unused.getsockname()[1]}/mcp")
+        with anyio.fail_after(5), pytest.raises(ConnectionLostError) as caught:
+            await session.get(REF)
+        await session.aclose()
+    assert caught.value.retryable
+    assert caught.value.not_executed
+
+
+# ── broken connections ────────────────────────────────────────────────────────────────────────
+
+
+async def test_no_reply_at_all_is_a_lost_reply() -> None:
+    async def close(peer: Connection, number: int) -> None:
+        await peer.request()
+
+    async def reset(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.reset()
+
+    assert is_lost_reply(await lost(close))
+    assert is_lost_reply(await lost(reset))
+
+
+async def test_a_body_that_is_cut_off_is_a_lost_reply() -> None:
+    async def json_cut(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(whole(peer.result())[:-9])
+
+    async def chunks_cut(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(head(None), chunk(peer.result()))
+
+    async def events_cut(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(
+            SSE, chunk(b'data: {"jsonrpc":"2.0","method":"notifications/tasks"}\n\n'), chunk(b"data: {")
+        )
+
+    for script in (json_cut, chunks_cut, events_cut):
+        assert is_lost_reply(await lost(script))
+
+
+async def test_a_stream_that_ends_in_order_but_without_the_response_is_a_lost_reply() -> None:
+    async def script(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(SSE, chunk(b": ping\n\n"), END)
+        await peer.closed_by_client()
+
+    assert is_lost_reply(await lost(script))
+
+
+async def test_a_broken_error_page_still_tells_its_status() -> None:
+    async def script(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(head(1000, "retry-after: 30", status="429 Too Many Requests"), b"<html>")
+
+    error = await lost(script)
+    assert (error.http_status, error.retry_after_s, error.not_executed) == (429, 30.0, True)
+
+
+# ── slow servers ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_silent_server_is_given_up() -> None:
+    async def script(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.closed_by_client()
+
+    error = await lost(script, task_timeout_s=0.1)
+    assert is_lost_reply(error)
+    assert "ReadTimeout" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_a_server_that_drips_cannot_hold_a_poll_for_ever(kind: str) -> None:
+    closed = anyio.Event()
+
+    async def drip(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(head(None, kind=kind))
+        try:
+            while True:
+                await peer.send(chunk(b"\n"))
+                await anyio.sleep(0.02)
+        finally:
+            closed.set()
+
+    async with serving(drip) as server, connected(server, task_timeout_s=0.1, tasks_in_flight=1) as session:
+        with pytest.raises(ConnectionLostError, match=r"no whole reply within 0\.2 seconds") as caught:
+            await session.get(REF)
+        assert is_lost_reply(caught.value)
+        await closed.wait()
+
+
+async def test_a_call_may_take_as_long_as_it_shows_life() -> None:
+    async def script(peer: Connection, number: int) -> None:
+        while await peer.request():
+            if peer.body["method"] != "tools/call":
+                await peer.send(whole(peer.result()))
+                continue
+            await peer.send(SSE)
+            for _ in range(10):
+                await peer.send(chunk(b": still here\n\n"))
+                await anyio.sleep(0.05)
+            await peer.send(chunk(b"data: " + peer.result() + b"\n\n"), END)
+
+    async with serving(script) as server, connected(server, task_timeout_s=0.2) as session:
+        reply = await session.call(ToolCall(name="deploy"))
+    assert isinstance(reply, Created)
+
+
+async def test_a_silent_call_is_given_up_as_of_unknown_outcome() -> None:
+    async def script(peer: Connection, number: int) -> None:
+        while await peer.request():
+            if peer.body["method"] == "tools/call":
+                await peer.closed_by_client()
+                return
+            await peer.send(whole(peer.result()))
+
+    async with serving(script) as server, connected(server, call_read_timeout_s=0.1) as session:
+        with pytest.raises(ConnectionLostError) as caught:
+            await session.call(ToolCall(name="deploy"))
+    assert is_lost_reply(caught.value)
+
+
+# ── too much ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_endless_body_is_refused() -> None:
+    async def flood(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(head(None))
+        while True:
+            await peer.send(chunk(b" " * 1000))
+
+    async def endless_line(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(SSE)
+        while True:
+            await peer.send(chunk(b"data: " + b"x" * 1000))
+
+    async def pings(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(SSE)
+        while True:
+            await peer.send(chunk(b": ping\n\n") * 100)
+
+    for script in (flood, endless_line, pings):
+        error = await lost(script, max_response_bytes=100_000)
+        assert type(error) is RemoteProtocolError
+        assert "raise max_response_bytes" in str(error)
+
+
+BOMB = gzip.compress(bytes(64 * 1024 * 1024))
+
+
+async def test_a_bomb_is_refused_before_it_goes_off() -> None:
+    async def script(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(whole(BOMB, "content-encoding: gzip"))
+        await peer.closed_by_client()
+
+    tracemalloc.start()
+    try:
+        error = await lost(script, max_response_bytes=1024 * 1024)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert type(error) is RemoteProtocolError
+    assert "raise max_response_bytes" in str(error)
+    assert peak < 8 * 1024 * 1024
+
+
+async def test_a_compressed_body_of_which_nothing_comes_is_refused() -> None:
+    """Empty blocks, and bytes after the end: both could go on for ever."""
+    opening = zlib.compressobj(wbits=31)
+    begun = opening.compress(b"") + opening.flush(zlib.Z_SYNC_FLUSH)
+
+    async def empty_blocks(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(head(None, "content-encoding: gzip"), chunk(begun))
+        while True:
+            await peer.send(chunk(b"\x00\x00\x00\xff\xff" * 100))
+
+    async def after_the_end(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(head(None, "content-encoding: gzip"), chunk(gzip.compress(b" ")))
+        while True:
+            await peer.send(chunk(b"x" * 500))
+
+    for script in (empty_blocks, after_the_end):
+        assert type(await lost(script, max_response_bytes=50_000)) is RemoteProtocolError
+
+
+# ── connections are used again, or closed ─────────────────────────────────────────────────────
+
+
+async def test_a_connection_is_used_again_after_any_reply_that_ended() -> None:
+    async def script(peer: Connection, number: int) -> None:
+        turns = iter(
+            [
+                lambda: whole(peer.result()),
+                lambda: SSE + chunk(b"data: " + peer.result() + b"\n\n") + END,
+                lambda: whole(b"Moved", "location: /mcp/", status="307 Temporary Redirect"),
+                lambda: whole(peer.result()),
+                lambda: whole(b"Who are you?", status="401 Unauthorized"),
+                lambda: whole(b"<html>", status="500 Internal Server Error"),
+                lambda: whole(b"{"),
+                lambda: whole(peer.result()),
+            ]
+        )
+        while await peer.request():
+            await peer.send(next(turns)())
+
+    async with serving(script) as server, connected(server) as session:
+        ended = []
+        for _ in range(7):
+            try:
+                ended.append(type(await session.get(REF)).__name__)
+            except SessionError as error:
+                ended.append(type(error).__name__)
+    assert ended == [
+        "Task",
+        "Task",
+        "Task",
+        "CredentialRefusedError",
+        "SessionError",
+        "RemoteProtocolError",
+        "Task",
+    ]
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("status", ["200 OK", "401 Unauthorized", "307 Temporary Redirect"])
+async def test_a_server_that_does_not_end_its_reply_loses_the_connection(status: str) -> None:
+    closed = anyio.Event()
+
+    async def script(peer: Connection, number: int) -> None:
+        await peer.request()
+        if number > 1:
+            await peer.send(whole(peer.result()))
+            return
+        event = b"data: " + peer.result() + b"\n\n"
+        await peer.send(head(None, "location: /mcp/", status=status, kind="text/event-stream"), chunk(event))
+        await peer.closed_by_client()
+        closed.set()
+
+    async with serving(script) as server, connected(server) as session:
+        if status.startswith("401"):
+            with pytest.raises(SessionError):
+                await session.get(REF)
+        else:
+            assert (await session.get(REF)).task_id == REF.task_id
+        await closed.wait()
+
+
+async def test_a_connection_that_breaks_after_the_response_costs_nothing() -> None:
+    async def script(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(SSE, chunk(b"data: " + peer.result() + b"\n\n"))
+        await anyio.wait_all_tasks_blocked()
+        await peer.reset()
+
+    async with serving(script) as server, connected(server) as session:
+        assert (await session.get(REF)).task_id == REF.task_id
+
+
+async def test_closing_the_session_ends_what_is_under_way() -> None:
+    arrived = anyio.Event()
+
+    async def script(peer: Connection, number: int) -> None:
+        await peer.request()
+        arrived.set()
+        await peer.closed_by_client()
+
+    errors: list[SessionError] = []
+
+    async def poll(session: HttpSession) -> None:
+        with pytest.raises(SessionError) as caught:
+            await session.get(REF)
+        errors.append(caught.value)
+
+    async with serving(script) as server, connected(server) as session, anyio.create_task_group() as group:
+        group.start_soon(poll, session)
+        await arrived.wait()
+        await session.aclose()
+    assert is_lost_reply(errors[0])
+
+
+# ── being cancelled ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_cancelled_request_closes_its_connection_and_frees_its_slot() -> None:
+    arrived, closed = anyio.Event(), anyio.Event()
+
+    async def script(peer: Connection, number: int) -> None:
+        while await peer.request():
+            if number > 1:
+                await peer.send(whole(peer.result()))
+                continue
+            arrived.set()
+            await peer.send(head(1000), b"{")
+            await peer.closed_by_client()
+            closed.set()
+
+    async with serving(script) as server, connected(server, tasks_in_flight=1) as session:
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.get, REF)
+            await arrived.wait()
+            group.cancel_scope.cancel()
+        await closed.wait()
+        assert (await session.get(REF)).task_id == REF.task_id
+
+
+class Interrupted(httpx.AsyncBaseTransport):
+    """Cancels a scope at the ``n``-th point where a transport waits, and counts what stays open."""
+
+    def __init__(self, kind: str, n: int, scope: anyio.CancelScope) -> None:
+        self._kind = kind
+        self._left = n
+        self._scope = scope
+        self.open = 0
+
+    async def wait(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._scope.cancel()
+        await anyio.lowlevel.checkpoint()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await self.wait()
+        body = json.loads(request.content)
+        values = {
+            "server/discover": {"supportedVersions": ["2026-07-28"]},
+            "tools/list": {"tools": [{"name": "deploy", "inputSchema": {}}]},
+        }
+        text = json.dumps({"jsonrpc": "2.0", "id": body["id"], "result": values.get(body["method"], TASK)})
+        if self._kind == "text/event-stream":
+            text = f": ping\n\ndata: {text}\n\n: bye\n\n"
+        self.open += 1
+        half = len(text) // 2
+        chunks = [text[:half].encode(), text[half:].encode()]
+        return httpx.Response(200, headers={"content-type": self._kind}, stream=InterruptedBody(self, chunks))
+
+
+class InterruptedBody(httpx.AsyncByteStream):
+    def __init__(self, transport: Interrupted, chunks: list[bytes]) -> None:
+        self._transport = transport
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            await self._transport.wait()
+            yield chunk
+        await self._transport.wait()
+
+    async def aclose(self) -> None:
+        await self._transport.wait()
+        self._transport.open -= 1
+
+
+async def poll(session: HttpSession) -> Task:
+    return await session.get(REF)
+
+
+async def first_call(session: HttpSession) -> object:
+    return await session.call(ToolCall(name="deploy"))
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+@pytest.mark.parametrize("request_", [poll, first_call])
+async def test_cancelled_at_any_point_nothing_stays_open_and_no_slot_is_lost(
+    kind: str, request_: Callable[[HttpSession], Awaitable[object]]
+) -> None:
+    cancelled = 0
+    for n in range(1, 100):
+        with anyio.CancelScope() as scope, anyio.fail_after(5):
+            transport = Interrupted(kind, n, scope)
+            client = httpx.AsyncClient(transport=transport)
+            session = HttpSession(
+                "http://server.example", http_client=client, tasks_in_flight=1, calls_in_flight=1
+            )
+            await request_(session)
+        with anyio.fail_after(5):
+            assert transport.open == 0
+            cancelled += scope.cancelled_caught
+            await request_(session)
+            await client.aclose()
+        if not scope.cancel_called:
+            break
+    assert cancelled >= 4
+    assert n > cancelled
+
+
+async def test_a_reply_that_has_arrived_is_returned_although_its_reader_is_cancelled() -> None:
+    """A task ID is never lost: the end of the stream is waited for under a shield."""
+    with anyio.CancelScope() as scope, anyio.fail_after(5):
+        transport = Interrupted("text/event-stream", 0, scope)
+        client = httpx.AsyncClient(transport=transport)
+        session = HttpSession("http://server.example", http_client=client)
+        await session.tool("deploy")
+        # The request, the two halves of the body (the second ends the response), then the end.
+        transport._left = 4
+        reply = await session.call(ToolCall(name="deploy"))
+    assert scope.cancel_called
+    assert isinstance(reply, Created)
+    await client.aclose()

@@ -1,0 +1,274 @@
+"""Who imports whom, read from the source: one way, and nothing impure in the pure rooms."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+spec = find_spec("mcp_tasks_client")
+assert spec is not None
+assert spec.origin is not None
+PACKAGE: Final = Path(spec.origin).parent
+
+ORDER: Final = (
+    "errors",
+    "wire",
+    "policy",
+    "states",
+    "events",
+    "questions",
+    "machine",
+    "journal",
+    "journal.base",
+    "sessions",
+    "sessions.base",
+    "clock",
+    "journal.row",
+    "journal.memory",
+    "journal.sqlite_file",
+    "journal.sqlite_thread",
+    "journal.sqlite",
+    "sessions.faults",
+    "sessions.bodies",
+    "sessions.headers",
+    "sessions.replies",
+    "sessions.catalogue",
+    "sessions.channel",
+    "sessions.http",
+    "sessions.sdk",
+    "sessions.tasks_2025_11_25",
+    "schema",
+    "inputs",
+    "driver",
+    "scheduler",
+    "handle",
+    "client",
+    "extension",
+    "blocking",
+    "testing",
+    "cli",
+    "cli.__main__",
+    "__main__",
+    "__init__",
+)
+"""Every module, in an order in which each imports only earlier ones. A name may be reserved."""
+
+PURE: Final = ("errors", "wire", "policy", "states", "events", "questions", "machine")
+
+PURE_IMPORTS: Final = {
+    "__future__": "no module at all",
+    "base64": "a pure function of bytes",
+    "collections.abc": "names of interfaces",
+    "dataclasses": "plain data",
+    "hashlib": "a pure function of bytes",
+    "json": "a pure function of text",
+    "math": "pure functions of numbers",
+    "mcp_types": "MCP's own shapes",
+    "pydantic": "reads shapes",
+    "pydantic.alias_generators": "names on the wire",
+    "re": "pure functions of text",
+    "typing": "names for the type checker",
+}
+"""All that a pure room may import from outside, and why that is no clock, I/O, chance or loop."""
+
+IMPURE_BUILTINS: Final = {"__import__", "breakpoint", "eval", "exec", "input", "open", "print"}
+
+LATE: Final[dict[tuple[str, str], str]] = {}
+"""Imports inside functions that may go against the order, as (importer, imported), and why."""
+
+SDK_ADAPTERS: Final = {
+    "sessions.sdk": "is the adapter to the SDK, and imported only by hosts that have it",
+    "extension": "is the SDK's own extension point, and imported only by hosts that have it",
+}
+"""The modules that may import mcp or fastmcp. None of them is imported before it is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One module that is imported at run time."""
+
+    by: str
+    module: str
+    line: int
+    ours: bool
+    late: bool
+
+    def __str__(self) -> str:
+        return f"{self.by} imports {self.module} (line {self.line})"
+
+
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package by its name below it; a package by its folder's."""
+    trees = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+        trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
+
+
+def imports(name: str, tree: ast.Module) -> Iterator[Import]:
+    """What a module imports at run time, wherever in it that is written."""
+    yield from _imports(name, tree, late=False)
+
+
+def _imports(by: str, node: ast.AST, *, late: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+                for other in child.orelse:
+                    yield from _imports(by, ast.Module([other], []), late=late)
+            case ast.Import():
+                for alias in child.names:
+                    yield from _named(by, alias.name, child.lineno, late)
+            case ast.ImportFrom():
+                yield from _imported_from(by, child, late)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                yield from _imports(by, child, late=True)
+            case _:
+                yield from _imports(by, child, late=late)
+
+
+def _imported_from(by: str, node: ast.ImportFrom, late: bool) -> Iterator[Import]:
+    if not node.level:
+        assert node.module is not None
+        yield from _named(by, node.module, node.lineno, late)
+        return
+    here = [*by.split(".")] if _is_package(by) else by.split(".")[:-1]
+    base = here[: len(here) - node.level + 1] + (node.module.split(".") if node.module else [])
+    for alias in node.names:
+        # ``from .journal import base`` imports a module, ``from .journal.base import Journal`` a name.
+        below = ".".join([*base, alias.name])
+        yield Import(by, below if _exists(below) else ".".join(base) or "__init__", node.lineno, True, late)
+
+
+def _named(by: str, module: str, line: int, late: bool) -> Iterator[Import]:
+    root, _, below = module.partition(".")
+    ours = root == PACKAGE.name
+    yield Import(by, (below or "__init__") if ours else module, line, ours, late)
+
+
+def _is_package(name: str) -> bool:
+    return name != "__init__" and PACKAGE.joinpath(*name.split(".")).is_dir()
+
+
+def _exists(name: str) -> bool:
+    path = PACKAGE.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def every_import() -> list[Import]:
+    return [one for name, tree in modules().items() for one in imports(name, tree)]
+
+
+def test_every_module_has_a_place_in_the_order() -> None:
+    assert len(set(ORDER)) == len(ORDER)
+    unknown = sorted(set(modules()) - set(ORDER))
+    assert not unknown, f"add {unknown} to ORDER in {Path(__file__).name}, after all that they import"
+
+
+def test_the_pure_rooms_stand_before_all_others() -> None:
+    assert ORDER[: len(PURE)] == PURE
+    assert set(PURE) <= set(modules())
+
+
+def test_imports_point_one_way() -> None:
+    place = {name: index for index, name in enumerate(ORDER)}
+    astray = [
+        str(one)
+        for one in every_import()
+        if one.ours
+        and not place.get(one.module, -1) < place.get(one.by, -1)
+        and not (one.late and (one.by, one.module) in LATE)
+    ]
+    assert not astray
+
+
+def test_the_pure_rooms_import_no_clock_no_io_no_chance_and_no_loop() -> None:
+    impure = [
+        str(one)
+        for one in every_import()
+        if one.by in PURE and (one.module not in PURE if one.ours else one.module not in PURE_IMPORTS)
+    ]
+    assert not impure
+
+
+def test_the_pure_rooms_touch_nothing_by_a_builtin_either() -> None:
+    trees = modules()
+    used = [
+        f"{name} uses {node.id} (line {node.lineno})"
+        for name in PURE
+        for node in ast.walk(trees[name])
+        if isinstance(node, ast.Name) and node.id in IMPURE_BUILTINS
+    ]
+    assert not used
+
+
+def test_only_the_adapters_import_the_sdk_and_nobody_imports_those_before_they_are_used() -> None:
+    found = every_import()
+    sdk = [
+        str(one)
+        for one in found
+        if not one.ours and one.module.split(".")[0] in {"mcp", "fastmcp"} and one.by not in SDK_ADAPTERS
+    ]
+    eager = [str(one) for one in found if one.ours and one.module in SDK_ADAPTERS and not one.late]
+    assert not sdk
+    assert not eager
+
+
+def test_importing_the_package_imports_neither_sdk() -> None:
+    program = "import sys, mcp_tasks_client; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert "mcp_tasks_client" in loaded
+    assert not loaded & {"mcp", "fastmcp"}
+
+
+# ── the reader itself ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("by", "source", "expected"),
+    [
+        ("driver", "from .machine import advance", ["machine"]),
+        ("driver", "from . import machine, wire", ["machine", "wire"]),
+        ("driver", "from . import PollPolicy", ["__init__"]),
+        ("driver", "import mcp_tasks_client.wire as w", ["wire"]),
+        ("driver", "from mcp_tasks_client.wire import Task", ["wire"]),
+        ("driver", "import mcp_tasks_client", ["__init__"]),
+        ("journal.base", "from ..wire import Task", ["wire"]),
+        ("journal.base", "from .. import wire", ["wire"]),
+        ("journal", "from .base import Journal", ["journal.base"]),
+        ("journal", "from ..wire import Task", ["wire"]),
+        ("client", "from .journal import base", ["journal.base"]),
+        ("__init__", "from .wire import Task", ["wire"]),
+        ("wire", "import os.path, json", ["os.path", "json"]),
+        ("wire", "if TYPE_CHECKING:\n from .client import C\nelse:\n import time", ["time"]),
+        ("wire", "if typing.TYPE_CHECKING:\n from .client import C", []),
+        ("wire", "def f():\n async def g():\n  import time", ["time"]),
+        ("wire", "class A:\n try:\n  import time\n except ImportError:\n  import os", ["time", "os"]),
+    ],
+)
+def test_an_import_is_found_in_whatever_way_it_is_written(by: str, source: str, expected: list[str]) -> None:
+    assert [one.module for one in imports(by, ast.parse(source))] == expected
+
+
+def test_an_import_inside_a_function_is_known_as_late() -> None:
+    source = "import time\ndef f():\n import os\nclass A:\n import re\n def g(self):\n  import json"
+    late = {one.module: one.late for one in imports("wire", ast.parse(source))}
+    assert late == {"time": False, "os": True, "re": False, "json": True}

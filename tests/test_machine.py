@@ -1,0 +1,1316 @@
+"""The life of one tool call, told in examples.
+
+Jitter is 0 unless a test is about it, so that every wait is a plain number. The sentences of the
+machine's theory of operation come first, then the questions, then what a restart makes of it all,
+and at the end a table of every event in every state.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from mcp_tasks_client.errors import CredentialRefusedError
+from mcp_tasks_client.events import (
+    Action,
+    AnswerReady,
+    AnswerUnavailable,
+    Ask,
+    CallAgain,
+    CallFailed,
+    CallLost,
+    CallRefused,
+    CallReturned,
+    CancelAcknowledged,
+    CancelRequested,
+    Event,
+    Finish,
+    Forget,
+    InputAsked,
+    ObservationRefused,
+    Observed,
+    Park,
+    Poll,
+    PollFailed,
+    Publish,
+    Report,
+    Resumed,
+    Save,
+    SendAnswers,
+    SendCall,
+    SendCancel,
+    StopAsking,
+    TaskCreated,
+    TaskMissing,
+    Tick,
+    Unanswered,
+    UpdateAcknowledged,
+    UpdateFailed,
+    UpdateRejected,
+    Wake,
+)
+from mcp_tasks_client.journal.base import dump_state, load_state
+from mcp_tasks_client.machine import MAX_ROUNDS, ImpossibleEventError, advance
+from mcp_tasks_client.policy import PollPolicy
+from mcp_tasks_client.states import (
+    Calling,
+    Cancelled,
+    Completed,
+    Failed,
+    Finished,
+    Gathering,
+    Gone,
+    Observing,
+    Outcome,
+    OutcomeUnknown,
+    Question,
+    State,
+    Violated,
+)
+from mcp_tasks_client.wire import Task, read_task
+
+from ._requirements import requirement
+
+TASK_ID = "hfWcnM9nILV_1MI9AytuHXEJLNNwF6lE8HXmpazeV2c"
+CREATED_AT = "2026-11-20T23:11:37Z"
+RESULT = {"content": [{"type": "text", "text": "6"}], "structuredContent": {"n": 6}, "vendor/x": [None]}
+NAME = {"method": "elicitation/create", "params": {"message": "Name?"}}
+AGE = {"method": "elicitation/create", "params": {"message": "Age?"}}
+ADA = {"action": "accept", "content": {"name": "Ada"}}
+BOB = {"action": "accept", "content": {"name": "Bob"}}
+
+
+def snapshot(status: str = "working", **fields: Any) -> Task:
+    """A task as servers send it: a hint of five seconds and a time-to-live of fifteen minutes."""
+    raw = {
+        "taskId": TASK_ID,
+        "status": status,
+        "createdAt": CREATED_AT,
+        "ttlMs": 900_000,
+        "pollIntervalMs": 5000,
+        **fields,
+    }
+    return read_task({key: value for key, value in raw.items() if value is not ...})
+
+
+class Life:
+    """One call, and the hands that feed it. The clock moves when it is told to."""
+
+    def __init__(self, state: State | None = None, policy: PollPolicy | None = None) -> None:
+        self.state: State = state or Calling()
+        self.policy = policy or PollPolicy()
+        self.now = 1_000_000.0
+        self.saved: str | None = None
+
+    def feed(self, event: Event) -> tuple[Action, ...]:
+        self.state, actions = advance(self.state, event, self.policy)
+        if Save() in actions:
+            self.saved = dump_state(self.state)
+        return actions
+
+    def created(self, status: str = "working", **fields: Any) -> tuple[Action, ...]:
+        return self.feed(TaskCreated(task=snapshot(status, **fields), now=self.now, jitter=0.0))
+
+    def sees(self, status: str = "working", **fields: Any) -> tuple[Action, ...]:
+        return self.feed(Observed(task=snapshot(status, **fields), now=self.now, jitter=0.0))
+
+    def asked(self, **requests: Any) -> tuple[Action, ...]:
+        return self.sees("input_required", inputRequests=requests)
+
+    def poll_fails(self, retry_after_s: float | None = None) -> tuple[Action, ...]:
+        return self.feed(PollFailed(now=self.now, jitter=0.0, retry_after_s=retry_after_s))
+
+    def update_fails(self, *keys: str, retry_after_s: float | None = None) -> tuple[Action, ...]:
+        return self.feed(UpdateFailed(keys=keys, now=self.now, jitter=0.0, retry_after_s=retry_after_s))
+
+    def acknowledged(self, *keys: str) -> tuple[Action, ...]:
+        return self.feed(UpdateAcknowledged(keys=keys))
+
+    def rejected(self, *keys: str) -> tuple[Action, ...]:
+        return self.feed(UpdateRejected(keys=keys, message="Not that"))
+
+    def answers(self, key: str, answer: dict[str, Any] = ADA) -> tuple[Action, ...]:
+        return self.feed(AnswerReady(key=key, answer=answer))
+
+    def missing(self) -> tuple[Action, ...]:
+        return self.feed(TaskMissing(message="Task not found", now=self.now))
+
+    def resumes(self, *, jitter: float = 0.0) -> tuple[Action, ...]:
+        return self.feed(Resumed(now=self.now, jitter=jitter))
+
+    def crashes(self, *, jitter: float = 0.0) -> tuple[Action, ...]:
+        """The process dies, and another one takes up what was saved."""
+        assert self.saved is not None
+        self.state = load_state(self.saved)
+        return self.feed(Resumed(now=self.now, jitter=jitter, due_is_exact=False))
+
+    @property
+    def observing(self) -> Observing:
+        assert isinstance(self.state, Observing)
+        return self.state
+
+    def stage(self, key: str) -> str:
+        questions = self.state.questions if isinstance(self.state, Observing | Gathering) else ()
+        return {q.key: q.stage for q in questions}[key]
+
+
+def working(policy: PollPolicy | None = None, **fields: Any) -> Life:
+    """A life that has just become a task."""
+    life = Life(policy=policy)
+    life.created(**fields)
+    return life
+
+
+def asking(**requests: Any) -> Life:
+    """A life in which the server has just asked something."""
+    life = working()
+    life.asked(**(requests or {"name": NAME}))
+    return life
+
+
+def sending(key: str = "name", answer: dict[str, Any] = ADA) -> Life:
+    """A life whose one answer is on its way."""
+    life = asking(**{key: NAME})
+    life.answers(key, answer)
+    return life
+
+
+def only(kind: type[Action], actions: tuple[Action, ...]) -> list[Any]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def ended(life: Life) -> Outcome:
+    assert isinstance(life.state, Finished)
+    return life.state.outcome
+
+
+# ── before the task ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "result", [RESULT, {**RESULT, "isError": True}, {}], ids=["plain", "isError", "empty"]
+)
+def test_a_plain_result_is_the_end_and_passed_on_unchanged(result: dict[str, Any]) -> None:
+    life = Life()
+    outcome = Completed(result=result)
+    assert life.feed(CallReturned(result=result)) == (Save(), Finish(outcome))
+    assert life.state == Finished(outcome=outcome)
+
+
+def test_a_json_rpc_error_is_the_end_and_keeps_code_message_and_data() -> None:
+    life = Life()
+    outcome = Failed(code=-32603, message="Boom", data={"a": 1})
+    assert life.feed(CallFailed(code=-32603, message="Boom", data={"a": 1})) == (Save(), Finish(outcome))
+    assert life.state == Finished(outcome=outcome)
+
+
+def test_a_call_that_surely_did_not_run_is_forgotten() -> None:
+    life = Life()
+    assert life.feed(CallRefused()) == (Forget(),)
+    assert life.state == Calling()
+
+
+@requirement("law:2")
+def test_a_lost_reply_leaves_the_outcome_unknown_and_nothing_is_sent_again() -> None:
+    life = Life()
+    assert life.feed(CallLost()) == (Save(),)
+    assert life.state == OutcomeUnknown()
+
+
+def test_a_call_of_unknown_outcome_is_sent_again_only_when_the_caller_says_so() -> None:
+    life = Life(OutcomeUnknown())
+    assert life.feed(CallAgain()) == (Save(), SendCall())
+    assert life.state == Calling()
+
+
+def test_a_call_lost_in_a_later_round_starts_over_without_the_old_answers() -> None:
+    life = Life()
+    life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    life.answers("name")
+    life.feed(CallLost())
+    assert life.feed(CallAgain()) == (Save(), SendCall())
+    assert life.state == Calling(round=0)
+
+
+# ── rounds of questions before the task ───────────────────────────────────────────────────────
+
+
+def test_a_server_that_asks_first_has_each_question_put_to_the_host() -> None:
+    life = Life()
+    actions = life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state="s"))
+    assert actions == (Save(), Ask("name", NAME), Ask("age", AGE))
+    assert isinstance(life.state, Gathering)
+
+
+@requirement("mrtr:answers")
+def test_the_call_goes_again_with_every_answer_and_the_state_once_the_last_question_is_answered() -> None:
+    life = Life()
+    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state="s"))
+    assert life.answers("age", BOB) == (Save(),)
+    assert life.answers("name", ADA) == (Save(), SendCall({"name": ADA, "age": BOB}, "s"))
+    assert life.state == Calling(round=1)
+
+
+def test_a_second_answer_to_the_same_question_before_the_task_changes_nothing() -> None:
+    life = Life()
+    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state=None))
+    life.answers("name", ADA)
+    assert life.answers("name", BOB) == (Save(),)
+    assert life.answers("age", BOB) == (Save(), SendCall({"name": ADA, "age": BOB}, None))
+
+
+def test_an_answer_nobody_can_give_parks_the_call_before_the_task() -> None:
+    life = Life()
+    life.feed(InputAsked(requests={"name": NAME}, request_state=None))
+    before, cause = life.state, RuntimeError()
+    actions = life.feed(AnswerUnavailable(key="name", why="no callback", cause=cause))
+    assert actions == (StopAsking(), Park(Unanswered(("name",), "no callback", cause)))
+    assert life.state == before
+
+
+def test_a_resumed_round_asks_only_what_has_no_answer_yet() -> None:
+    life = Life()
+    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state=None))
+    life.answers("name")
+    assert life.resumes() == (Ask("age", AGE),)
+    assert life.crashes() == (Ask("age", AGE),)
+
+
+def test_a_round_with_nothing_but_state_is_repeated_after_a_pause() -> None:
+    life = Life()
+    actions = life.feed(InputAsked(requests={}, request_state="s"))
+    assert actions == (Save(), SendCall(request_state="s", after_s=0.25))
+    assert life.state == Calling(round=1)
+
+
+def test_a_later_round_may_ask_again_under_the_same_key() -> None:
+    life = Life()
+    life.feed(InputAsked(requests={"name": NAME}, request_state="1"))
+    life.answers("name")
+    assert life.feed(InputAsked(requests={"name": NAME}, request_state="2")) == (Save(), Ask("name", NAME))
+    assert life.answers("name", BOB) == (Save(), SendCall({"name": BOB}, "2"))
+
+
+def test_a_request_that_is_no_object_is_put_to_the_host_as_an_empty_one() -> None:
+    life = Life()
+    assert life.feed(InputAsked(requests={"odd": "name?"}, request_state=None)) == (Save(), Ask("odd", {}))
+
+
+@pytest.mark.parametrize("requests", [{}, {"name": NAME}], ids=["state only", "questions"])
+def test_a_server_that_asks_for_ever_is_stopped_after_the_last_round(requests: dict[str, Any]) -> None:
+    life = Life()
+    for _ in range(MAX_ROUNDS):
+        life.feed(InputAsked(requests=requests, request_state="s"))
+        if requests:
+            life.answers("name")
+        assert isinstance(life.state, Calling)
+    actions = life.feed(InputAsked(requests=requests, request_state="s"))
+    outcome = Violated(message="The server asked for input 32 times and never began.")
+    assert actions == (Save(), Finish(outcome))
+
+
+def test_a_call_may_become_a_task_after_the_last_round() -> None:
+    life = Life(Calling(round=MAX_ROUNDS))
+    life.created()
+    assert isinstance(life.state, Observing)
+
+
+# ── the task is there ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_created_task_is_saved_first_and_the_hint_counts_before_the_first_poll() -> None:
+    life = Life()
+    assert life.created() == (Save(), Wake(5.0), Publish(snapshot()))
+    expected = Observing(
+        task=snapshot(),
+        received_at=life.now,
+        due_at=life.now + 5.0,
+        wait_s=5.0,
+        poll_interval_ms=5000,
+        ttl_ms=900_000,
+    )
+    assert life.state == expected
+
+
+def test_a_created_task_without_a_hint_is_polled_after_the_floor() -> None:
+    assert only(Wake, Life().created(pollIntervalMs=...)) == [Wake(1.0)]
+
+
+def test_a_task_attached_by_its_id_is_polled_at_once() -> None:
+    life = Life()
+    task = read_task({"taskId": TASK_ID, "status": "working"})
+    assert life.feed(TaskCreated(task=task, now=life.now, jitter=0.5, attached=True)) == (Save(), Wake(0.0))
+    assert life.state == Observing(task=task, received_at=life.now, due_at=life.now)
+
+
+def test_a_task_that_is_born_with_a_question_asks_it() -> None:
+    actions = Life().created("input_required", inputRequests={"name": NAME})
+    assert [type(action) for action in actions] == [Save, Wake, Publish, Ask]
+    assert actions[-1] == Ask("name", NAME)
+
+
+def test_a_task_may_be_born_in_input_required_without_saying_what_it_asks() -> None:
+    actions = Life().created("input_required")
+    assert [type(action) for action in actions] == [Save, Wake, Publish]
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_a_task_that_is_born_ended_is_polled_once_more_for_what_it_ended_with(status: str) -> None:
+    life = Life()
+    assert life.created(status) == (Save(), Wake(5.0), Publish(snapshot(status)))
+    assert isinstance(life.state, Observing)
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "outcome"),
+    [
+        ("completed", {"result": RESULT}, Completed(result=RESULT)),
+        ("failed", {"error": {"code": 1, "message": "m"}}, Failed(code=1, message="m")),
+        ("cancelled", {"statusMessage": "why"}, Cancelled(status_message="why")),
+    ],
+)
+def test_a_task_that_is_born_with_its_end_is_over_at_once(
+    status: str, fields: dict[str, Any], outcome: Outcome
+) -> None:
+    life = Life()
+    actions = life.created(status, **fields)
+    assert actions == (Save(), StopAsking(), Publish(snapshot(status, **fields)), Finish(outcome))
+    assert ended(life) == outcome
+
+
+def test_a_task_born_completed_ends_with_the_result_that_the_poll_brings() -> None:
+    life = Life()
+    life.created("completed")
+    assert Finish(Completed(result=RESULT)) in life.sees("completed", result=RESULT)
+
+
+# ── the pace ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_tick_polls_and_changes_nothing() -> None:
+    life = working()
+    before = life.state
+    assert life.feed(Tick()) == (Poll(),)
+    assert life.state == before
+
+
+def test_an_unchanged_task_is_not_worth_a_commit() -> None:
+    life = working()
+    assert life.sees() == (Wake(5.0),)
+
+
+def test_a_new_last_updated_at_alone_is_no_change() -> None:
+    life = working(lastUpdatedAt="2026-11-20T23:11:37Z")
+    assert life.sees(lastUpdatedAt="2026-11-20T23:12:37Z", _meta={"at": 1}, resultType="complete") == (
+        Wake(5.0),
+    )
+
+
+def test_a_changed_task_is_saved_before_it_is_shown() -> None:
+    life = working()
+    changed = snapshot(statusMessage="step 1/4")
+    assert life.sees(statusMessage="step 1/4") == (Save(), Wake(5.0), Publish(changed))
+    assert life.observing.task == changed
+
+
+def test_the_due_time_is_counted_from_the_reply() -> None:
+    life = working()
+    life.now += 7.0
+    life.sees()
+    assert (life.observing.due_at, life.observing.wait_s) == (life.now + 5.0, 5.0)
+
+
+@requirement("poll:respect-interval")
+@pytest.mark.parametrize(("hint", "wait"), [(60_000, 60.0), (100, 0.1), (2**53, (2**53 - 1) / 1000)])
+def test_a_hint_that_changes_counts_from_then_on(hint: int, wait: float) -> None:
+    life = working()
+    assert only(Wake, life.sees(pollIntervalMs=hint)) == [Wake(wait)]
+    assert life.sees(pollIntervalMs=hint) == (Wake(wait),)
+
+
+@pytest.mark.parametrize("hint", [..., None, 0, -1, "soon"])
+def test_a_reply_without_a_usable_hint_does_not_take_the_last_one_back(hint: Any) -> None:
+    life = working()
+    assert only(Wake, life.sees(pollIntervalMs=hint)) == [Wake(5.0)]
+    assert only(Wake, life.sees(pollIntervalMs=hint)) == [Wake(5.0)]
+
+
+def test_without_any_hint_the_wait_doubles_while_nothing_changes_and_starts_over_when_something_does() -> (
+    None
+):
+    life = working(pollIntervalMs=...)
+    waits = [only(Wake, life.sees(pollIntervalMs=...))[0].after_s for _ in range(6)]
+    assert waits == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert only(Wake, life.sees(pollIntervalMs=..., statusMessage="news")) == [Wake(1.0)]
+
+
+def test_jitter_is_added_to_every_wait() -> None:
+    life = working(PollPolicy(jitter=0.2))
+    assert life.feed(Observed(task=snapshot(), now=life.now, jitter=0.5)) == (Wake(5.5),)
+    assert life.feed(PollFailed(now=life.now, jitter=0.5)) == (Wake(5.5),)
+
+
+def test_an_eager_client_looks_early_and_then_keeps_the_server_s_pace() -> None:
+    life = Life(policy=PollPolicy.eager())
+    waits = only(Wake, life.created(pollIntervalMs=16_000))
+    for _ in range(5):
+        waits += only(Wake, life.sees(pollIntervalMs=16_000))
+    assert [wake.after_s for wake in waits] == [1.0, 1.0, 2.0, 4.0, 16.0, 16.0]
+
+
+def test_an_eager_client_looks_no_more_once_a_poll_has_failed() -> None:
+    life = Life(policy=PollPolicy.eager())
+    assert only(Wake, life.created(pollIntervalMs=16_000)) == [Wake(1.0)]
+    assert life.poll_fails() == (Wake(16.0),)
+    assert life.sees(pollIntervalMs=16_000) == (Wake(16.0),)
+
+
+def test_failing_polls_are_repeated_with_back_off_that_never_undercuts_the_hint_and_is_not_saved() -> None:
+    life = working()
+    failures = [life.poll_fails() for _ in range(8)]
+    assert failures == [(Wake(wait),) for wait in (5.0, 5.0, 5.0, 8.0, 16.0, 32.0, 60.0, 60.0)]
+    assert life.observing.due_at == life.now + 60.0
+
+
+def test_a_poll_that_succeeds_ends_the_back_off() -> None:
+    life = working()
+    for _ in range(5):
+        life.poll_fails()
+    assert life.sees() == (Wake(5.0),)
+    assert life.poll_fails() == (Wake(5.0),)
+
+
+@requirement("law:4")
+def test_what_the_server_asked_for_is_saved_and_outlives_a_crash() -> None:
+    life = working()
+    assert life.poll_fails(retry_after_s=120.0) == (Save(), Wake(120.0))
+    life.now += 20.0
+    assert life.crashes() == (Wake(100.0),)
+
+
+# ── the ends ──────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:6")
+@pytest.mark.parametrize(
+    "result", [RESULT, {**RESULT, "isError": True}, {}], ids=["plain", "isError", "empty"]
+)
+def test_a_completed_task_ends_with_the_server_s_result_unchanged(result: dict[str, Any]) -> None:
+    life = working()
+    last, outcome = snapshot("completed", result=result), Completed(result=result)
+    assert life.sees("completed", result=result) == (Save(), StopAsking(), Publish(last), Finish(outcome))
+    assert ended(life) == outcome
+
+
+def test_the_end_is_saved_without_a_second_copy_of_the_payload() -> None:
+    life = asking()
+    life.sees(
+        "completed", result=RESULT, inputRequests={"name": NAME}, error={"code": 1}, statusMessage="done"
+    )
+    assert isinstance(life.state, Finished)
+    task = life.state.task
+    assert task is not None
+    assert (task.result, task.error, task.input_requests) == (None, None, None)
+    assert (task.task_id, task.status, task.status_message) == (TASK_ID, "completed", "done")
+
+
+@requirement("law:6")
+@pytest.mark.parametrize(
+    "fields", [{}, {"result": None}, {"result": "6"}, {"result": [6]}, {"error": {"code": 1}}]
+)
+def test_completed_without_a_result_is_a_violation_and_no_empty_success(fields: dict[str, Any]) -> None:
+    life = working()
+    actions = life.sees("completed", **fields)
+    outcome = Violated(message="The task is completed, but the reply holds no result.")
+    assert actions[-1] == Finish(outcome)
+    assert ended(life) == outcome
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        (
+            {
+                "error": {"code": -32050, "message": "quota", "data": {"retryAfter": 7}},
+                "statusMessage": "quota exceeded",
+            },
+            Failed(code=-32050, message="quota", data={"retryAfter": 7}, status_message="quota exceeded"),
+        ),
+        ({"error": {"code": 0, "message": "m"}}, Failed(code=0, message="m")),
+        ({"statusMessage": "died"}, Failed(code=None, message="died", status_message="died")),
+        (
+            {"error": {"code": 5}, "statusMessage": "died"},
+            Failed(code=5, message="died", status_message="died"),
+        ),
+        ({"error": "boom"}, Failed(code=None, message="")),
+        ({}, Failed(code=None, message="")),
+    ],
+)
+def test_a_failed_task_keeps_code_message_data_and_status_message(
+    fields: dict[str, Any], outcome: Failed
+) -> None:
+    life = working()
+    assert life.sees("failed", **fields)[-1] == Finish(outcome)
+    assert ended(life) == outcome
+
+
+def test_a_cancelled_task_ends_as_cancelled_whoever_cancelled_it() -> None:
+    life = working()
+    assert life.sees("cancelled", statusMessage="by an operator")[-1] == Finish(
+        Cancelled(status_message="by an operator")
+    )
+
+
+@requirement("law:7", "ttl:backstop")
+@pytest.mark.parametrize(
+    ("ttl_ms", "age_s", "why"),
+    [
+        (900_000, 10.0, "not_found"),
+        (900_000, 894.9, "not_found"),
+        (900_000, 895.0, "expired"),
+        (900_000, 10**6, "expired"),
+        (None, 10**9, "not_found"),
+        (..., 10**9, "not_found"),
+    ],
+)
+def test_a_task_the_server_no_longer_knows_is_expired_only_if_its_time_had_passed(
+    ttl_ms: Any, age_s: float, why: Any
+) -> None:
+    life = working(ttlMs=ttl_ms)
+    life.now += age_s
+    outcome = Gone(why=why, message="Task not found")
+    assert life.missing() == (Save(), StopAsking(), Finish(outcome))
+    assert ended(life) == outcome
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "why"), [(60_000, "expired"), (7_200_000, "not_found"), (None, "not_found"), (..., "expired")]
+)
+def test_the_latest_time_to_live_counts_and_an_absent_one_changes_nothing(ttl_ms: Any, why: str) -> None:
+    life = working()
+    life.sees(ttlMs=ttl_ms)
+    life.now += 900.0 if ttl_ms is ... else 100.0
+    life.missing()
+    assert ended(life) == Gone(why=why, message="Task not found")  # type: ignore[arg-type]  # parametrised
+
+
+@pytest.mark.xfail(strict=True, reason="an unusable ttlMs is read as null, which is unlimited, not as absent")
+@pytest.mark.parametrize("junk", ["soon", -1, True])
+def test_a_time_to_live_that_makes_no_sense_does_not_take_the_last_one_back(junk: object) -> None:
+    life = working()
+    life.sees(ttlMs=junk)
+    life.now += 1000.0
+    life.missing()
+    assert ended(life) == Gone(why="expired", message="Task not found")
+
+
+def test_a_refused_credential_parks_at_once_and_the_task_lives_on() -> None:
+    life = asking()
+    error = CredentialRefusedError("401")
+    assert life.feed(ObservationRefused(error=error)) == (StopAsking(), Park(error))
+    assert life.stage("name") == "open"
+
+
+def test_a_refused_observation_leaves_answers_on_their_way_to_be_sent_again() -> None:
+    life = sending()
+    life.feed(ObservationRefused(error=CredentialRefusedError("401")))
+    assert life.stage("name") == "answered"
+    assert SendAnswers({"name": ADA}) in life.resumes()
+
+
+# ── what a server must not do: reported once, and survived ────────────────────────────────────
+
+
+def test_another_task_id_is_reported_once_and_its_snapshot_is_not_used() -> None:
+    life = working()
+    complaint = Report("tasks/get answered with another taskId")
+    assert life.sees("completed", taskId="another", result=RESULT) == (complaint, Wake(5.0))
+    assert life.sees("completed", taskId="another", result=RESULT) == (Wake(5.0),)
+    assert life.observing.task == snapshot()
+
+
+def test_a_status_that_comes_back_from_the_end_is_reported_once_and_followed() -> None:
+    life = Life()
+    life.created("completed")
+    complaint = Report("the status went from completed back to working")
+    assert life.sees() == (Save(), complaint, Wake(5.0), Publish(snapshot()))
+    assert life.sees() == (Wake(5.0),)
+    assert Finish(Completed(result=RESULT)) in life.sees("completed", result=RESULT)
+
+
+def test_a_created_at_that_changes_is_reported_once_and_is_no_news() -> None:
+    life = working()
+    complaint = Report(f"createdAt went from {CREATED_AT} to 2027")
+    assert life.sees(createdAt="2027") == (complaint, Wake(5.0))
+    assert life.sees(createdAt="2028") == (Wake(5.0),)
+
+
+def test_a_created_at_that_is_missing_is_no_violation() -> None:
+    life = working()
+    assert life.sees(createdAt=...) == (Wake(5.0),)
+    assert life.sees(createdAt="2027") == (Wake(5.0),)
+
+
+def test_an_unknown_status_is_reported_once_kept_and_polled_on() -> None:
+    life = working()
+    complaint = Report("'paused' is none of the specification's statuses")
+    assert life.sees("paused") == (Save(), complaint, Wake(5.0), Publish(snapshot("paused")))
+    life.sees()
+    assert not only(Report, life.sees("paused"))
+    assert only(Report, life.sees("halted"))
+
+
+def test_input_required_without_requests_is_reported_once() -> None:
+    life = working()
+    assert only(Report, life.sees("input_required")) == [Report("input_required came without inputRequests")]
+    assert life.sees("input_required") == (Wake(5.0),)
+    assert not only(Report, working().sees("input_required", inputRequests={}))
+
+
+def test_a_violation_in_the_last_snapshot_is_reported_before_the_end() -> None:
+    life = working()
+    actions = life.sees("completed", result=RESULT, createdAt="2027")
+    assert [type(action) for action in actions] == [Save, StopAsking, Report, Publish, Finish]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"taskId": "another"},
+        {"createdAt": "2027"},
+        {"status": "paused"},
+        {"status": "input_required"},
+        {"status": "input_required", "inputRequests": {"name": AGE}},
+    ],
+    ids=lambda odd: "-".join(odd),
+)
+def test_a_violation_is_not_reported_again_after_a_park(odd: dict[str, Any]) -> None:
+    life = asking()
+    assert only(Report, life.sees(**odd))
+    life.resumes()
+    assert not only(Report, life.sees(**odd))
+
+
+# ── questions: nobody is asked twice ──────────────────────────────────────────────────────────
+
+
+def test_a_question_is_saved_before_it_is_asked() -> None:
+    life = working()
+    actions = life.asked(name=NAME)
+    shown = snapshot("input_required", inputRequests={"name": NAME})
+    assert actions == (Save(), Wake(5.0), Publish(shown), Ask("name", NAME))
+
+
+@requirement("input:dedupe", "law:3")
+def test_a_second_poll_with_the_same_key_asks_nobody_again() -> None:
+    life = asking()
+    assert life.asked(name=NAME) == (Wake(5.0),)
+    life.answers("name")
+    assert life.asked(name=NAME) == (Wake(5.0),)
+    life.acknowledged("name")
+    assert life.asked(name=NAME) == (Wake(5.0),)
+
+
+def test_a_key_that_comes_back_after_it_was_gone_asks_nobody_again() -> None:
+    life = asking()
+    life.sees()
+    assert not only(Ask, life.asked(name=NAME))
+
+
+def test_an_answer_is_saved_before_it_is_sent() -> None:
+    life = asking()
+    assert life.answers("name") == (Save(), SendAnswers({"name": ADA}))
+    assert life.stage("name") == "sending"
+
+
+def test_an_acknowledged_answer_is_saved_as_such_and_its_private_parts_are_dropped() -> None:
+    life = sending()
+    assert life.acknowledged("name") == (Save(),)
+    (question,) = life.observing.questions
+    assert (question.stage, question.request, question.answer) == ("acknowledged", None, None)
+
+
+@requirement("input:answer-once", "update:continue-observing")
+def test_an_acknowledgement_may_come_before_the_status_moves() -> None:
+    life = sending()
+    life.acknowledged("name")
+    assert life.asked(name=NAME) == (Wake(5.0),)
+    assert life.feed(Tick()) == (Poll(),)
+    assert life.sees() == (Save(), Wake(5.0), Publish(snapshot()))
+
+
+def test_a_second_answer_to_the_same_question_changes_nothing() -> None:
+    life = sending()
+    assert life.answers("name", BOB) == (Save(),)
+    life.update_fails("name")
+    assert life.feed(Tick()) == (SendAnswers({"name": ADA}), Poll())
+
+
+def test_an_answer_to_a_question_nobody_asked_is_not_sent() -> None:
+    life = asking()
+    assert life.answers("another") == (Save(),)
+    assert life.stage("name") == "open"
+
+
+def test_a_tick_while_an_answer_is_on_its_way_does_not_send_it_again() -> None:
+    assert sending().feed(Tick()) == (Poll(),)
+
+
+def test_nothing_is_sent_while_a_question_is_open_and_one_update_carries_all() -> None:
+    life = asking(name=NAME, age=AGE)
+    assert life.answers("age", BOB) == (Save(),)
+    assert life.feed(Tick()) == (Poll(),)
+    assert life.answers("name", ADA) == (Save(), SendAnswers({"name": ADA, "age": BOB}))
+
+
+def test_a_second_key_that_appears_while_the_first_is_open_is_asked_and_both_go_together() -> None:
+    life = asking()
+    assert only(Ask, life.asked(name=NAME, age=AGE)) == [Ask("age", AGE)]
+    assert life.answers("name") == (Save(),)
+    assert life.answers("age", BOB) == (Save(), SendAnswers({"name": ADA, "age": BOB}))
+
+
+def test_a_second_key_that_appears_while_the_first_answer_waits_for_its_retry_is_sent_along() -> None:
+    life = sending()
+    life.update_fails("name")
+    assert only(Ask, life.asked(name=NAME, age=AGE)) == [Ask("age", AGE)]
+    assert life.feed(Tick()) == (Poll(),)
+    assert life.answers("age", BOB) == (Save(), SendAnswers({"name": ADA, "age": BOB}))
+
+
+def test_a_second_key_that_appears_while_the_first_answer_is_on_its_way_goes_alone() -> None:
+    life = sending()
+    life.asked(name=NAME, age=AGE)
+    assert life.answers("age", BOB) == (Save(), SendAnswers({"age": BOB}))
+
+
+def test_a_second_key_that_appears_after_the_first_was_acknowledged_goes_alone() -> None:
+    life = sending()
+    life.acknowledged("name")
+    assert only(Ask, life.asked(name=NAME, age=AGE)) == [Ask("age", AGE)]
+    assert life.answers("age", BOB) == (Save(), SendAnswers({"age": BOB}))
+
+
+@pytest.mark.parametrize("stage", ["open", "sending", "acknowledged"])
+def test_a_key_used_again_for_a_different_request_is_reported_once_and_not_asked(stage: str) -> None:
+    life = asking() if stage == "open" else sending()
+    if stage == "acknowledged":
+        life.acknowledged("name")
+    assert life.stage("name") == stage
+    actions = life.asked(name=AGE)
+    assert only(Report, actions) == [Report("an input key was used again for a different request")]
+    assert not only(Ask, actions)
+    assert life.asked(name=AGE) == (Wake(5.0),)
+
+
+def test_each_reused_key_is_reported_on_its_own() -> None:
+    life = asking(name=NAME, age=AGE)
+    assert len(only(Report, life.asked(name=AGE, age=NAME))) == 2
+
+
+def test_a_request_whose_fields_come_in_another_order_is_the_same_request() -> None:
+    life = asking()
+    assert not only(Report, life.asked(name=dict(reversed(NAME.items()))))
+
+
+def test_requests_outside_of_input_required_are_not_asked() -> None:
+    life = working()
+    assert not only(Ask, life.sees("working", inputRequests={"name": NAME}))
+    assert not only(Ask, life.sees("paused", inputRequests={"name": NAME}))
+
+
+@requirement("law:10")
+def test_a_question_without_a_usable_answer_parks_and_stays_open() -> None:
+    life = asking()
+    cause = ValueError("no")
+    actions = life.feed(AnswerUnavailable(key="name", why="the callback raised", cause=cause))
+    assert actions == (StopAsking(), Park(Unanswered(("name",), "the callback raised", cause)))
+    assert life.stage("name") == "open"
+    assert only(Ask, life.resumes()) == [Ask("name", NAME)]
+
+
+# ── questions: an update that does not get through ────────────────────────────────────────────
+
+
+def test_a_failed_update_goes_again_with_the_next_poll_and_the_very_same_answers() -> None:
+    life = sending()
+    assert life.update_fails("name") == (Wake(5.0),)
+    assert life.stage("name") == "answered"
+    assert life.feed(Tick()) == (SendAnswers({"name": ADA}), Poll())
+
+
+def test_a_failing_update_backs_off_and_heeds_retry_after() -> None:
+    life = working(pollIntervalMs=...)
+    life.asked(name=NAME)
+    life.answers("name")
+    life.now += 10.0
+    waits = []
+    for retry_after_s in (None, None, None, 90.0):
+        (wake,) = only(Wake, life.update_fails("name", retry_after_s=retry_after_s))
+        waits.append(wake.after_s)
+        life.now += wake.after_s
+        life.feed(Tick())
+    assert waits == [5.0, 5.0, 5.0, 90.0]
+
+
+def test_a_failed_update_never_brings_the_next_poll_forward() -> None:
+    life = sending()
+    life.poll_fails(retry_after_s=300.0)
+    life.now += 1.0
+    assert life.update_fails("name") == (Wake(299.0),)
+
+
+def test_a_failed_update_takes_back_only_its_own_keys() -> None:
+    life = sending()
+    life.asked(name=NAME, age=AGE)
+    life.answers("age", BOB)
+    life.update_fails("age")
+    assert (life.stage("name"), life.stage("age")) == ("sending", "answered")
+
+
+def test_a_late_word_about_an_answer_that_is_not_on_its_way_changes_nothing() -> None:
+    life = sending()
+    life.acknowledged("name")
+    before = life.state
+    life.acknowledged("name")
+    life.rejected("name")
+    assert life.state == before
+
+
+def test_a_rejected_answer_is_an_error_only_when_the_next_snapshot_still_asks() -> None:
+    life = sending()
+    assert life.rejected("name") == (Save(),)
+    assert life.stage("name") == "rejected"
+    why = "the server rejected the answer: Not that"
+    assert life.asked(name=NAME) == (Wake(5.0), StopAsking(), Park(Unanswered(("name",), why)))
+
+
+def test_a_rejected_answer_is_forgiven_when_the_task_has_moved_on() -> None:
+    life = sending()
+    life.rejected("name")
+    assert life.sees() == (Save(), Wake(5.0), Publish(snapshot()))
+    assert Finish(Completed(result=RESULT)) in life.sees("completed", result=RESULT)
+
+
+def test_a_rejected_answer_is_not_sent_again_by_a_tick() -> None:
+    life = sending()
+    life.rejected("name")
+    assert life.feed(Tick()) == (Poll(),)
+
+
+def test_a_rejected_answer_goes_again_unchanged_when_the_drive_is_resumed() -> None:
+    life = sending()
+    life.rejected("name")
+    life.asked(name=NAME)
+    assert life.resumes() == (SendAnswers({"name": ADA}), Wake(5.0))
+    assert life.crashes() == (SendAnswers({"name": ADA}), Wake(5.0))
+
+
+def test_every_rejected_key_that_is_still_asked_is_named_when_the_drive_parks() -> None:
+    life = asking(name=NAME, age=AGE)
+    life.answers("name")
+    life.answers("age")
+    life.rejected("name", "age")
+    (park,) = only(Park, life.asked(name=NAME, age=AGE))
+    assert park.reason.keys == ("name", "age")
+
+
+def test_a_new_question_beside_a_rejected_answer_is_saved_and_asked_on_resume() -> None:
+    life = sending()
+    life.rejected("name")
+    actions = life.asked(name=NAME, age=AGE)
+    assert only(Park, actions)
+    assert not only(Ask, actions)
+    assert only(Ask, life.crashes()) == [Ask("age", AGE)]
+
+
+# ── cancellation ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_wish_to_cancel_is_saved_before_it_is_sent_and_withdraws_the_questions() -> None:
+    life = asking()
+    assert life.feed(CancelRequested()) == (Save(), StopAsking(), SendCancel())
+    assert life.observing.cancel == "requested"
+
+
+def test_an_acknowledged_cancellation_is_saved_and_the_task_may_still_end_otherwise() -> None:
+    life = working()
+    life.feed(CancelRequested())
+    assert life.feed(CancelAcknowledged()) == (Save(),)
+    assert life.observing.cancel == "acknowledged"
+    assert Finish(Completed(result=RESULT)) in life.sees("completed", result=RESULT)
+
+
+@requirement("poll:until-terminal")
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_cancelling_silences_questions_but_not_polling(acknowledged: bool) -> None:
+    life = working()
+    life.feed(CancelRequested())
+    if acknowledged:
+        life.feed(CancelAcknowledged())
+    actions = life.asked(name=NAME)
+    assert [type(action) for action in actions] == [Save, Wake, Publish]
+    assert life.feed(Tick()) == (Poll(),)
+    assert not only(Ask, life.resumes())
+
+
+def test_an_answer_that_was_given_while_the_host_cancelled_is_kept_but_not_sent() -> None:
+    life = asking()
+    life.feed(CancelRequested())
+    assert life.answers("name") == (Save(),)
+    assert life.feed(Tick()) == (Poll(),)
+
+
+def test_a_second_wish_to_cancel_is_sent_again() -> None:
+    life = working()
+    life.feed(CancelRequested())
+    assert SendCancel() in life.feed(CancelRequested())
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a rejected answer parks although cancelling has silenced the questions"
+)
+def test_a_rejected_answer_does_not_stop_the_polling_of_a_task_the_host_has_cancelled() -> None:
+    life = sending()
+    life.rejected("name")
+    life.feed(CancelRequested())
+    assert life.asked(name=NAME) == (Wake(5.0),)
+
+
+@pytest.mark.xfail(strict=True, reason="a callback that fails while the host cancels parks the drive")
+def test_a_callback_that_fails_while_the_host_cancels_does_not_stop_the_polling() -> None:
+    life = asking()
+    life.feed(CancelRequested())
+    assert not only(Park, life.feed(AnswerUnavailable(key="name", why="withdrawn")))
+
+
+# ── resumed ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_due_time_in_the_future_counts_on_resume() -> None:
+    life = working()
+    life.now += 2.0
+    assert life.resumes() == (Wake(3.0),)
+    assert life.observing.due_at == life.now + 3.0
+
+
+def test_a_due_time_in_the_future_counts_after_a_crash_as_well() -> None:
+    life = working()
+    life.now += 2.0
+    assert life.crashes() == (Wake(3.0),)
+
+
+def test_a_due_time_that_passed_in_good_order_is_polled_at_once_with_a_little_spread() -> None:
+    life = working()
+    life.now += 60.0
+    assert life.resumes() == (Wake(0.0),)
+    life.now += 60.0
+    assert life.resumes(jitter=1.0) == (Wake(0.1),)
+
+
+def test_the_spread_of_a_resumed_fleet_never_exceeds_the_interval_itself() -> None:
+    life = working(pollIntervalMs=100)
+    life.now += 60.0
+    (wake,) = only(Wake, life.resumes(jitter=1.0))
+    assert wake.after_s == pytest.approx(0.1 * 0.11)
+
+
+def test_a_due_time_that_passed_before_a_crash_waits_a_whole_interval_since_the_last_poll_may_be_recent() -> (
+    None
+):
+    life = working()
+    life.now += 60.0
+    assert life.crashes() == (Wake(5.0),)
+
+
+def test_after_a_crash_a_task_without_a_hint_waits_the_floor() -> None:
+    life = working(pollIntervalMs=...)
+    life.now += 60.0
+    assert life.crashes() == (Wake(1.0),)
+
+
+def test_a_clock_that_was_set_back_delays_the_next_poll_by_no_more_than_was_ever_asked_for() -> None:
+    life = working()
+    life.now -= 86_400.0
+    assert life.resumes() == (Wake(5.0),)
+    assert life.observing.due_at == life.now + 5.0
+
+
+def test_a_clock_that_was_set_back_keeps_a_long_wait_no_longer_than_itself() -> None:
+    life = working()
+    life.poll_fails(retry_after_s=120.0)
+    life.now -= 86_400.0
+    assert life.crashes() == (Wake(120.0),)
+
+
+def test_an_open_question_is_asked_again_on_resume_as_it_was() -> None:
+    life = asking(name=NAME, age=AGE)
+    life.answers("name")
+    assert only(Ask, life.resumes()) == [Ask("age", AGE)]
+    assert only(Ask, life.crashes()) == [Ask("age", AGE)]
+
+
+@pytest.mark.parametrize("lost", ["in good order", "by a crash"])
+def test_an_answer_that_was_not_acknowledged_goes_again_exactly_as_it_was(lost: str) -> None:
+    life = sending()
+    actions = life.resumes() if lost == "in good order" else life.crashes()
+    assert actions == (SendAnswers({"name": ADA}), Wake(5.0))
+    assert life.answers("name", BOB) == (Save(),)
+    assert life.crashes() == (SendAnswers({"name": ADA}), Wake(5.0))
+
+
+def test_an_acknowledged_answer_is_neither_asked_nor_sent_after_a_crash() -> None:
+    life = sending()
+    life.acknowledged("name")
+    assert life.crashes() == (Wake(5.0),)
+    assert life.asked(name=NAME) == (Wake(5.0),)
+
+
+def test_a_cancellation_nobody_acknowledged_is_sent_again_and_the_questions_stay_silent() -> None:
+    life = asking()
+    life.feed(CancelRequested())
+    assert life.resumes() == (SendCancel(), Wake(5.0))
+    assert life.crashes() == (SendCancel(), Wake(5.0))
+
+
+def test_an_acknowledged_cancellation_is_not_sent_again() -> None:
+    life = asking()
+    life.feed(CancelRequested())
+    life.feed(CancelAcknowledged())
+    assert life.crashes() == (Wake(5.0),)
+
+
+def test_an_answer_is_not_sent_on_resume_once_the_host_has_cancelled() -> None:
+    life = sending()
+    life.feed(CancelRequested())
+    assert life.crashes() == (SendCancel(), Wake(5.0))
+
+
+def test_back_off_starts_over_on_resume() -> None:
+    life = working()
+    for _ in range(6):
+        life.poll_fails()
+    life.resumes()
+    assert life.poll_fails() == (Wake(5.0),)
+
+
+def test_resuming_changes_nothing_that_would_have_to_be_saved() -> None:
+    life = sending()
+    assert not only(Save, life.resumes())
+
+
+# ── known gaps in the pace and in the questions ───────────────────────────────────────────────
+
+
+@pytest.mark.xfail(strict=True, reason="UpdateFailed is not saved, so a crash forgets its Retry-After")
+def test_the_retry_after_of_an_update_outlives_a_crash() -> None:
+    life = sending()
+    life.update_fails("name", retry_after_s=120.0)
+    assert only(Wake, life.crashes()) == [Wake(120.0)]
+
+
+@pytest.mark.xfail(strict=True, reason="the reply to a poll already on its way overwrites a Retry-After")
+def test_the_retry_after_of_an_update_outlives_the_reply_to_a_poll_sent_beside_it() -> None:
+    life = sending()
+    life.feed(Tick())
+    life.update_fails("name", retry_after_s=120.0)
+    (wake,) = only(Wake, life.asked(name=NAME))
+    assert wake.after_s >= 120.0
+
+
+@pytest.mark.xfail(strict=True, reason="a later answer sends the failed ones along at once")
+def test_an_update_is_not_repeated_before_its_retry_after_because_another_answer_is_ready() -> None:
+    life = sending()
+    life.asked(name=NAME, age=AGE)
+    life.update_fails("name", retry_after_s=120.0)
+    assert not only(SendAnswers, life.answers("age", BOB))
+
+
+@pytest.mark.xfail(strict=True, reason="Resumed sends answers at once, whatever the due time says")
+def test_an_update_is_not_repeated_before_its_retry_after_because_the_drive_is_resumed() -> None:
+    life = sending()
+    life.update_fails("name", retry_after_s=120.0)
+    assert not only(SendAnswers, life.resumes())
+
+
+@pytest.mark.xfail(strict=True, reason="a refused update does not end the early looks")
+def test_an_eager_client_looks_no_more_once_an_update_was_rate_limited() -> None:
+    life = Life(policy=PollPolicy.eager())
+    life.created("input_required", pollIntervalMs=16_000, inputRequests={"name": NAME})
+    life.answers("name")
+    life.update_fails("name", retry_after_s=1.0)
+    assert only(Wake, life.asked(name=NAME)) == [Wake(16.0)]
+
+
+@pytest.mark.xfail(strict=True, reason="Tick leaves the due time in the past, as if no poll had been sent")
+def test_stopping_to_wait_while_a_poll_is_on_its_way_does_not_bring_the_next_poll_forward() -> None:
+    life = working()
+    life.now += 5.0
+    assert life.feed(Tick()) == (Poll(),)
+    life.now += 0.05
+    (wake,) = only(Wake, life.resumes())
+    assert wake.after_s > 4.0
+
+
+@pytest.mark.xfail(strict=True, reason="a question the server has dropped holds back every other answer")
+def test_a_question_the_server_no_longer_asks_does_not_hold_back_the_answer_to_another() -> None:
+    life = asking()
+    life.asked(age=AGE)
+    assert SendAnswers({"age": BOB}) in life.answers("age", BOB)
+
+
+@pytest.mark.xfail(strict=True, reason="answers are sent for keys that are no longer outstanding")
+def test_an_answer_the_server_no_longer_waits_for_is_not_sent_along_with_one_it_waits_for() -> None:
+    life = sending()
+    life.update_fails("name")  # the reply was lost, but the server had taken the answer
+    life.asked(age=AGE)
+    assert life.answers("age", BOB) == (Save(), SendAnswers({"age": BOB}))
+
+
+@pytest.mark.xfail(strict=True, reason="Resumed takes up every rejected answer, asked for or not")
+def test_a_forgiven_answer_is_not_sent_again_when_the_drive_is_resumed() -> None:
+    life = sending()
+    life.rejected("name")
+    life.sees()  # the task has moved on
+    assert life.resumes() == (Wake(5.0),)
+
+
+@pytest.mark.xfail(strict=True, reason="an attached snapshot is taken as seen, so its questions are not news")
+def test_the_questions_of_an_attached_snapshot_are_saved_before_they_are_asked() -> None:
+    life = Life()
+    task = snapshot("input_required", inputRequests={"name": NAME})
+    life.feed(TaskCreated(task=task, now=life.now, jitter=0.0, attached=True))
+    actions = life.asked(name=NAME)
+    assert actions.index(Save()) < actions.index(Ask("name", NAME))
+
+
+# ── every event in every state ────────────────────────────────────────────────────────────────
+
+TABLE = """
+                     calling            gathering          outcome_unknown  observing  finished
+CallReturned         finished           -                  -                -          -
+CallFailed           finished           -                  -                -          -
+CallRefused          calling            -                  -                -          -
+CallLost             outcome_unknown    -                  -                -          -
+CallAgain            -                  -                  calling          -          -
+InputAsked           gathering|calling  -                  -                -          -
+TaskCreated          observing|finished -                  -                -          -
+Tick                 -                  -                  -                observing  finished
+Observed             -                  -                  -                observing|finished finished
+PollFailed           -                  -                  -                observing  finished
+TaskMissing          -                  -                  -                finished   finished
+ObservationRefused   -                  -                  -                observing  finished
+AnswerReady          -                  gathering|calling  -                observing  finished
+AnswerUnavailable    -                  gathering          -                observing  finished
+UpdateAcknowledged   -                  -                  -                observing  finished
+UpdateFailed         -                  -                  -                observing  finished
+UpdateRejected       -                  -                  -                observing  finished
+CancelRequested      -                  -                  -                observing  finished
+CancelAcknowledged   -                  -                  -                observing  finished
+Resumed              -                  gathering          -                observing  finished
+"""
+"""Which states an event can lead to; a dash where it cannot happen. The machine's whole shape."""
+
+
+def read_table() -> dict[tuple[str, str], frozenset[str]]:
+    header, *rows = (line.split() for line in TABLE.strip().splitlines())
+    return {
+        (event, state): frozenset() if cell == "-" else frozenset(cell.split("|"))
+        for event, *cells in rows
+        for state, cell in zip(header, cells, strict=True)
+    }
+
+
+def sample_states() -> list[State]:
+    open_, other = (
+        Question(key="name", digest="d", request=NAME),
+        Question(key="age", digest="e", request=AGE),
+    )
+    base = Observing(task=snapshot(), received_at=0.0, due_at=0.0)
+    answered = tuple(
+        Question(key=stage, digest="d", stage=stage, answer=ADA)
+        for stage in ("answered", "sending", "acknowledged", "rejected")
+    )
+    return [
+        Calling(),
+        Gathering(round=0, request_state=None, questions=(open_,)),
+        Gathering(round=0, request_state=None, questions=(open_, other)),
+        OutcomeUnknown(),
+        base,
+        replace(base, task=snapshot("completed"), poll_interval_ms=5000.0, failures=3),
+        replace(base, questions=(open_, *answered)),
+        replace(base, questions=answered, cancel="requested"),
+        replace(base, cancel="acknowledged"),
+        Finished(outcome=Completed(result={}), task=snapshot("completed")),
+        Finished(outcome=Failed(code=1, message="")),
+    ]
+
+
+def sample_events() -> list[Event]:
+    at: dict[str, Any] = {"now": 1.0, "jitter": 0.0}
+    return [
+        CallReturned(result=RESULT),
+        CallFailed(code=1, message="", data=None),
+        CallRefused(),
+        CallLost(),
+        CallAgain(),
+        InputAsked(requests={"name": NAME}, request_state=None),
+        InputAsked(requests={}, request_state="s"),
+        TaskCreated(task=snapshot(), **at),
+        TaskCreated(task=snapshot(), attached=True, **at),
+        TaskCreated(task=snapshot("cancelled"), **at),
+        Tick(),
+        *[
+            Observed(task=snapshot(s), **at)
+            for s in ("working", "input_required", "paused", "completed", "failed")
+        ],
+        Observed(task=snapshot(taskId="another"), **at),
+        Observed(task=snapshot("input_required", inputRequests={"rejected": NAME, "new": AGE}), **at),
+        PollFailed(**at),
+        TaskMissing(message="", now=1.0),
+        ObservationRefused(error=CredentialRefusedError("401")),
+        AnswerReady(key="name", answer=ADA),
+        AnswerUnavailable(key="name", why=""),
+        UpdateAcknowledged(keys=("sending",)),
+        UpdateFailed(keys=("sending",), **at),
+        UpdateRejected(keys=("sending",), message=""),
+        CancelRequested(),
+        CancelAcknowledged(),
+        Resumed(**at),
+        Resumed(due_is_exact=False, **at),
+    ]
+
+
+def test_the_table_names_every_event_and_every_state() -> None:
+    states = {member.__dataclass_fields__["kind"].default for member in get_args(State)}
+    events = {member.__name__ for member in get_args(Event)}
+    assert set(read_table()) == {(event, state) for event in events for state in states}
+    assert {type(state) for state in sample_states()} == set(get_args(State))
+    assert {type(event) for event in sample_events()} == set(get_args(Event))
+
+
+def test_every_event_in_every_state_leads_where_the_table_says_or_is_impossible() -> None:
+    reached: dict[tuple[str, str], set[str]] = {pair: set() for pair in read_table()}
+    for state in sample_states():
+        for event in sample_events():
+            with suppress(ImpossibleEventError):
+                after, actions = advance(state, event, PollPolicy())
+                assert {type(action) for action in actions} <= set(get_args(Action))
+                reached[type(event).__name__, state.kind].add(after.kind)
+    assert reached == read_table()
+
+
+def test_an_impossible_event_is_our_mistake_and_the_message_names_it_without_showing_data() -> None:
+    assert issubclass(ImpossibleEventError, AssertionError)
+    with pytest.raises(ImpossibleEventError, match=r"^CallReturned cannot happen in Observing$"):
+        working().feed(CallReturned(result=RESULT))
+
+
+def test_once_finished_nothing_changes_whatever_arrives_late() -> None:
+    for state in sample_states():
+        for event in sample_events():
+            if isinstance(state, Finished) and read_table()[type(event).__name__, "finished"]:
+                assert advance(state, event, PollPolicy()) == (state, ())

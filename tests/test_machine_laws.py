@@ -1,0 +1,556 @@
+"""Whole lives, made up at random: a careless server, an impatient host, and a process that dies.
+
+Each history is run on the machine alone. Whatever the machine wants done is put on a list of things
+under way; chance decides what of it comes back, in which order, and when the process dies. A crash
+replaces the state by the last one that was saved, as a journal would give it back. The laws are
+checked on every step, so a broken one is found where it breaks; of all histories that break one the
+shortest is shown.
+
+Chance is a seeded generator with weights, not hypothesis: a law is worth something where questions,
+failures and crashes meet, and uniformly chosen rules hardly ever got there.
+
+``MCP_TASKS_HISTORIES=100000 pytest tests/test_machine_laws.py`` runs a longer campaign.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mcp_tasks_client.errors import ConnectionLostError
+from mcp_tasks_client.events import (
+    Action,
+    AnswerReady,
+    AnswerUnavailable,
+    Ask,
+    CallAgain,
+    CallFailed,
+    CallLost,
+    CallRefused,
+    CallReturned,
+    CancelAcknowledged,
+    CancelRequested,
+    Event,
+    Finish,
+    Forget,
+    InputAsked,
+    ObservationRefused,
+    Observed,
+    Park,
+    Poll,
+    PollFailed,
+    Publish,
+    Report,
+    Resumed,
+    Save,
+    SendAnswers,
+    SendCall,
+    SendCancel,
+    StopAsking,
+    TaskCreated,
+    TaskMissing,
+    Tick,
+    UpdateAcknowledged,
+    UpdateFailed,
+    UpdateRejected,
+    Wake,
+)
+from mcp_tasks_client.journal.base import dump_state, load_state
+from mcp_tasks_client.machine import advance
+from mcp_tasks_client.policy import PollPolicy, hint_s, poll_delay
+from mcp_tasks_client.states import (
+    Calling,
+    Finished,
+    Gathering,
+    Observing,
+    OutcomeUnknown,
+    Question,
+    State,
+)
+from mcp_tasks_client.wire import Task, read_task
+
+from ._requirements import requirement
+
+HISTORIES = int(os.environ.get("MCP_TASKS_HISTORIES", "600"))
+TASK_ID = "a-task-id-of-some-length"
+ROUNDING_S = 1e-6  # how far apart two sums of the same seconds may be
+KEYS = ("name", "age", "town")
+
+
+class Chance:
+    """Draws whatever a server, a host or a network may come up with."""
+
+    def __init__(self, seed: int) -> None:
+        self.die = random.Random(seed)
+
+    def one_in(self, times: int) -> bool:
+        return self.die.randrange(times) == 0
+
+    def pick(self, *values: Any) -> Any:
+        return self.die.choice(values)
+
+    def move(self, moves: dict[Callable[[], None], float]) -> Callable[[], None]:
+        return self.die.choices(list(moves), list(moves.values()))[0]
+
+    def seconds(self) -> float:
+        return float(self.pick(0.0, 0.0, 0.5, 4.0, 30.0, 10_000.0))
+
+    def jitter(self) -> float:
+        return float(self.pick(0.0, 0.5, 1.0))
+
+    def retry_after(self) -> float | None:
+        return self.die.choice([None, None, 0.5, 120.0])
+
+    def requests(self) -> dict[str, Any]:
+        """Mostly what a key always means; now and then something else, which no server may do."""
+        asked = self.die.sample(KEYS, self.pick(1, 1, 2, 3))
+        return {k: self.pick("no object", {"ask": "other"}) if self.one_in(20) else {"ask": k} for k in asked}
+
+    def snapshot(self, *statuses: str) -> Task:
+        raw: dict[str, Any] = {"taskId": TASK_ID, "status": self.pick(*statuses)}
+        for name, *values in (
+            ("pollIntervalMs", 5000, 5000, 60_000, 100, 0, None, "soon"),
+            ("ttlMs", 60_000, 60_000, None),
+            ("statusMessage", "a", "b"),
+            ("createdAt", "2026", "2026", "2026", "2026", "2027"),
+            ("lastUpdatedAt", "1", "2", "3"),
+            ("requestState", "s", "t"),
+            ("vendor/x", 1, {"a": [None]}),
+        ):
+            if not self.one_in(3):
+                raw[name] = self.pick(*values)
+        if raw["status"] == "input_required" and not self.one_in(10):
+            raw["inputRequests"] = self.requests()
+        if raw["status"] == "completed" and not self.one_in(4):
+            raw["result"] = {"content": [], "n": self.die.random()}
+        if raw["status"] == "failed" and not self.one_in(4):
+            raw["error"] = {"code": -32603, "message": "m", "data": [1]}
+        if self.one_in(25):
+            raw["taskId"] = "another-task-id"
+        return read_task(raw)
+
+    def going_on(self) -> Task:
+        return self.snapshot("working", "input_required", "input_required", "input_required", "paused")
+
+    def ended(self) -> Task:
+        return self.snapshot("completed", "failed", "cancelled")
+
+
+class History:
+    """One call, everything that is under way for it, and a witness who remembers more than it may."""
+
+    def __init__(self, seed: int, policy: PollPolicy, tally: Counter[tuple[str, str]]) -> None:
+        self.chance = Chance(seed)
+        self.policy = policy
+        self.tally = tally
+        self.told: list[str] = []
+        self.state: State = Calling()
+        self.saved = dump_state(self.state)  # the intent, under an idempotency key
+        self.now = 1_000_000.0
+        self.let_go()
+        self.calling = True
+        # What the witness remembers, over crashes too.
+        self.asked: set[str] = set()
+        self.given: dict[str, Any] = {}
+        self.answers = 0
+
+    def let_go(self) -> None:
+        """Drop what is under way, as the end of a drive or of the process does."""
+        self.driven = False
+        self.calling = False
+        self.alarm: float | None = None
+        self.polls = 0
+        self.updates: list[dict[str, Any]] = []
+        self.cancels = 0
+        self.before_host: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Live until some time after the end, or for a hundred moves."""
+        late = 0
+        for _ in range(100):
+            self.chance.move(self.moves())()
+            late += isinstance(self.state, Finished)
+            if late > 4:
+                break
+
+    def moves(self) -> dict[Callable[[], None], float]:
+        """What may happen next, and how likely it is."""
+        moves: dict[Callable[[], None], float] = {self.time_passes: 0.5, self.the_process_dies: 0.4}
+        if isinstance(self.state, Observing | Gathering):
+            moves[self.the_drive_stops_and_is_resumed] = 0.5 if self.driven else 5
+        if isinstance(self.state, OutcomeUnknown):
+            moves[self.the_caller_allows_a_second_call] = 5
+        if isinstance(self.state, Calling) and self.calling:
+            moves |= {
+                self.the_call_becomes_a_task: 6,
+                self.the_call_becomes_a_task_that_has_ended: 0.5,
+                self.the_task_is_attached: 1,
+                self.the_server_asks_first: 3,
+                self.the_call_ends: 0.5,
+                self.the_call_does_not_get_through: 1,
+            }
+        if self.alarm is not None:
+            moves[self.the_alarm_goes_off] = 3
+        if self.polls:
+            moves |= {
+                self.a_poll_is_answered: 4,
+                self.a_poll_is_answered_as_before: 3,
+                self.a_poll_is_answered_with_an_end: 0.2,
+                self.a_poll_fails: 1,
+                self.a_poll_is_refused: 0.2,
+            }
+        if self.updates:
+            moves[self.an_update_is_answered] = 4
+        if self.before_host:
+            moves |= {self.the_host_answers: 4, self.the_host_cannot_answer: 0.3}
+        if self.cancels:
+            moves[self.a_cancellation_is_acknowledged] = 2
+        if self.driven and isinstance(self.state, Observing | Finished):
+            moves |= {self.the_host_cancels: 0.1, self.a_snapshot_comes_unasked: 0.4}
+        if self.driven and isinstance(self.state, Observing) and self.given:
+            moves[self.an_answer_comes_twice] = 0.3
+        if isinstance(self.state, Finished):
+            moves[self.something_comes_too_late] = 5
+        return moves
+
+    # ── one step, and the laws ────────────────────────────────────────────────────────────────
+
+    def feed(self, event: Event) -> None:
+        before, self.driven = self.state, True
+        self.told.append(repr(event))
+        if isinstance(event, InputAsked | TaskCreated | CallAgain):
+            self.asked, self.given = set(), {}  # keys are unique within one round, and within one task
+        if isinstance(event, AnswerReady) and event.key in open_keys(before):
+            self.given.setdefault(event.key, event.answer)
+        after, actions = advance(before, event, self.policy)
+        self.state = after
+
+        self.check_that_the_state_can_be_journaled()
+        self.check_what_is_worth_a_commit(before, event, actions)
+        self.check_that_questions_only_move_on(before)
+        self.check_reports(before, actions)
+        self.check_the_pace(before, event, actions)
+        for action in actions:
+            self.tally[type(event).__name__, type(action).__name__] += 1
+            if isinstance(action, Save):
+                self.saved = dump_state(after)
+            self.check_that_it_was_committed_first(action)
+            self.check_that_nobody_is_asked_twice(event, action)
+            self.act(action)
+        self.check_that_something_will_happen()
+
+    def act(self, action: Action) -> None:
+        match action:
+            case Wake(after_s):
+                self.alarm = self.now + after_s
+            case Poll():
+                self.alarm = None
+                self.polls += 1
+            case Ask(key, request):
+                self.before_host[key] = request
+            case StopAsking():
+                self.before_host.clear()
+            case SendAnswers(answers):
+                self.updates.append(dict(answers))
+            case SendCancel():
+                self.cancels += 1
+            case SendCall():
+                self.calling = True
+            case Park():
+                self.let_go()
+            case Forget():
+                self.calling = True  # the host tries again; nothing was kept of the first time
+            case Finish():
+                self.alarm = None
+
+    def check_that_the_state_can_be_journaled(self) -> None:
+        back = load_state(dump_state(self.state))
+        assert back == self.state
+        assert fields_set(back) == fields_set(self.state)
+
+    def check_that_it_was_committed_first(self, action: Action) -> None:
+        """Whatever is done can be told from what was last saved, and would be done again the same."""
+        saved = load_state(self.saved)
+        match action:
+            case Ask(key, request):
+                assert [(q.request, q.answer) for q in questions(saved) if q.key == key] == [(request, None)]
+            case SendAnswers(answers):
+                kept = {q.key: q.answer for q in questions(saved)}
+                assert {key: kept.get(key) for key in answers} == answers
+            case SendCall():
+                # The one action that may not be repeated: that it was sent is what must be known.
+                assert saved == self.state
+            case SendCancel():
+                assert isinstance(saved, Observing)
+                assert saved.cancel == "requested"
+            case Publish(task):
+                assert isinstance(saved, Observing | Finished)
+                assert saved.task is not None
+                same = saved.task.same_as(task) if isinstance(saved, Observing) else saved.task.terminal
+                assert same, "what is shown is not what was saved"
+            case Finish(outcome):
+                assert isinstance(saved, Finished)
+                assert saved.outcome == outcome
+                assert saved == self.state
+
+    def check_what_is_worth_a_commit(self, before: State, event: Event, actions: tuple[Action, ...]) -> None:
+        if isinstance(before, Observing) and isinstance(event, Observed):
+            foreign = event.task.task_id != before.task.task_id
+            if foreign or (event.task.same_as(before.task) and isinstance(self.state, Observing)):
+                assert Save() not in actions
+        if isinstance(event, PollFailed) and event.retry_after_s is None:
+            assert Save() not in actions
+        assert actions.count(Save()) <= 1
+
+    def check_that_nobody_is_asked_twice(self, event: Event, action: Action) -> None:
+        match action:
+            case Ask(key):
+                assert key not in self.given, "an answered question was asked again"
+                if not isinstance(event, Resumed):
+                    assert key not in self.asked, "a question was asked twice"
+                self.asked.add(key)
+            case SendAnswers(answers):
+                assert answers
+                assert answers == {key: self.given[key] for key in answers}, "an answer is not the first one"
+                assert not open_keys(self.state), "a part of the answers was sent"
+        if isinstance(action, Ask | SendAnswers) and isinstance(self.state, Observing):
+            assert self.state.cancel == "no"
+
+    def check_that_questions_only_move_on(self, before: State) -> None:
+        """No key is ever lost, no answer ever changes, and what was acknowledged stays so."""
+        if isinstance(before, Observing) and isinstance(self.state, Observing):
+            after = {q.key: q for q in self.state.questions}
+            for q in before.questions:
+                assert after[q.key].digest == q.digest
+                if q.stage != "open" and after[q.key].stage != "acknowledged":
+                    assert q.stage != "acknowledged"
+                    assert after[q.key].answer == q.answer
+
+    def check_reports(self, before: State, actions: tuple[Action, ...]) -> None:
+        told = sum(isinstance(action, Report) for action in actions)
+        if isinstance(before, Observing) and isinstance(self.state, Observing):
+            assert len(set(self.state.reported)) == len(self.state.reported)
+            assert told == len(self.state.reported) - len(before.reported)
+
+    def check_the_pace(self, before: State, event: Event, actions: tuple[Action, ...]) -> None:
+        assert (Poll() in actions) == (isinstance(event, Tick) and isinstance(before, Observing))
+        wakes = [action.after_s for action in actions if isinstance(action, Wake)]
+        assert len(wakes) <= 1
+        if not wakes:
+            return
+        assert isinstance(self.state, Observing)
+        assert self.state.wait_s == wakes[0] >= 0
+        assert abs(self.state.due_at - (self.now + wakes[0])) < ROUNDING_S
+        hint = hint_s(self.state.poll_interval_ms) or 0.0
+        match event:
+            case TaskCreated(attached=True):
+                assert wakes == [0.0]
+            case Resumed():
+                assert isinstance(before, Observing)
+                assert wakes[0] <= max(
+                    before.wait_s, poll_delay(before.poll_interval_ms, 0, self.policy, 1.0)
+                )
+            case PollFailed() | UpdateFailed():
+                assert wakes[0] >= max(hint, event.retry_after_s or 0.0, self.policy.backoff_floor_s)
+            case _:
+                assert wakes[0] >= (hint / 16 if self.policy.early_looks else hint)
+
+    def check_that_something_will_happen(self) -> None:
+        if self.driven and isinstance(self.state, Observing):
+            assert self.alarm is not None or self.polls, "a task was left without a next poll"
+        if self.driven and isinstance(self.state, Gathering):
+            assert self.before_host, "a round was left with nothing to wait for"
+
+    # ── before the task ───────────────────────────────────────────────────────────────────────
+
+    def the_call_becomes_a_task(self) -> None:
+        self.calling = False
+        self.feed(TaskCreated(task=self.chance.going_on(), now=self.now, jitter=self.chance.jitter()))
+
+    def the_call_becomes_a_task_that_has_ended(self) -> None:
+        self.calling = False
+        self.feed(TaskCreated(task=self.chance.ended(), now=self.now, jitter=self.chance.jitter()))
+
+    def the_task_is_attached(self) -> None:
+        self.calling = False
+        stub = read_task({"taskId": TASK_ID, "status": "working"})
+        self.feed(TaskCreated(task=stub, now=self.now, jitter=self.chance.jitter(), attached=True))
+
+    def the_server_asks_first(self) -> None:
+        self.calling = False
+        state_only = self.chance.one_in(4)
+        self.feed(InputAsked(requests={} if state_only else self.chance.requests(), request_state="s"))
+
+    def the_call_ends(self) -> None:
+        self.calling = False
+        self.feed(self.chance.pick(CallReturned(result={}), CallFailed(code=1, message="m", data=None)))
+
+    def the_call_does_not_get_through(self) -> None:
+        self.calling = False
+        self.feed(self.chance.pick(CallLost(), CallLost(), CallRefused()))
+
+    def the_caller_allows_a_second_call(self) -> None:
+        self.feed(CallAgain())
+
+    # ── what comes back while there is a task ─────────────────────────────────────────────────
+
+    def the_alarm_goes_off(self) -> None:
+        assert self.alarm is not None
+        assert isinstance(self.state, Observing)
+        self.now = max(self.now, self.alarm) + self.chance.seconds()
+        assert self.now >= self.state.due_at - ROUNDING_S, "a poll came before it was due"
+        self.alarm = None
+        self.feed(Tick())
+
+    def a_poll_is_answered(self) -> None:
+        self.polls -= 1
+        self.a_snapshot_comes_unasked()
+
+    def a_snapshot_comes_unasked(self) -> None:
+        self.feed(Observed(task=self.chance.going_on(), now=self.now, jitter=self.chance.jitter()))
+
+    def a_poll_is_answered_as_before(self) -> None:
+        self.polls -= 1
+        if isinstance(self.state, Observing):
+            stamp = self.chance.die.random()
+            again = {**self.state.task.to_wire(), "lastUpdatedAt": f"{stamp}", "_meta": {"n": stamp}}
+            self.feed(Observed(task=read_task(again), now=self.now, jitter=self.chance.jitter()))
+
+    def a_poll_is_answered_with_an_end(self) -> None:
+        self.polls -= 1
+        self.feed(Observed(task=self.chance.ended(), now=self.now, jitter=self.chance.jitter()))
+
+    def a_poll_fails(self) -> None:
+        self.polls -= 1
+        retry_after_s = self.chance.retry_after()
+        self.feed(PollFailed(now=self.now, jitter=self.chance.jitter(), retry_after_s=retry_after_s))
+
+    def a_poll_is_refused(self) -> None:
+        self.polls -= 1
+        refused = ObservationRefused(error=ConnectionLostError("no"))
+        self.feed(self.chance.pick(refused, refused, TaskMissing(message="m", now=self.now)))
+
+    def an_update_is_answered(self) -> None:
+        keys = tuple(self.updates.pop(self.chance.die.randrange(len(self.updates))))
+        jitter, retry_after_s = self.chance.jitter(), self.chance.retry_after()
+        acknowledged = UpdateAcknowledged(keys=keys)
+        failed = UpdateFailed(keys=keys, now=self.now, jitter=jitter, retry_after_s=retry_after_s)
+        refused = ObservationRefused(error=ConnectionLostError("no"))
+        rejected = UpdateRejected(keys=keys, message="m")
+        self.feed(self.chance.pick(acknowledged, acknowledged, failed, failed, rejected, rejected, refused))
+
+    # ── the host ──────────────────────────────────────────────────────────────────────────────
+
+    def the_host_answers(self) -> None:
+        key = self.chance.pick(*self.before_host)
+        del self.before_host[key]
+        self.answers += 1  # a person asked twice need not say the same
+        self.feed(AnswerReady(key=key, answer={"n": self.answers}))
+
+    def an_answer_comes_twice(self) -> None:
+        self.answers += 1
+        self.feed(AnswerReady(key=self.chance.pick(*self.given), answer={"n": self.answers}))
+
+    def the_host_cannot_answer(self) -> None:
+        self.feed(AnswerUnavailable(key=self.chance.pick(*self.before_host), why="no callback"))
+
+    def the_host_cancels(self) -> None:
+        self.feed(CancelRequested())
+
+    def a_cancellation_is_acknowledged(self) -> None:
+        self.cancels -= 1
+        self.feed(CancelAcknowledged())
+
+    # ── time, stops and starts ────────────────────────────────────────────────────────────────
+
+    def time_passes(self) -> None:
+        self.now += self.chance.seconds()
+
+    def the_clock_jumps(self) -> None:
+        """Time goes by while nobody drives, and clocks are set back, too."""
+        self.now += self.chance.seconds() - (self.chance.seconds() if self.chance.one_in(3) else 0)
+
+    def the_drive_stops_and_is_resumed(self) -> None:
+        self.let_go()
+        self.saved = dump_state(self.state)  # an orderly end brings the record up to date
+        self.the_clock_jumps()
+        self.feed(Resumed(now=self.now, jitter=self.chance.jitter()))
+
+    def the_process_dies(self) -> None:
+        self.let_go()
+        self.told.append("† the process dies")
+        self.state = load_state(self.saved)
+        self.the_clock_jumps()
+        match self.state:
+            case Observing() | Gathering():
+                self.feed(Resumed(now=self.now, jitter=self.chance.jitter(), due_is_exact=False))
+            case Calling():
+                self.feed(CallLost())
+
+    def something_comes_too_late(self) -> None:
+        before = self.state
+        late = (
+            Resumed(now=self.now, jitter=self.chance.jitter()),
+            PollFailed(now=self.now, jitter=self.chance.jitter(), retry_after_s=1.0),
+            UpdateRejected(keys=KEYS, message="m"),
+            TaskMissing(message="m", now=self.now),
+            AnswerReady(key="name", answer={}),
+            ObservationRefused(error=ConnectionLostError("no")),
+        )
+        self.feed(self.chance.pick(*late))
+        assert self.state == load_state(self.saved) == before, "something changed after the end"
+
+
+def questions(state: State) -> tuple[Question, ...]:
+    return state.questions if isinstance(state, Observing | Gathering) else ()
+
+
+def open_keys(state: State) -> set[str]:
+    return {q.key for q in questions(state) if q.stage == "open"}
+
+
+def fields_set(state: State) -> set[str]:
+    task = state.task if isinstance(state, Observing | Finished) else None
+    return set(task.model_fields_set) if task else set()
+
+
+REACHED = {
+    "Ask": {"InputAsked", "TaskCreated", "Observed", "Resumed"},
+    "Finish": {"CallReturned", "CallFailed", "TaskCreated", "Observed", "TaskMissing"},
+    "Forget": {"CallRefused"},
+    "Park": {"AnswerUnavailable", "ObservationRefused", "Observed"},
+    "Poll": {"Tick"},
+    "Publish": {"TaskCreated", "Observed"},
+    "Report": {"TaskCreated", "Observed"},
+    "Save": {"AnswerReady", "CallLost", "CallAgain", "PollFailed", "UpdateAcknowledged", "UpdateRejected"},
+    "SendAnswers": {"AnswerReady", "Tick", "Resumed"},
+    "SendCall": {"AnswerReady", "InputAsked", "CallAgain"},
+    "SendCancel": {"CancelRequested", "Resumed"},
+    "Wake": {"TaskCreated", "Observed", "PollFailed", "UpdateFailed", "Resumed"},
+}
+"""Which events must have led to which actions, or chance has missed what these tests are for."""
+
+
+@requirement("law:1", "law:3", "law:4")
+@pytest.mark.parametrize("policy", [PollPolicy(), PollPolicy.eager()], ids=["default", "eager"])
+def test_no_history_breaks_a_law(policy: PollPolicy) -> None:
+    tally: Counter[tuple[str, str]] = Counter()
+    broken: list[tuple[list[str], AssertionError]] = []
+    for seed in range(HISTORIES):
+        history = History(seed, policy, tally)
+        try:
+            history.run()
+        except AssertionError as law:
+            broken.append(([f"seed {seed}", *history.told], law))
+    if broken:
+        told, error = min(broken, key=lambda one: len(one[0]))
+        pytest.fail(
+            f"{len(broken)} of {HISTORIES} histories break a law.\n" + "\n".join([*told, repr(error)])
+        )
+    missed = [(event, action) for action in REACHED for event in REACHED[action] if not tally[event, action]]
+    assert not missed
