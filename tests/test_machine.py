@@ -438,6 +438,14 @@ def test_a_reply_without_a_usable_hint_does_not_take_the_last_one_back(hint: Any
     assert only(Wake, life.sees(pollIntervalMs=hint)) == [Wake(5.0)]
 
 
+def test_the_last_request_state_is_kept_and_a_reply_without_one_does_not_take_it_back() -> None:
+    life = working(requestState="a")
+    life.sees()
+    assert life.observing.request_state == "a"
+    life.sees(requestState="b")
+    assert life.observing.request_state == "b"
+
+
 def test_without_any_hint_the_wait_doubles_while_nothing_changes_and_starts_over_when_something_does() -> (
     None
 ):
@@ -1153,6 +1161,22 @@ def test_stopping_to_wait_while_a_poll_is_on_its_way_does_not_bring_the_next_pol
     life.now += 0.05
     (wake,) = only(Wake, life.resumes())
     assert wake.after_s > 4.0
+
+
+@pytest.mark.xfail(strict=True, reason="the wait that is left is not bounded by the wait that was asked for")
+def test_a_clock_that_was_set_back_does_not_stretch_the_retry_of_an_update() -> None:
+    life = sending()
+    life.now -= 86_400.0
+    assert life.update_fails("name") == (Wake(5.0),)
+
+
+@pytest.mark.xfail(strict=True, reason="Resumed is not saved, so every crash starts a whole interval anew")
+def test_a_host_that_keeps_crashing_gets_to_its_poll_all_the_same() -> None:
+    life = working()
+    life.now += 60.0
+    assert only(Wake, life.crashes()) == [Wake(5.0)]
+    life.now += 4.0
+    assert only(Wake, life.crashes()) == [Wake(1.0)]
 
 
 @pytest.mark.xfail(strict=True, reason="a question the server has dropped holds back every other answer")

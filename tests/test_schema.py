@@ -47,7 +47,7 @@ def nested(levels: int, wrap: Any, innermost: Any) -> Any:
         ([1, "a", True], {"type": "array"}),
         ({"n": 1}, {"properties": {"n": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"type": "integer"}}}),
         ({"n": {"n": {}}}, {"properties": {"n": {"$ref": "#"}}}),
-        ({"n": 1}, {"$id": "https://a.example/s", "properties": {"n": {"$ref": "#n"}}, "$defs": {"n": {"$anchor": "n"}}}),
+        ({"n": 1}, {"$id": "https://a.example/s", "$ref": "#n", "$defs": {"n": {"$anchor": "n"}}}),
         ({"type": "object"}, {"$ref": LATEST}),
         ({}, {"$schema": LATEST}),
         ({}, {"$schema": "https://nobody.example/draft-99"}),
@@ -55,7 +55,7 @@ def nested(levels: int, wrap: Any, innermost: Any) -> Any:
         ("not a mail address", {"format": "email"}),
         ("\ud800", {"type": "string"}),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_matches_has_no_mismatch(value: Any, schema: dict[str, Any]) -> None:
     assert mismatch(value, schema) is None
 
@@ -67,14 +67,14 @@ def test_a_value_that_matches_has_no_mismatch(value: Any, schema: dict[str, Any]
         ({}, {"required": ["n"]}, "$: 'n' is a required property"),
         ({"n": "1"}, {"properties": {"n": {"type": "integer"}}}, "$.n: '1' is not of type 'integer'"),
         ({"n": True}, {"properties": {"n": {"type": "integer"}}}, "$.n: True is not of type 'integer'"),
-        ({"a": [{"b": 2}]}, {"properties": {"a": {"items": {"properties": {"b": {"const": 1}}}}}}, "$.a[0].b: 1 was expected"),
-        ({"n": "b"}, {"properties": {"n": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"enum": ["a"]}}}, "$.n: 'b' is not one of ['a']"),
+        ([{"b": 2}], {"items": {"properties": {"b": {"const": 1}}}}, "$[0].b: 1 was expected"),
+        ("b", {"$ref": "#/$defs/n", "$defs": {"n": {"enum": ["a"]}}}, "$: 'b' is not one of ['a']"),
         ("ab", {"pattern": "^b"}, "$: 'ab' does not match '^b'"),
-        ({"b": 1}, {"additionalProperties": False}, "$: Additional properties are not allowed ('b' was unexpected)"),
+        ({"b": 1}, {"maxProperties": 0}, "$: {'b': 1} is expected to be empty"),
         (3, {"not": {}}, "$: 3 should not be valid under {}"),
         ({}, {"$ref": LATEST, "type": "string"}, "$: {} is not of type 'string'"),
     ],
-)  # fmt: skip
+)
 def test_a_mismatch_is_one_line_that_says_where_and_what(
     value: Any, schema: dict[str, Any], line: str
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_reference_to_a_url_is_never_fetched(
     if unknown:  # a keyword that the dialect does not have means nothing
         assert mismatch({"n": 1}, schema) is None
     else:
-        with pytest.raises(UnusableSchemaError, match="schema.json"):
+        with pytest.raises(UnusableSchemaError, match=r"schema\.json"):
             mismatch({"n": 1}, schema)
     assert paths == []
 

@@ -304,12 +304,15 @@ def _serialise(message: JSONObject) -> bytes:
         ValueError: It holds NaN, an infinity, itself, or more levels than Python can follow.
         TypeError: It holds something that has no JSON form.
     """
+    what = f"the params of {message['method']}"
     try:
         return json.dumps(message, allow_nan=False, separators=(",", ":")).encode("ascii")
     except RecursionError:
-        raise ValueError(f"the params of {message['method']} are nested too deeply for JSON") from None
-    except (ValueError, TypeError) as error:
-        raise type(error)(f"the params of {message['method']} must be plain JSON: {error}") from error
+        raise ValueError(f"{what} are nested too deeply for JSON") from None
+    except ValueError as error:
+        raise ValueError(f"{what} must be plain JSON: {error}") from error
+    except TypeError as error:
+        raise TypeError(f"{what} must be plain JSON: {error}") from error
 
 
 def _read(read: Callable[[object], T], result: JSONObject, request: Request) -> T:

@@ -1,0 +1,581 @@
+"""What every journal promises, whatever it keeps its records in."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+
+from mcp_tasks_client.errors import JournalError
+from mcp_tasks_client.journal.base import Journal, Scope, TaskRecord, dump_state
+from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.states import (
+    Calling,
+    Cancelled,
+    Completed,
+    Failed,
+    Finished,
+    Gathering,
+    Gone,
+    Observing,
+    OutcomeUnknown,
+    Question,
+    State,
+    Violated,
+)
+from mcp_tasks_client.wire import read_task
+
+pytestmark = pytest.mark.anyio
+
+SCOPE: Final = Scope("https://mcp.example/", "alice")
+SURROGATE: Final = "\ud83d"
+
+TEXTS: Final = {
+    "empty": "",
+    "quotes": "'; DROP TABLE records; -- \"`",
+    "newlines": "a\r\nb\n\tc\x0bd",
+    "nul": "before\0after",
+    "escapes": r"\x41 \u0041 \N{DASH} \\ %20",
+    "other scripts": "Aufträge 注文 😀",
+    "lone surrogate": f"a{SURROGATE}b",
+    "two halves of a pair": "\ud83d\ude00",
+    "64 KiB": "x" * 65_536,
+    "like": "%_*?",
+}
+
+
+def observing(task_id: str = "task-1", **fields: Any) -> Observing:
+    task = read_task({"taskId": task_id, "status": "working", **fields})
+    return Observing(task=task, received_at=1.25, due_at=2.5)
+
+
+def finished(outcome: Any = None) -> Finished:
+    return Finished(outcome=outcome or Completed(result={"content": []}))
+
+
+ids = count()
+
+
+def record(**changes: Any) -> TaskRecord:
+    given: dict[str, Any] = {
+        "record_id": f"record-{next(ids)}",
+        "scope": SCOPE,
+        "tool": "report",
+        "state": Calling(),
+        "created_at": 1_800_000_000.25,
+        "updated_at": 1_800_000_001.5,
+    }
+    return TaskRecord(**given | changes)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journal]:
+    if request.param == "memory":
+        return MemoryJournal
+    return lambda: SqliteJournal(tmp_path / "journal.sqlite3")
+
+
+@pytest.fixture
+async def journal(make_journal: Callable[[], Journal]) -> AsyncIterator[Journal]:
+    with anyio.fail_after(30):
+        async with make_journal() as opened:
+            yield opened
+
+
+async def only(journal: Journal, scope: Scope = SCOPE) -> TaskRecord:
+    (found,) = await journal.records(scope)
+    return found
+
+
+class TestClaim:
+    async def test_a_new_record_is_stored_and_stands(self, journal: Journal) -> None:
+        given = record(idempotency_key="order-42")
+
+        assert await journal.claim(given) == given
+        assert await journal.by_key(SCOPE, "order-42") == given
+
+    async def test_the_first_record_of_a_key_stands_unchanged(self, journal: Journal) -> None:
+        first = record(idempotency_key="order-42")
+        await journal.claim(first)
+
+        assert await journal.claim(record(idempotency_key="order-42", tool="other")) == first
+        assert await only(journal) == first
+
+    @pytest.mark.parametrize("other", [Scope("https://mcp.example/x", "alice"), Scope(SCOPE.endpoint, "bob")])
+    async def test_a_key_belongs_to_one_endpoint_and_principal(self, journal: Journal, other: Scope) -> None:
+        first = await journal.claim(record(idempotency_key="order-42"))
+        second = record(idempotency_key="order-42", scope=other)
+
+        assert await journal.claim(second) == second
+        assert await journal.by_key(SCOPE, "order-42") == first
+        assert await journal.by_key(other, "order-42") == second
+
+    async def test_records_without_a_key_never_meet(self, journal: Journal) -> None:
+        given = [record(), record()]
+
+        assert [await journal.claim(one) for one in given] == given
+        assert await journal.records(SCOPE) == given
+
+    async def test_claiming_a_record_again_gives_what_became_of_it(self, journal: Journal) -> None:
+        for given in (record(idempotency_key="order-42"), record()):
+            await journal.claim(given)
+            now = replace(given, state=observing())
+            await journal.save(now)
+
+            assert await journal.claim(given) == now
+
+    async def test_of_many_at_once_one_wins_and_all_are_told_the_same(self, journal: Journal) -> None:
+        told: list[TaskRecord] = []
+
+        async def claim(one: TaskRecord) -> None:
+            told.append(await journal.claim(one))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(claim, record(idempotency_key="order-42"))
+
+        assert told == [await only(journal)] * 50
+
+
+class TestSave:
+    async def test_a_record_is_stored_as_it_now_is(self, journal: Journal) -> None:
+        given = record(idempotency_key="order-42")
+        await journal.save(given)
+        assert await only(journal) == given
+
+        now = TaskRecord(
+            record_id=given.record_id,
+            scope=Scope("stdio:server", ""),
+            tool=None,
+            arguments_digest="ab" * 32,
+            idempotency_key="order-43",
+            state=finished(),
+            created_at=1.0,
+            updated_at=2.0,
+            delivered_at=3.0,
+            generation="2025-11-25",
+            owner="host:4711",
+            fence=2**63 - 1,
+        )
+        await journal.save(now)
+
+        assert await journal.records(SCOPE) == []
+        assert await only(journal, now.scope) == now
+        assert await journal.by_key(SCOPE, "order-42") is None
+
+    async def test_a_key_that_another_record_holds_is_refused_and_nothing_changes(
+        self, journal: Journal
+    ) -> None:
+        first, second = record(idempotency_key="order-42"), record(idempotency_key="order-43")
+        await journal.save(first)
+        await journal.save(second)
+
+        for intruder in (replace(second, idempotency_key="order-42"), record(idempotency_key="order-42")):
+            with pytest.raises(JournalError, match="idempotency key; read that one by its key"):
+                await journal.save(intruder)
+
+        assert await journal.records(SCOPE) == [first, second]
+        assert await journal.by_key(SCOPE, "order-43") == second
+
+    @pytest.mark.parametrize(
+        ("nonsense", "error"),
+        [
+            ({"created_at": float("nan")}, ValueError),
+            ({"updated_at": float("inf")}, ValueError),
+            ({"delivered_at": float("nan")}, ValueError),
+            ({"fence": -1}, ValueError),
+            ({"fence": 2**63}, ValueError),
+            ({"tool": 7}, TypeError),
+            ({"idempotency_key": b"order"}, TypeError),
+            ({"state": finished(Completed(result={"a": {1, 2}}))}, TypeError),
+        ],
+    )
+    async def test_nonsense_is_refused_before_it_is_stored(
+        self, journal: Journal, nonsense: dict[str, Any], error: type[Exception]
+    ) -> None:
+        with pytest.raises(error):
+            await journal.save(record(**nonsense))
+        with pytest.raises(error):
+            await journal.claim(record(**nonsense))
+
+        assert await journal.records(SCOPE) == []
+
+    async def test_many_at_once_are_all_stored(self, journal: Journal) -> None:
+        given = [record(created_at=float(number)) for number in range(200)]
+
+        async with anyio.create_task_group() as tasks:
+            for one in given:
+                tasks.start_soon(journal.save, one)
+
+        assert await journal.records(SCOPE) == given
+
+    async def test_being_cancelled_while_waiting_does_not_undo_the_write(self, journal: Journal) -> None:
+        saved, claimed = record(), record(idempotency_key="order-42")
+        removed = record(scope=Scope("https://other.example/"))
+        await journal.save(removed)
+        writes = [
+            lambda: journal.save(saved),
+            lambda: journal.claim(claimed),
+            lambda: journal.remove(removed.record_id),
+        ]
+
+        for write in writes:
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await write()
+            assert scope.cancelled_caught
+
+        assert await journal.records(SCOPE) == [saved, claimed]
+        assert await journal.records(removed.scope) == []
+
+
+class TestRemove:
+    async def test_a_removed_record_is_forgotten_and_its_key_is_free(self, journal: Journal) -> None:
+        first, second = record(idempotency_key="order-42", state=observing()), record()
+        await journal.save(first)
+        await journal.save(second)
+
+        await journal.remove(first.record_id)
+
+        assert await journal.records(SCOPE) == [second]
+        assert await journal.records(SCOPE, pending=True) == []
+        assert await journal.by_task_id(SCOPE, "task-1") is None
+        assert await journal.by_key(SCOPE, "order-42") is None
+        again = record(idempotency_key="order-42")
+        assert await journal.claim(again) == again
+
+    async def test_removing_what_is_not_there_does_nothing(self, journal: Journal) -> None:
+        await journal.save(given := record())
+        await journal.remove("no such record")
+        assert await only(journal) == given
+
+
+class TestLookups:
+    async def test_an_unknown_key_or_task_is_none(self, journal: Journal) -> None:
+        await journal.save(record(idempotency_key="order-42", state=observing("task-1")))
+
+        assert await journal.by_key(SCOPE, "order-43") is None
+        assert await journal.by_task_id(SCOPE, "task-2") is None
+
+    @pytest.mark.parametrize("lookup", ["by_key", "by_task_id"])
+    async def test_a_lookup_needs_text(self, journal: Journal, lookup: str) -> None:
+        with pytest.raises(TypeError):
+            await getattr(journal, lookup)(SCOPE, 7)
+
+    async def test_a_task_is_found_in_its_own_scope_alone(self, journal: Journal) -> None:
+        await journal.save(given := record(state=observing("task-1")))
+
+        assert await journal.by_task_id(SCOPE, "task-1") == given
+        assert await journal.by_task_id(replace(SCOPE, principal="bob"), "task-1") is None
+        assert await journal.by_task_id(replace(SCOPE, endpoint="https://x.example/"), "task-1") is None
+
+    async def test_the_newest_record_of_a_task_is_found(self, journal: Journal) -> None:
+        newest = record(state=observing(), created_at=3.0)
+        await journal.save(record(state=observing(), created_at=2.0))
+        await journal.save(record(state=observing(), created_at=3.0))
+        await journal.save(newest)
+        await journal.save(record(state=observing(), created_at=1.0))
+        await journal.save(record(state=observing("task-2"), created_at=4.0))
+
+        assert await journal.by_task_id(SCOPE, "task-1") == newest
+
+    async def test_a_task_is_still_found_once_it_has_ended(self, journal: Journal) -> None:
+        watched = record(state=observing("task-1"))
+        await journal.save(watched)
+        task = watched.task
+        assert task is not None
+        ended = replace(watched, state=Finished(outcome=Cancelled(), task=task), delivered_at=5.0)
+        await journal.save(ended)
+
+        assert await journal.by_task_id(SCOPE, "task-1") == ended
+
+    async def test_task_ids_are_compared_byte_for_byte(self, journal: Journal) -> None:
+        composed = "tâche"
+        task_ids = [
+            composed,
+            unicodedata.normalize("NFD", composed),
+            "TÂCHE",
+            "tâche ",
+            "tâche\0",
+            r"t\xe2che",
+            "x" * 65_536,
+            "7",
+            "7.0",
+            "07",
+        ]
+        given = {task_id: record(state=observing(task_id)) for task_id in task_ids}
+        for one in given.values():
+            await journal.save(one)
+
+        for task_id, one in given.items():
+            assert await journal.by_task_id(SCOPE, task_id) == one
+        assert await journal.by_task_id(SCOPE, SURROGATE) is None
+
+    @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+    async def test_any_text_is_kept_and_found(self, journal: Journal, text: str) -> None:
+        scope = Scope(text, text)
+        given = record(
+            record_id=text,
+            scope=scope,
+            tool=text,
+            arguments_digest=text,
+            idempotency_key=text,
+            generation=text,
+            owner=text,
+        )
+        await journal.claim(given)
+
+        assert await only(journal, scope) == given
+        assert await journal.by_key(scope, text) == given
+        assert await journal.claim(record(scope=scope, idempotency_key=text)) == given
+        await journal.remove(text)
+        assert await journal.records(scope) == []
+
+    async def test_no_two_texts_are_taken_for_one(self, journal: Journal) -> None:
+        texts = [*TEXTS.values(), "😀", r"\x00", "\\ud83d", "before"]
+        for text in texts:
+            await journal.save(record(idempotency_key=text))
+
+        assert [one.idempotency_key for one in await journal.records(SCOPE)] == texts
+
+
+class TestRecords:
+    async def test_the_oldest_come_first_and_of_equal_age_those_that_arrived_first(
+        self, journal: Journal
+    ) -> None:
+        times = [2.0, 1.0, 2.0, 0.5, 1.0]
+        given = [record(created_at=time, state=observing()) for time in times]
+        for one in given:
+            await journal.save(one)
+        await journal.save(given[0])  # being updated is no new arrival
+        expected = [given[number] for number in (3, 1, 4, 0, 2)]
+
+        assert await journal.records(SCOPE) == expected
+        assert await journal.records(SCOPE, pending=True) == expected
+
+    async def test_pending_is_what_must_be_watched_or_delivered(self, journal: Journal) -> None:
+        states = [Calling(), OutcomeUnknown(), observing(), finished()]
+        given = [record(state=state) for state in states]
+        delivered = record(state=finished(), delivered_at=9.0)
+        for one in (*given, delivered, record(state=observing(), scope=Scope("https://x.example/"))):
+            await journal.save(one)
+
+        assert await journal.records(SCOPE, pending=True) == given[2:]
+        assert await journal.records(SCOPE) == [*given, delivered]
+
+    async def test_what_is_delivered_is_pending_no_more(self, journal: Journal) -> None:
+        given = record(state=observing())
+        for state, delivered_at, pending in [
+            (observing(), None, True),
+            (finished(), None, True),
+            (finished(), 9.0, False),
+        ]:
+            await journal.save(replace(given, state=state, delivered_at=delivered_at))
+            assert bool(await journal.records(SCOPE, pending=True)) is pending
+
+
+NASTY: Final = {
+    "unknown": {"deep": [1, {"er": None}], "": SURROGATE},
+    "big": 10**40,
+    "float": 0.1 + 0.2,
+    "nan": float("nan"),
+    "inf": float("-inf"),
+    # JSON cannot tell two halves from the pair, so none that was read holds them apart.
+    "texts": [text for name, text in TEXTS.items() if name != "two halves of a pair"],
+    SURROGATE: "\0",
+}
+QUESTION: Final = Question(
+    key=f"q{SURROGATE}", digest="d", stage="answered", request={"params": NASTY}, answer=NASTY, refusal="no"
+)
+TASK: Final = read_task(
+    {
+        "taskId": "tâche\0'\n\\x00",
+        "status": "paused\0'",
+        "statusMessage": f"{SURROGATE}\r\n",
+        "createdAt": "2026-07-28T00:00:00Z",
+        "ttlMs": None,
+        "pollIntervalMs": 0.5,
+        "inputRequests": {SURROGATE: NASTY},
+        "requestState": "x" * 65_536,
+        "vendor/extra": NASTY,
+    }
+)
+OBSERVING: Final = Observing(
+    task=TASK,
+    received_at=1.25,
+    due_at=2.5,
+    wait_s=0.1,
+    poll_interval_ms=0.5,
+    ttl_ms=1e300,
+    request_state=SURROGATE,
+    unchanged=1,
+    failures=2,
+    looks=3,
+    questions=(QUESTION, Question(key="", digest="")),
+    cancel="requested",
+    reported=("b", "a"),
+)
+STATES: Final[dict[str, State]] = {
+    "calling": Calling(round=3),
+    "gathering": Gathering(round=1, request_state=SURROGATE, questions=(QUESTION,)),
+    "outcome unknown": OutcomeUnknown(),
+    "observing": OBSERVING,
+    "completed": Finished(outcome=Completed(result=NASTY), task=TASK),
+    "completed at once": finished(),
+    "failed": Finished(outcome=Failed(code=-(10**30), message=SURROGATE, data=NASTY), task=TASK),
+    "cancelled": Finished(outcome=Cancelled(status_message=SURROGATE), task=TASK),
+    "gone": Finished(outcome=Gone(why="expired", message="\0"), task=TASK),
+    "violated": Finished(outcome=Violated(message=SURROGATE), task=TASK),
+}
+
+
+class TestStates:
+    @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+    async def test_every_state_comes_back_as_it_was(self, journal: Journal, state: State) -> None:
+        await journal.save(given := record(state=state))
+
+        found = await only(journal)
+
+        # As text, since NaN is not equal to itself.
+        assert repr(found.state) == repr(state)
+        assert dump_state(found.state) == dump_state(state)
+        assert (found.task_id, found.status, found.pending) == (given.task_id, given.status, given.pending)
+        if given.task_id is not None:
+            by_task_id = await journal.by_task_id(SCOPE, given.task_id)
+            assert repr(by_task_id) == repr(found)
+
+    async def test_absent_and_null_stay_apart(self, journal: Journal) -> None:
+        absent, null = observing("absent"), observing("null", ttlMs=None, vendor=None)
+        await journal.save(record(state=absent))
+        await journal.save(record(state=null))
+
+        found = [one.task.to_wire() for one in await journal.records(SCOPE) if one.task]
+
+        assert found == [
+            {"taskId": "absent", "status": "working"},
+            {"taskId": "null", "status": "working", "ttlMs": None, "vendor": None},
+        ]
+
+    @pytest.mark.parametrize("write", ["save", "claim"])
+    async def test_later_changes_to_what_was_given_are_not_stored(self, journal: Journal, write: str) -> None:
+        result = {"content": [{"text": "as it was"}]}
+        given = record(state=finished(Completed(result=result)), idempotency_key="order-42")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(getattr(journal, write), given)
+            await anyio.wait_all_tasks_blocked()  # asked for, and perhaps not yet done
+            result["content"][0]["text"] = "changed"
+
+        found = await only(journal)
+        assert isinstance(found.state, Finished)
+        assert found.state.outcome == Completed(result={"content": [{"text": "as it was"}]})
+
+    async def test_changes_to_what_was_read_are_not_stored(self, journal: Journal) -> None:
+        await journal.save(record(state=observing(vendor={"n": [1]}), idempotency_key="order-42"))
+
+        for _ in range(2):
+            by_key = await journal.by_key(SCOPE, "order-42")
+            by_task_id = await journal.by_task_id(SCOPE, "task-1")
+            standing = await journal.claim(record(idempotency_key="order-42"))
+            for found in (by_key, by_task_id, standing, await only(journal)):
+                assert found is not None
+                assert found.task is not None
+                assert found.task.model_extra == {"vendor": {"n": [1]}}
+                found.task.model_extra["vendor"]["n"].append(2)
+
+
+class TestOpening:
+    CALLS: Final[dict[str, Callable[[Journal], Any]]] = {
+        "claim": lambda journal: journal.claim(record()),
+        "save": lambda journal: journal.save(record()),
+        "remove": lambda journal: journal.remove("r"),
+        "by_key": lambda journal: journal.by_key(SCOPE, "k"),
+        "by_task_id": lambda journal: journal.by_task_id(SCOPE, "t"),
+        "records": lambda journal: journal.records(SCOPE),
+    }
+
+    @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+    async def test_a_journal_that_is_not_open_says_so(
+        self, make_journal: Callable[[], Journal], call: Callable[[Journal], Any]
+    ) -> None:
+        journal = make_journal()
+        with anyio.fail_after(30):
+            with pytest.raises(JournalError, match="is not open; open it first"):
+                await call(journal)
+            async with journal:
+                await call(journal)
+            with pytest.raises(JournalError, match="is not open; open it first"):
+                await call(journal)
+
+    async def test_it_closes_with_the_last_of_its_users(self, make_journal: Callable[[], Journal]) -> None:
+        journal = make_journal()
+        with anyio.fail_after(30):
+            async with journal:
+                async with journal, journal:
+                    await journal.save(record())
+                await journal.save(record())
+            with pytest.raises(JournalError):
+                await journal.save(record())
+
+    async def test_opened_again_it_has_what_it_had(self, make_journal: Callable[[], Journal]) -> None:
+        journal, given = make_journal(), record(idempotency_key="order-42", state=observing())
+        with anyio.fail_after(30):
+            async with journal:
+                await journal.save(given)
+            async with journal:
+                assert await journal.records(SCOPE, pending=True) == [given]
+                assert await journal.claim(record(idempotency_key="order-42")) == given
+
+    async def test_closing_once_too_often_does_no_harm(self, make_journal: Callable[[], Journal]) -> None:
+        journal = make_journal()
+        with anyio.fail_after(30):
+            await journal.aclose()
+            async with journal:
+                pass
+            await journal.aclose()
+            async with journal:
+                await journal.save(record())
+
+    async def test_closing_while_cancelled_still_finishes_what_was_asked_for(
+        self, make_journal: Callable[[], Journal]
+    ) -> None:
+        journal, given = make_journal(), [record() for _ in range(50)]
+        with anyio.fail_after(30):
+            with anyio.CancelScope() as scope:
+                async with journal, anyio.create_task_group() as tasks:
+                    for one in given:
+                        tasks.start_soon(journal.save, one)
+                    await checkpoint()
+                    scope.cancel()
+            async with journal:
+                assert {one.record_id for one in await journal.records(SCOPE)} == {
+                    one.record_id for one in given
+                }
+
+    async def test_several_event_loops_share_one_journal(self, journal: Journal) -> None:
+        given = {backend: [record() for _ in range(50)] for backend in ("asyncio", "trio")}
+
+        async def write(mine: list[TaskRecord]) -> None:
+            with anyio.fail_after(30):
+                async with journal, anyio.create_task_group() as tasks:
+                    for one in mine:
+                        tasks.start_soon(journal.save, one)
+
+        def loop(backend: str) -> None:
+            anyio.run(write, given[backend], backend=backend)
+
+        async with anyio.create_task_group() as tasks:
+            for backend in given:
+                tasks.start_soon(to_thread.run_sync, loop, backend)
+
+        stored = {one.record_id for one in await journal.records(SCOPE)}
+        assert stored == {one.record_id for mine in given.values() for one in mine}

@@ -1,0 +1,145 @@
+"""Real client processes, killed with SIGKILL at named points, and a second life over their journal."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from mcp_types import ElicitResult, TextContent
+
+from mcp_tasks_client import OutcomeUnknownError, SqliteJournal, TaskHandle, TasksClient
+from mcp_tasks_client.journal.base import Scope
+from mcp_tasks_client.sessions.http import HttpSession
+
+from ._requirements import requirement
+from .real_server import RealServer
+
+pytestmark = pytest.mark.anyio
+
+SCRIPT = Path(__file__).parent / "servers" / "client_process.py"
+LIMIT_S = 30.0
+ARGUMENTS = {"seconds": 0.3}
+
+
+def live_and_die(url: str, journal: Path, stop: str) -> list[str]:
+    """Run a client process until it says that it has reached the point; kill it; return what it said."""
+    process = subprocess.Popen(
+        [sys.executable, SCRIPT, url, journal, stop], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    lines: queue.Queue[str] = queue.Queue()
+    reader = threading.Thread(
+        target=lambda out: [lines.put(line.strip()) for line in out], args=[process.stdout]
+    )
+    reader.start()
+    said: list[str] = []
+    try:
+        while "reached" not in said:
+            said.append(lines.get(timeout=LIMIT_S))
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+        reader.join(LIMIT_S)
+        process.stdin.close()
+        process.stdout.close()
+    return said
+
+
+class Second:
+    """The second life: counts what it is asked."""
+
+    def __init__(self, server: RealServer, journal: Path) -> None:
+        self.server = server
+        self.journal = journal
+        self.asked = 0
+
+    async def answer(self, context: Any, params: Any) -> ElicitResult:
+        self.asked += 1
+        return ElicitResult(action="accept", content={"name": "Grace"})
+
+    def client(self) -> TasksClient:
+        return TasksClient(self.server.url, journal=self.journal, elicitation=self.answer)
+
+    async def task_id(self) -> str | None:
+        """What the dead process left in the journal."""
+        async with SqliteJournal(self.journal) as journal:
+            record = await journal.by_key(Scope(HttpSession(self.server.url).endpoint), "k")
+        assert record is not None
+        return record.task_id
+
+    async def resumed(self) -> tuple[TaskHandle, str]:
+        with anyio.fail_after(LIMIT_S):
+            async with self.client() as client:
+                (handle,) = await client.resume()
+                (block,) = (await handle.result()).content
+                assert isinstance(block, TextContent)
+                return handle, block.text
+
+
+@requirement("law:1", "law:2", "law:3", "persist:task-ids")
+@pytest.mark.parametrize(
+    ("stop", "first", "second", "greeted"),
+    [
+        ("task-created", 0, 1, "Grace"),
+        ("question-open", 0, 1, "Grace"),
+        ("answer-committed", 1, 0, "Ada"),
+        ("update-sent", 1, 0, "Ada"),
+        ("result-committed", 1, 0, "Ada"),
+    ],
+)
+async def test_a_killed_process_is_carried_on_by_another_with_the_same_task(
+    real_server: RealServer, tmp_path: Path, stop: str, first: int, second: int, greeted: str
+) -> None:
+    journal = tmp_path / "journal.sqlite3"
+    said = await anyio.to_thread.run_sync(live_and_die, real_server.url, journal, stop)
+    assert said.count("asked") == first
+    life = Second(real_server, journal)
+    task_id = await life.task_id()
+    assert task_id is not None
+    handle, result = await life.resumed()
+    assert handle.task_id == task_id, "the same task"
+    assert result == f"Hello, {greeted}"
+    assert life.asked == second
+    assert len(real_server.witness(task_id, "tools/call")) == 1
+    answers = real_server.witness(task_id, "tasks/update")
+    assert {tuple(update.input_keys) for update in answers} == {tuple(answers[0].input_keys)}
+
+
+@requirement("law:2")
+async def test_a_process_killed_between_call_and_reply_leaves_an_unknown_outcome(
+    real_server: RealServer, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal.sqlite3"
+    await anyio.to_thread.run_sync(live_and_die, real_server.url, journal, "call-sent")
+    life = Second(real_server, journal)
+    assert await life.task_id() is None
+    with anyio.fail_after(LIMIT_S):
+        async with life.client() as client:
+            with pytest.raises(OutcomeUnknownError) as caught:
+                await client.call_tool("ask_name", ARGUMENTS, idempotency_key="k")
+            assert caught.value.record is not None
+            assert await client.resume() == []
+            result = await client.call_tool("ask_name", ARGUMENTS, idempotency_key="k", on_unknown="resend")
+            assert not result.is_error
+
+
+@requirement("law:4")
+async def test_the_second_life_polls_no_sooner_than_the_first_would_have(
+    real_server: RealServer, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal.sqlite3"
+    await anyio.to_thread.run_sync(live_and_die, real_server.url, journal, "question-open")
+    life = Second(real_server, journal)
+    task_id = await life.task_id()
+    await life.resumed()
+    polls = [poll.at for poll in real_server.witness(task_id, "tasks/get")]
+    assert min(later - earlier for earlier, later in pairwise(polls)) >= 0.05
