@@ -21,12 +21,11 @@ from unittest.mock import patch
 
 import anyio
 import anyio.lowlevel
-import sniffio
 import trio
 
 from mcp_tasks_client.clock import Clock
 
-__all__ = ["LIMIT_S", "QuickClock", "Stop", "Watch", "watched"]
+__all__ = ["LIMIT_S", "TIMEOUT_S", "How", "QuickClock", "Stop", "Watch", "watched"]
 
 LIMIT_S: Final = 10.0
 """Seconds after which something that should have ended is taken for hanging."""
@@ -98,7 +97,7 @@ class Watch:
 def watched(moment: Callable[[Any], None]) -> Iterator[Watch]:
     """Watch every task that is started within the block; ``moment`` gets the coroutine."""
     watch = Watch(moment)
-    if sniffio.current_async_library() == "trio":
+    if trio.lowlevel.in_trio_run():
         instrument = _Instrument(watch)
         trio.lowlevel.add_instrument(instrument)
         try:
@@ -297,7 +296,3 @@ def _where(coroutine: Any) -> str:
             names.append(code.co_qualname)
         coroutine = getattr(coroutine, "cr_await", None)
     return " > ".join(names) or "the event loop"
-
-
-async def alone(work: Callable[[], Awaitable[None]], stop: Stop) -> None:
-    """Run ``work`` in a task of its own, and see to it that nothing outlives it."""
