@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from mcp_tasks_client import (
     InputUnansweredError,
     JournalError,
     MemoryJournal,
+    PollPolicy,
     TaskCancelledError,
     TaskFailedError,
     TaskHandle,
@@ -188,7 +189,6 @@ def test_call_tool_with_a_timeout_stops_waiting_and_the_handle_is_picked_up_agai
 
 
 def test_updates_are_an_ordinary_iterator_that_ends_with_the_task() -> None:
-    gate = threading.Event()
     server = Server()
     with blocking(server) as client:
         handle = client.start_tool("tool")
@@ -197,7 +197,6 @@ def test_updates_are_an_ordinary_iterator_that_ends_with_the_task() -> None:
             assert isinstance(task, Task)
             seen.append(task.status)
             server.finish()
-            gate.set()
         assert seen == ["working", "completed"]
         assert handle.done
 
@@ -260,8 +259,7 @@ def test_resume_attach_and_records_find_a_task_again_in_another_client() -> None
 
 
 def test_a_plain_callback_may_block_and_may_use_the_client_itself() -> None:
-    server = Server(input_required(TASK, {"k": ASK}, poll_interval_ms=5), DONE)
-    server.gets[TASK] = [input_required(TASK, {"k": ASK}, poll_interval_ms=5)]
+    server = Server(input_required(TASK, {"k": ASK}, poll_interval_ms=5))
     known: list[str] = []
 
     def ask(context: Any, params: Any) -> ElicitResult:
@@ -488,16 +486,12 @@ def test_closing_in_one_thread_ends_the_wait_of_another_and_says_that_the_task_g
 
 def waits_for_the_client(thread: threading.Thread) -> bool:
     """Whether a thread is inside a method of the client's, as far as it ever gets."""
-    assert thread.ident is not None
-    frame = sys._current_frames().get(thread.ident)
+    frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None:
-        if frame.f_code is ThreadFuture_result:
+        if frame.f_code is Future.result.__code__:
             return True
         frame = frame.f_back
     return False
-
-
-ThreadFuture_result = __import__("concurrent.futures").futures.Future.result.__code__
 
 
 class Interrupting(Server):
@@ -508,8 +502,7 @@ class Interrupting(Server):
     async def get(self, ref: TaskRef) -> Task:
         if not self.interrupted and waits_for_the_client(threading.main_thread()):
             self.interrupted = True
-            assert threading.main_thread().ident is not None
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         return await super().get(ref)
 
 
@@ -544,11 +537,19 @@ def test_ctrl_c_in_a_detaching_client_stops_the_observation_and_leaves_the_task_
 
 @interruptible
 @pytest.mark.xfail(reason="run() does not wait for what it cancelled, so closing overtakes tasks/cancel")
-def test_ctrl_c_that_leaves_the_block_still_cancels_the_task_of_an_abandoned_call() -> None:
-    server = Interrupting()
-    with pytest.raises(KeyboardInterrupt), blocking(server, on_abandon="cancel") as client:
+def test_ctrl_c_that_leaves_the_block_closes_only_after_the_abandoned_task_is_cancelled() -> None:
+    told: list[str] = []
+
+    class FarAway(Interrupting):
+        async def cancel(self, ref: TaskRef) -> None:
+            for _ in range(50):  # a request takes many turns of the loop
+                await anyio.lowlevel.checkpoint()
+            told.append("closed" if self.closed else "open")
+            await super().cancel(ref)
+
+    with pytest.raises(KeyboardInterrupt), blocking(FarAway(), on_abandon="cancel") as client:
         client.call_tool("tool", timeout=SOON)
-    assert len(server.log("tasks/cancel")) == 1
+    assert told == ["open"]
 
 
 @interruptible
@@ -565,8 +566,6 @@ def test_ctrl_c_while_following_updates_comes_out_of_the_loop() -> None:
 
 def test_a_call_whose_reply_does_not_come_is_given_up_when_the_client_closes() -> None:
     """Closing gives ``tools/call`` its grace, and not more."""
-    from mcp_tasks_client import PollPolicy
-
     server = Server(calls=[STALL])
     with blocking(server, poll=PollPolicy(call_grace_s=0.02)) as client:
         with pytest.raises(WaitTimeoutError):
