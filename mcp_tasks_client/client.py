@@ -200,7 +200,7 @@ class TasksClient:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + self._policy.cancel_timeout_s):
             try:
                 # The reply with the task ID may be on its way.
-                await self._scheduler.wait(drive, lambda d: d.task is not None or not d.sending)
+                await self._scheduler.wait(drive, lambda d: not isinstance(d.record.state, Calling))
                 await self._scheduler.cancel(drive)
             except TasksClientError as error:
                 logger.warning("The abandoned %r could not be cancelled: %s", drive.record, error)

@@ -329,9 +329,9 @@ class Driver:
     def resumed(self, drive: Drive) -> Event:
         """The event that takes a drive up again.
 
-        The due time in the record is exact if the last owner let go of it in good order.
+        The due time in the record is exact if its last owner let go of it in good order, or was us.
         """
-        exact = drive.record.owner is None
+        exact = drive.record.owner in (None, self.owner)
         return Resumed(now=self.clock.time(), jitter=self.jitter(), due_is_exact=exact)
 
 

@@ -304,7 +304,7 @@ class World:
 
     def at_rest(self) -> None:
         """Nothing is under way: no request, no question, no commit."""
-        assert self.doings.now() == frozenset(), "these were still under way"
+        assert self.doings.now() == frozenset(), f"still under way: {sorted(self.doings.now())}"
 
     async def let_go(self) -> None:
         """What must hold whenever a client has been closed, however it was."""
@@ -322,5 +322,5 @@ class World:
         assert self.host.asked_again == [], "asked again after it was answered"
         for key, answers in self.server.answers.items():
             assert all(answer == answers[0] for answer in answers), f"two answers to {key}: {answers}"
-        assert self.server.early_polls == []
+        assert self.server.early_polls == [], f"polls before their time: {self.server.early_polls}"
         assert max(self.server.calls.values(), default=0) <= 1, f"tools/call by round: {self.server.calls}"

@@ -82,7 +82,8 @@ class Server(ScriptedSession):
 
 
 def blocking(server: ScriptedSession, **options: Any) -> BlockingTasksClient:
-    return BlockingTasksClient(server, **{"journal": MemoryJournal(), **options})
+    client: BlockingTasksClient = BlockingTasksClient(server, **{"journal": MemoryJournal(), **options})
+    return client
 
 
 def text(result: CallToolResult) -> str:
@@ -215,8 +216,7 @@ def test_updates_of_a_parked_task_raise_what_parked_it() -> None:
     with blocking(Server(input_required(TASK, {"k": ASK}, poll_interval_ms=5))) as client:
         handle = client.start_tool("tool")
         with pytest.raises(InputUnansweredError, match="elicitation=") as caught:
-            for _ in handle.updates():
-                pass
+            list(handle.updates())
         assert caught.value.keys == ("k",)
 
 
@@ -389,9 +389,14 @@ def test_an_exception_in_the_block_comes_out_as_it_is_and_everything_is_closed()
         pass
 
     server = Server()
-    with pytest.raises(OursError), blocking(server) as client:
-        client.start_tool("tool")
-        raise OursError
+
+    def fail() -> None:
+        with blocking(server) as client:
+            client.start_tool("tool")
+            raise OursError
+
+    with pytest.raises(OursError):
+        fail()
     assert server.closed
 
 
@@ -567,9 +572,8 @@ def test_ctrl_c_while_following_updates_comes_out_of_the_loop() -> None:
 def test_a_call_whose_reply_does_not_come_is_given_up_when_the_client_closes() -> None:
     """Closing gives ``tools/call`` its grace, and not more."""
     server = Server(calls=[STALL])
-    with blocking(server, poll=PollPolicy(call_grace_s=0.02)) as client:
-        with pytest.raises(WaitTimeoutError):
-            client.call_tool("tool", timeout=0.02)
+    with blocking(server, poll=PollPolicy(call_grace_s=0.02)) as client, pytest.raises(WaitTimeoutError):
+        client.call_tool("tool", timeout=0.02)
     assert server.closed
 
 

@@ -202,9 +202,8 @@ async def stopped(scenario: Scenario, how: How, at: int) -> Stop:
                     unfinished = error
             if how.whole:
                 return
-            if not scenario.keeps:
-                await watch.until(lambda: set(watch.alive) <= idle)
-                world.at_rest()
+            await watch.until(lambda: set(watch.alive) <= idle)
+            world.at_rest()
             world.timeout = None
             if unfinished is not None and unfinished.handle is not None and "on_abandon" not in scenario.options:
                 check(await unfinished.handle.result())
@@ -236,7 +235,7 @@ async def stopped(scenario: Scenario, how: How, at: int) -> Stop:
 def said(error: BaseException) -> str:
     """An error, and what is in it, in one line."""
     inner = getattr(error, "exceptions", ())
-    text = "; ".join(map(said, inner)) or f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+    text = "; ".join(map(said, inner)) or f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     return " ".join([text, *getattr(error, "__notes__", ())])
 
 

@@ -9,6 +9,7 @@ version's, and what is no database at all stay byte for byte as they are.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,7 @@ APPLICATION_ID: Final = 0x4D435054
 """``MCPT``, at byte 68 of the file."""
 
 _SCRIPTS: Final = ("schema.sql",)
+_SMALLEST: Final = 512
 _LARGEST_CHECKED: Final = 32 * 2**20
 _RETRY_S: Final = 0.01
 _SIDECARS: Final = ("", "-wal", "-shm", "-journal")
@@ -38,6 +40,7 @@ _SIDECARS: Final = ("", "-wal", "-shm", "-journal")
 _making = threading.Lock()
 
 
+@cache
 def scripts() -> tuple[str, ...]:
     """The SQL that makes and migrates a file: number n, from 0, takes version n to n + 1.
 
@@ -100,10 +103,7 @@ def explain(error: Exception, path: Path) -> JournalError:
                 "wait until it is done or stop it, or give this one a journal of its own"
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return JournalCorruptError(
-                f"the journal {path} is damaged or no database at all ({error}) and was left as it is; "
-                "restore it from a backup, or move it away to begin an empty one"
-            )
+            return _damaged(path, str(error))
         case sqlite3.SQLITE_FULL:
             return JournalError(
                 f"there is no room left for the journal {path} ({error}); make some and try again"
@@ -120,6 +120,13 @@ def explain(error: Exception, path: Path) -> JournalError:
     return JournalError(
         f"the journal {path} could not be read or written ({type(error).__name__}: {error}); "
         "check its disk, and try again or use another path"
+    )
+
+
+def _damaged(path: Path, why: str) -> JournalCorruptError:
+    return JournalCorruptError(
+        f"the journal {path} is damaged or no database at all ({why}) and was left as it is; "
+        "restore it from a backup, or move it away to begin an empty one"
     )
 
 
@@ -153,8 +160,13 @@ def _make(path: Path) -> None:
 
 def _look(path: Path) -> None:
     """Refuse what is not ours, before SQLite could change it or put anything beside it."""
-    if not stat.S_ISREG(path.stat().st_mode):
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
         raise JournalError(f"the journal {path} is not a file; give the path of one")
+    if not os.access(path, os.W_OK):  # SQLite would open it nevertheless, and put a log beside it
+        raise _unwritable(path, os.strerror(errno.EACCES))
+    if 0 < found.st_size < _SMALLEST:  # SQLite takes a single byte for an empty file
+        raise _damaged(path, f"{found.st_size} bytes")
     # Not by open() and read(): closing the file would drop the locks of a connection that this
     # process has to it already, and the next process to close would then delete the write-ahead
     # log under that connection. SQLite closes a file only when that is safe.
@@ -217,8 +229,12 @@ def _pragma(connection: sqlite3.Connection, pragma: str) -> Any:
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     """The file's ``user_version``; 0 for an empty one, which becomes ours."""
-    application_id, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
-    if not path.stat().st_size:
+    # In one statement, for somebody else may be making the file between two.
+    application_id, version, tables = connection.execute(
+        """SELECT (SELECT application_id FROM pragma_application_id),
+            (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_master)"""
+    ).fetchone()
+    if (application_id, version, tables) == (0, 0, 0):
         return 0
     if application_id != APPLICATION_ID:
         raise JournalSchemaError(
@@ -238,10 +254,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     if path.stat().st_size > _LARGEST_CHECKED:
         return
     if (found := _pragma(connection, "quick_check(1)")) != "ok":
-        raise JournalCorruptError(
-            f"the journal {path} is damaged ({found!r}) and was left as it is; "
-            "restore it from a backup, or move it away to begin an empty one"
-        )
+        raise _damaged(path, repr(found))
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
