@@ -40,6 +40,7 @@ from .events import (
     SendCall,
     TaskCreated,
     TaskMissing,
+    Tick,
     UpdateAcknowledged,
     UpdateFailed,
     UpdateRejected,
@@ -322,9 +323,14 @@ class Driver:
         """Put one question to the host."""
         context = InputContext(tool=drive.record.tool, key=ask.key, task=drive.record.task)
         try:
-            return AnswerReady(key=ask.key, answer=await self.inputs.answer(context, ask.request))
+            answer = await self.inputs.answer(context, ask.request)
+            return AnswerReady(key=ask.key, answer=answer, now=self.clock.time())
         except NoAnswerError as error:
             return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
+
+    def tick(self) -> Event:
+        """The event of a wait that is over."""
+        return Tick(now=self.clock.time(), jitter=self.jitter())
 
     def resumed(self, drive: Drive) -> Event:
         """The event that takes a drive up again.

@@ -69,6 +69,9 @@ class TaskCreated:
 class Tick:
     """The wait that the last ``Wake`` asked for is over."""
 
+    now: float
+    jitter: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
@@ -109,6 +112,7 @@ class AnswerReady:
 
     key: str
     answer: JSONObject
+    now: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

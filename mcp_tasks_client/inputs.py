@@ -8,8 +8,9 @@ missing.
 from __future__ import annotations
 
 import inspect
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -135,11 +136,11 @@ class Callbacks(Inputs):
             case "sampling/createMessage":
                 read = _read(CreateMessageRequestParams, params)
                 expected = (CreateMessageResult, CreateMessageResultWithTools)
-                return _wire(await _ask(self._sampling, "sampling", (context, read), expected))
+                return _wire("sampling", await _ask(self._sampling, "sampling", (context, read), expected))
             case "roots/list":
                 nothing = _read(RequestParams, params) if params is not None else None
                 arguments = (context, nothing) if _takes_params(self._roots) else (context,)
-                return _wire(await _ask(self._roots, "roots", arguments, (ListRootsResult,)))
+                return _wire("roots", await _ask(self._roots, "roots", arguments, (ListRootsResult,)))
             case method:
                 raise NoAnswerError(f"the server asked {method!r}, which no client can answer")
 
@@ -154,7 +155,7 @@ class Callbacks(Inputs):
         assert isinstance(result, ElicitResult)  # _ask has checked the type
         if form is None or result.action != "accept":
             # The content belongs to an accepted form only.
-            return _wire(result.model_copy(update={"content": None}))
+            return _wire("elicitation", result.model_copy(update={"content": None}))
         content = result.content or {}
         try:
             problem = mismatch(content, form.requested_schema)
@@ -165,7 +166,7 @@ class Callbacks(Inputs):
                 f"the elicitation callback accepted with content that does not match the requestedSchema, "
                 f"{problem}; validate before you accept"
             )
-        return _wire(result.model_copy(update={"content": content}))
+        return _wire("elicitation", result.model_copy(update={"content": content}))
 
 
 def _takes_params(roots: Callable[..., Any] | None) -> bool:
@@ -218,6 +219,12 @@ def _read(model: type[ParamsT], params: object) -> ParamsT:
         raise NoAnswerError(f"the server's request is malformed, {where}: {problem['msg']}") from None
 
 
-def _wire(result: BaseModel) -> JSONObject:
-    answer: Mapping[str, Any] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return dict(answer)
+def _wire(name: str, result: BaseModel) -> JSONObject:
+    try:
+        # Through text, since what has no JSON form could be neither journaled nor sent.
+        dumped = result.model_dump(by_alias=True, exclude_none=True, mode="json", warnings=False)
+        answer = json.loads(json.dumps(dumped, allow_nan=False))
+    except ValueError as error:  # pydantic's serialization errors are of this kind too
+        raise NoAnswerError(f"what the {name} callback returned has no JSON form: {error}") from None
+    assert isinstance(answer, dict)
+    return answer

@@ -19,10 +19,12 @@ carry the time and the jitter, so a history can be replayed exactly.
 none of them ever waits for another:
 
 - the *pace*: ``due_at`` is when the next ``tasks/get`` may go; every reply and every failure
-  sets it anew and emits ``Wake``; ``Tick`` is the alarm going off;
-- the *questions*: ``open → answered → sending → acknowledged``, one per key for the life of the
-  task. A refused answer is ``rejected``: not an error yet, since the task may have moved on; it
-  becomes one when the next snapshot still asks;
+  sets it anew and emits ``Wake``; ``Tick`` is the alarm going off. Before ``quiet_until``, which a
+  ``Retry-After`` sets, nothing is sent at all;
+- the *questions*: ``open → asking → answered → sending → acknowledged``, one per key for the life
+  of the task. Answers go together, and only to what the latest snapshot asks. A refused answer is
+  ``rejected``: not an error yet, since the task may have moved on; it becomes one when the next
+  snapshot still asks;
 - the *cancellation*: ``no → requested → acknowledged``. It silences questions, not polling.
 
 Rules that hold for every step, and that the tests check on every step of every history:
@@ -30,7 +32,7 @@ Rules that hold for every step, and that the tests check on every step of every 
 1. ``Save`` stands before every action that relies on what changed. An action before its
    ``Save`` could be forgotten by a crash and then be repeated differently.
 2. A step whose outcome is not worth keeping (an unchanged poll, a failed one) has no ``Save``.
-3. ``Ask`` is emitted once per key, and again only by ``Resumed``, while there is no answer.
+3. ``Ask`` is emitted once per key, and again only after ``Resumed``, while there is no answer.
 4. ``Finish`` and ``Park`` end a drive. Finished is forever; parked is until ``Resumed``.
 
 Events that cannot happen in a state raise :class:`ImpossibleEventError`: our mistake, never theirs.
@@ -39,8 +41,9 @@ What the *server* does against the protocol is reported once, by ``Report``, and
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Final, TypeAlias, assert_never
+from typing import Final, TypeAlias, TypeVar, assert_never
 
 from .events import (
     Action,
@@ -79,18 +82,20 @@ from .events import (
     UpdateRejected,
     Wake,
 )
-from .policy import PollPolicy, backoff_delay, early_look, poll_delay, ttl_passed
+from .pace import after_failure, after_poll, after_reply, after_restart, later, quiet
+from .policy import PollPolicy, ttl_passed
 from .questions import (
     answered,
     answers,
-    asks,
+    asking,
     back,
     closed,
     new_questions,
     question,
     rejected,
-    restaged,
-    some,
+    reopened,
+    sending,
+    sent,
     unsent,
 )
 from .states import (
@@ -117,6 +122,7 @@ _STATE_ONLY_DELAY_S: Final = 0.25
 """Seconds before the next round when the server asked nothing and only handed out state."""
 
 Step: TypeAlias = tuple[State, tuple[Action, ...]]
+StateT = TypeVar("StateT", Gathering, Observing)
 
 
 class ImpossibleEventError(AssertionError):
@@ -174,25 +180,29 @@ def _asked_first(state: Calling, event: InputAsked) -> Step:
     if not event.requests:
         later = SendCall(request_state=event.request_state, after_s=_STATE_ONLY_DELAY_S)
         return Calling(round=state.round + 1), (Save(), later)
-    questions = tuple(question(key, request) for key, request in event.requests.items())
+    fresh = tuple(question(key, request) for key, request in event.requests.items())
+    questions, asks = asking(fresh, event.requests)
     gathering = Gathering(round=state.round, request_state=event.request_state, questions=questions)
-    return gathering, (Save(), *asks(questions))
+    return gathering, (Save(), *asks)
 
 
 def _gathering(state: Gathering, event: Event) -> Step:
     match event:
         case AnswerReady():
             questions = answered(state.questions, event.key, event.answer)
-            if some(questions, "open"):
+            ready = answers(questions, [q.key for q in questions])
+            if not ready:
                 return replace(state, questions=questions), (Save(),)
             # From here on it is a call again: were its reply lost, the outcome would be unknown,
             # and a state that still held the answers would invite to send them a second time.
-            send = SendCall(answers(questions), state.request_state)
+            send = SendCall(ready, state.request_state)
             return Calling(round=state.round + 1), (Save(), send)
         case AnswerUnavailable():
-            return state, (StopAsking(), Park(Unanswered((event.key,), event.why, event.cause)))
+            return _unanswered(state, event)
         case Resumed():
-            return state, asks(state.questions)
+            questions = reopened(state.questions)
+            questions, asks = asking(questions, [q.key for q in questions])
+            return replace(state, questions=questions), (Save(), *asks)
         case _:
             raise ImpossibleEventError(state, event)
 
@@ -219,29 +229,32 @@ def _created(event: TaskCreated, policy: PollPolicy) -> Step:
 def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
     match event:
         case Tick():
-            state, send = _send(state)
+            # Due again only after a whole interval, should we be stopped before the reply.
+            state, send = _send(after_poll(state, event.now, event.jitter, policy), event.now)
             return state, (*send, Poll())
         case Observed():
             return _observe(state, event, policy)
         case PollFailed():
-            return _poll_failed(state, event, policy)
+            return _failed(state, event, policy)
         case TaskMissing():
             expired = ttl_passed(state.received_at, state.ttl_ms, event.now, policy)
             return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
         case ObservationRefused():
-            state = replace(state, questions=unsent(state.questions, "sending"))
-            return state, (StopAsking(), Park(event.error))
+            questions = reopened(unsent(state.questions, "sending"))
+            return replace(state, questions=questions), (StopAsking(), Park(event.error))
         case AnswerReady():
-            state, send = _send(replace(state, questions=answered(state.questions, event.key, event.answer)))
+            questions = answered(state.questions, event.key, event.answer)
+            state, send = _send(replace(state, questions=questions), event.now)
             return state, (Save(), *send)
         case AnswerUnavailable():
-            return state, (StopAsking(), Park(Unanswered((event.key,), event.why, event.cause)))
+            # Once the task is being cancelled, an answer is no longer needed for anything.
+            return _unanswered(state, event) if state.cancel == "no" else (state, ())
         case UpdateAcknowledged():
-            return replace(state, questions=restaged(state.questions, event.keys, closed)), (Save(),)
+            return replace(state, questions=sent(state.questions, event.keys, closed)), (Save(),)
         case UpdateFailed():
-            return _update_failed(state, event, policy)
+            return _failed(replace(state, questions=sent(state.questions, event.keys, back)), event, policy)
         case UpdateRejected():
-            refused = restaged(state.questions, event.keys, rejected(event.message))
+            refused = sent(state.questions, event.keys, rejected(event.message))
             return replace(state, questions=refused), (Save(),)
         case CancelRequested():
             return replace(state, cancel="requested"), (Save(), StopAsking(), SendCancel())
@@ -293,27 +306,30 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
     )
     outcome = _outcome(task, seed=seed)
     if outcome is not None:
-        return _finish(outcome, state, _reported(state, reports)[1])
+        fresh_reports = [text for kind, text in reports.items() if kind not in state.reported]
+        return _finish(outcome, state, tuple(map(Report, fresh_reports)))
 
-    asked: tuple[Question, ...] = ()
+    fresh: tuple[Question, ...] = ()
     if task.status == "input_required":
         if task.input_requests is None and not seed:
             reports["no_input_requests"] = "input_required came without inputRequests"
-        asked, reused = new_questions(state.questions, task.input_requests or {})
-        # A host that gave the task up is not bothered with its questions any more.
-        asked = asked if state.cancel == "no" else ()
+        fresh, reused = new_questions(state.questions, task.input_requests or {})
         reports |= reused
-        state = replace(state, questions=state.questions + asked)
-    refused = [q for q in state.questions if q.stage == "rejected" and q.key in (task.input_requests or {})]
-
-    state, actions = _again(state, event, policy, reports)
-    if changed:
+        # A host that gave the task up is not bothered with its questions any more.
+        fresh = fresh if state.cancel == "no" else ()
+    state, actions = _again(replace(state, questions=state.questions + fresh), event, policy, reports)
+    if changed or fresh:
         actions = (Save(), *actions, Publish(task))
+    if state.cancel != "no":
+        return state, actions
+    refused = [q for q in state.questions if q.stage == "rejected" and q.key in _outstanding(state)]
     if refused:
         # The refusal was no accident of timing: the task still waits for the same question.
         why = f"the server rejected the answer: {refused[0].refusal}"
         return state, (*actions, StopAsking(), Park(Unanswered(tuple(q.key for q in refused), why)))
-    return state, (*actions, *asks(asked))
+    questions, asks = asking(state.questions, _outstanding(state))
+    state, send = _send(replace(state, questions=questions), event.now)
+    return state, (*actions, *asks, *send)
 
 
 def _outcome(task: Task, *, seed: bool) -> Outcome | None:
@@ -340,55 +356,37 @@ def _outcome(task: Task, *, seed: bool) -> Outcome | None:
 def _again(
     state: Observing, event: Observed, policy: PollPolicy, reports: dict[str, str]
 ) -> tuple[Observing, tuple[Action, ...]]:
-    """Set the next poll, at the server's pace."""
-    state, reported = _reported(state, reports)
-    look = early_look(state.poll_interval_ms, state.looks, policy)
-    if look is not None:
-        state = replace(state, looks=state.looks + 1)
-    wait = look or poll_delay(state.poll_interval_ms, state.unchanged, policy, event.jitter)
-    return _due(state, event.now, wait), (*reported, Wake(wait))
+    """Report what there is to report, and set the next poll at the server's pace."""
+    fresh = {kind: text for kind, text in reports.items() if kind not in state.reported}
+    state = replace(state, reported=(*state.reported, *fresh))
+    state = after_reply(state, event.now, event.jitter, policy)
+    return state, (*map(Report, fresh.values()), Wake(state.wait_s))
 
 
-def _poll_failed(state: Observing, event: PollFailed, policy: PollPolicy) -> Step:
-    failures = state.failures + 1
-    wait = backoff_delay(state.poll_interval_ms, failures, event.retry_after_s, policy, event.jitter)
-    # A server in trouble gets no early looks any more.
-    state = _due(replace(state, failures=failures, looks=policy.early_looks), event.now, wait)
+def _failed(state: Observing, event: PollFailed | UpdateFailed, policy: PollPolicy) -> Step:
+    """A request failed in a way that may pass."""
+    failed = after_failure(state, event.now, event.jitter, event.retry_after_s, policy)
+    # The polls of a task whose update failed keep their own time, if that is later.
+    state = failed if isinstance(event, PollFailed) else later(failed, state, event.now)
     # Back-off can start over after a crash; what the server asked for cannot.
     saved = (Save(),) if event.retry_after_s is not None else ()
-    return state, (*saved, Wake(wait))
-
-
-def _update_failed(state: Observing, event: UpdateFailed, policy: PollPolicy) -> Step:
-    failures = state.failures + 1
-    wait = backoff_delay(state.poll_interval_ms, failures, event.retry_after_s, policy, event.jitter)
-    # The next tick carries the answers again. A wish to be left alone holds for polls as well.
-    wait = max(wait, state.due_at - event.now)
-    again = restaged(state.questions, event.keys, back)
-    state = _due(replace(state, questions=again, failures=failures), event.now, wait)
-    return state, (Wake(wait),)
+    return state, (*saved, Wake(state.wait_s))
 
 
 def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
     """Take up a drive: ask what is open, send what is answered, keep the pace that was set."""
     # A rejected answer goes again as well: it never changes, but the server may have.
-    state = replace(state, questions=unsent(state.questions, "sending", "rejected"), failures=0)
-    # A clock that was set back must not park the task for longer than was ever asked for.
-    wait = min(state.due_at - event.now, state.wait_s)
-    if wait <= 0:
-        interval = poll_delay(state.poll_interval_ms, 0, policy, event.jitter)
-        spread = policy.jitter * event.jitter * min(interval, 1.0)
-        wait = spread if event.due_is_exact else interval
-    state = _due(state, event.now, wait)
+    questions = reopened(unsent(state.questions, "sending", "rejected"))
+    state = after_restart(
+        replace(state, questions=questions), event.now, event.jitter, policy, exact=event.due_is_exact
+    )
+    # Saved, so that a host that crashes again and again still gets to its poll.
+    begin, wake = Save(), Wake(state.wait_s)
     if state.cancel != "no":
-        cancel = (SendCancel(),) if state.cancel == "requested" else ()
-        return state, (*cancel, Wake(wait))
-    state, send = _send(state)
-    return state, (*asks(state.questions), *send, Wake(wait))
-
-
-def _due(state: Observing, now: float, wait_s: float) -> Observing:
-    return replace(state, due_at=now + wait_s, wait_s=wait_s)
+        return state, (begin, *((SendCancel(),) if state.cancel == "requested" else ()), wake)
+    questions, asks = asking(state.questions, _outstanding(state))
+    state, send = _send(replace(state, questions=questions), event.now)
+    return state, (begin, *asks, *send, wake)
 
 
 def _finish(
@@ -402,15 +400,19 @@ def _finish(
     return Finished(outcome=outcome, task=task), (Save(), StopAsking(), *reports, *published, Finish(outcome))
 
 
-def _reported(state: Observing, reports: dict[str, str]) -> tuple[Observing, tuple[Report, ...]]:
-    fresh = {kind: text for kind, text in reports.items() if kind not in state.reported}
-    return replace(state, reported=(*state.reported, *fresh)), tuple(map(Report, fresh.values()))
+def _unanswered(state: StateT, event: AnswerUnavailable) -> tuple[StateT, tuple[Action, ...]]:
+    parked = Park(Unanswered((event.key,), event.why, event.cause))
+    return replace(state, questions=reopened(state.questions)), (StopAsking(), parked)
 
 
-def _send(state: Observing) -> tuple[Observing, tuple[Action, ...]]:
-    """Send what is answered, once nothing is open: a server need not accept a partial set."""
-    ready = answers(state.questions)
-    if state.cancel != "no" or some(state.questions, "open") or not ready:
+def _outstanding(state: Observing) -> Collection[str]:
+    """Keys of what the server waits for, by its latest snapshot."""
+    return (state.task.input_requests or {}) if state.task.status == "input_required" else {}
+
+
+def _send(state: Observing, now: float) -> tuple[Observing, tuple[Action, ...]]:
+    """Send what is ready, unless the server is to be left alone. The next tick tries again."""
+    ready = answers(state.questions, _outstanding(state))
+    if state.cancel != "no" or not ready or quiet(state, now) > 0:
         return state, ()
-    sending = tuple(replace(q, stage="sending") if q.key in ready else q for q in state.questions)
-    return replace(state, questions=sending), (SendAnswers(ready),)
+    return replace(state, questions=sending(state.questions, ready)), (SendAnswers(ready),)

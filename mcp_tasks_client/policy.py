@@ -52,14 +52,16 @@ class PollPolicy:
     """Seconds by which the server's clock may be ahead when it drops a task after its ``ttlMs``."""
 
     def __post_init__(self) -> None:
+        # Each comparison is written so that NaN, of which all are false, is refused as well.
         for name in ("floor_s", "backoff_floor_s", "call_grace_s", "cancel_timeout_s"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
         for floor, ceiling in (("floor_s", "ceiling_s"), ("backoff_floor_s", "backoff_ceiling_s")):
-            if getattr(self, ceiling) < getattr(self, floor):
-                raise ValueError(f"{ceiling} must be at least {floor}")
-        if self.jitter < 0 or self.ttl_grace_s < 0:
-            raise ValueError("jitter and ttl_grace_s cannot be negative")
+            if not getattr(self, ceiling) >= getattr(self, floor):
+                raise ValueError(f"{ceiling} must be at least {floor}, got {getattr(self, ceiling)}")
+        for name in ("jitter", "ttl_grace_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
         if not 0 <= self.early_looks <= len(_EARLY_LOOKS):
             raise ValueError(f"early_looks must be between 0 and {len(_EARLY_LOOKS)}, got {self.early_looks}")
         if self.polls_in_flight < 1:
@@ -77,7 +79,9 @@ class PollPolicy:
 
 def hint_s(poll_interval_ms: float | None) -> float | None:
     """The server's hint in seconds; ``None`` if absent. Zero or less counts as absent."""
-    return poll_interval_ms / 1000 if poll_interval_ms is not None and poll_interval_ms > 0 else None
+    seconds = poll_interval_ms / 1000 if poll_interval_ms is not None else 0.0
+    # Asked of the quotient, because the smallest of all numbers divide to 0.
+    return seconds if seconds > 0 else None
 
 
 def poll_delay(

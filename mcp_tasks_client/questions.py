@@ -1,12 +1,13 @@
 """The server's questions of one call: at most one per key, each moving one way only.
 
-``open → answered → sending → acknowledged``; a failed ``tasks/update`` takes ``sending`` back to
-``answered``, a refused one to ``rejected``. Whatever the stage, the answer never changes.
+``open → asking → answered → sending → acknowledged``; a prompt that was withdrawn takes ``asking``
+back to ``open``, a failed ``tasks/update`` takes ``sending`` back to ``answered``, and a refused one
+to ``rejected``. Whatever the stage, the first answer stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -35,27 +36,41 @@ def new_questions(questions: Questions, requests: JSONObject) -> tuple[Questions
     return fresh, reports
 
 
-def asks(questions: Questions) -> tuple[Ask, ...]:
-    """The actions that put every open question to the host."""
-    return tuple(Ask(q.key, q.request or {}) for q in questions if q.stage == "open")
+def asking(questions: Questions, outstanding: Collection[str]) -> tuple[Questions, tuple[Ask, ...]]:
+    """Put to the host what is open and still wanted."""
+    wanted = {q.key for q in questions if q.stage == "open" and q.key in outstanding}
+    asks = tuple(Ask(q.key, q.request or {}) for q in questions if q.key in wanted)
+    return _restage(questions, wanted, lambda q: replace(q, stage="asking")), asks
+
+
+def reopened(questions: Questions) -> Questions:
+    """What was before the host is before it no longer."""
+    return tuple(replace(q, stage="open") if q.stage == "asking" else q for q in questions)
 
 
 def answered(questions: Questions, key: str, answer: JSONObject) -> Questions:
     """The first answer counts; a second one for the same key changes nothing."""
     return tuple(
-        replace(q, stage="answered", answer=answer) if q.key == key and q.stage == "open" else q
+        replace(q, stage="answered", answer=answer) if q.key == key and q.stage in ("open", "asking") else q
         for q in questions
     )
 
 
-def answers(questions: Questions) -> dict[str, JSONObject]:
-    """What is ready to be sent, by key."""
-    return {q.key: q.answer or {} for q in questions if q.stage == "answered"}
+def answers(questions: Questions, outstanding: Collection[str]) -> dict[str, JSONObject]:
+    """What is ready to be sent, by key: all that is still wanted, or nothing while some of it is open.
+
+    A server need not accept a partial set of answers, and an answer must be to a question that it
+    still asks.
+    """
+    wanted = [q for q in questions if q.key in outstanding]
+    if any(q.stage in ("open", "asking") for q in wanted):
+        return {}
+    return {q.key: q.answer or {} for q in wanted if q.stage == "answered"}
 
 
-def some(questions: Questions, stage: str) -> bool:
-    """Whether any question is at this stage."""
-    return any(q.stage == stage for q in questions)
+def sending(questions: Questions, keys: Collection[str]) -> Questions:
+    """These are on their way."""
+    return _restage(questions, keys, lambda q: replace(q, stage="sending"))
 
 
 def unsent(questions: Questions, *stages: str) -> Questions:
@@ -63,9 +78,7 @@ def unsent(questions: Questions, *stages: str) -> Questions:
     return tuple(back(q) if q.stage in stages else q for q in questions)
 
 
-def restaged(
-    questions: Questions, keys: tuple[str, ...], change: Callable[[Question], Question]
-) -> Questions:
+def sent(questions: Questions, keys: tuple[str, ...], change: Callable[[Question], Question]) -> Questions:
     """Change the questions that are being sent, and only those."""
     return tuple(change(q) if q.key in keys and q.stage == "sending" else q for q in questions)
 
@@ -83,3 +96,9 @@ def closed(question: Question) -> Question:
 def rejected(refusal: str) -> Callable[[Question], Question]:
     """A change to ``rejected``, with the server's words."""
     return lambda question: replace(question, stage="rejected", refusal=refusal)
+
+
+def _restage(
+    questions: Questions, keys: Collection[str], change: Callable[[Question], Question]
+) -> Questions:
+    return tuple(change(q) if q.key in keys else q for q in questions)

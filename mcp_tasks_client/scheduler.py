@@ -44,7 +44,6 @@ from .events import (
     SendCall,
     SendCancel,
     StopAsking,
-    Tick,
     Unanswered,
     Wake,
 )
@@ -104,7 +103,7 @@ class Scheduler:
     async def _tick(self, drive: Drive) -> None:
         try:
             if _observed(drive):
-                await self._perform(drive, await self.driver.feed(drive, Tick()))
+                await self._perform(drive, await self.driver.feed(drive, self.driver.tick()))
         finally:
             drive.polling = False
             self._polling -= 1
@@ -273,7 +272,6 @@ class Scheduler:
             unsaved = len(drive.unsaved)
             if isinstance(drive.record.state, Observing | Gathering):
                 resumed = self.driver.resumed(drive)
-                await self.driver.write(drive)
                 for _ in range(unsaved):
                     await self._perform(drive, await self.driver.feed(drive, drive.unsaved.popleft()))
                 await self._perform(drive, await self.driver.feed(drive, resumed))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from typing import Any, Final
+
+_LONGEST_LINE: Final = 300
 
 
 class UnusableSchemaError(ValueError):
@@ -22,14 +23,21 @@ def mismatch(value: Any, schema: dict[str, Any]) -> str | None:
     from jsonschema import Draft202012Validator, SchemaError, validators
     from jsonschema.exceptions import best_match
     from referencing import Registry
-    from referencing.exceptions import Unresolvable
 
-    kind = validators.validator_for(schema, default=Draft202012Validator)
     try:
+        kind = validators.validator_for(schema, default=Draft202012Validator)
         kind.check_schema(schema)
         error = best_match(kind(schema, registry=Registry()).iter_errors(value))
     except SchemaError as problem:
-        raise UnusableSchemaError(problem.message) from None
-    except (Unresolvable, RecursionError, re.error) as problem:
-        raise UnusableSchemaError(f"{type(problem).__name__}: {problem}") from None
-    return None if error is None else f"{error.json_path}: {error.message}"
+        raise UnusableSchemaError(_line(problem.message)) from None
+    except Exception as problem:
+        # A schema is whatever a server sent, and the validator trusts it: a reference to nothing, a
+        # circle, a pattern that does not compile, a number that no float holds each raise their own.
+        raise UnusableSchemaError(_line(f"{type(problem).__name__}: {problem}")) from None
+    return None if error is None else _line(f"{error.json_path}: {error.message}")
+
+
+def _line(text: str) -> str:
+    """``text`` on one line, and no novel: values and names in it may be of any length."""
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…"

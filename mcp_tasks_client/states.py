@@ -20,7 +20,7 @@ class Question:
     digest: str
     """Of the request as first seen: the same key must never mean something else."""
 
-    stage: Literal["open", "answered", "sending", "acknowledged", "rejected"] = "open"
+    stage: Literal["open", "asking", "answered", "sending", "acknowledged", "rejected"] = "open"
     request: JSONObject | None = None
     """As the server sent it; dropped once acknowledged, like the answer, for they may be private."""
 
@@ -68,6 +68,12 @@ class Observing:
 
     wait_s: float = 0.0
     """Seconds of the wait that ends at ``due_at``; bounds it when the clock was set back meanwhile."""
+
+    quiet_until: float = 0.0
+    """Local wall clock, seconds, before which nothing is sent, because of a ``Retry-After``."""
+
+    quiet_s: float = 0.0
+    """Seconds of that silence; bounds it likewise."""
 
     poll_interval_ms: float | None = None
     """The last usable hint; a reply without one does not take it back."""

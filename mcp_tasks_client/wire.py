@@ -16,12 +16,12 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 __all__ = [
@@ -94,9 +94,18 @@ def _object(value: object) -> JSONObject | None:
     return value if isinstance(value, dict) else None
 
 
-_Milliseconds = Annotated[float | None, BeforeValidator(_milliseconds)]
-_Text = Annotated[str | None, BeforeValidator(_text)]
-_Object = Annotated[JSONObject | None, BeforeValidator(_object)]
+_OPTIONAL: Final[Mapping[str, Callable[[object], Any]]] = {
+    "statusMessage": _text,
+    "createdAt": _text,
+    "lastUpdatedAt": _text,
+    "ttlMs": _milliseconds,
+    "pollIntervalMs": _milliseconds,
+    "inputRequests": _object,
+    "result": _object,
+    "error": _object,
+    "requestState": _text,
+}
+"""How each optional field of a task is read; what the reader makes ``None`` of counts as absent."""
 
 
 class Task(BaseModel):
@@ -116,31 +125,31 @@ class Task(BaseModel):
     status: str = Field(min_length=1)
     """One of :data:`TaskStatus`, or whatever newer word the server used."""
 
-    status_message: _Text = None
+    status_message: str | None = None
     """The server's words about the current state; may be shown to a person or a model."""
 
-    created_at: _Text = None
+    created_at: str | None = None
     """ISO 8601 as the server wrote it, by the server's clock."""
 
-    last_updated_at: _Text = None
+    last_updated_at: str | None = None
     """ISO 8601 as the server wrote it. On some servers simply the time of the poll."""
 
-    ttl_ms: _Milliseconds = None
+    ttl_ms: float | None = None
     """Milliseconds from creation after which the server may drop the task; ``None`` is unlimited."""
 
-    poll_interval_ms: _Milliseconds = None
+    poll_interval_ms: float | None = None
     """Milliseconds to wait between polls, as the server wishes; ``None`` if it said nothing usable."""
 
-    input_requests: _Object = None
+    input_requests: JSONObject | None = None
     """Open questions by key, as they came, in ``input_required``."""
 
-    result: _Object = None
+    result: JSONObject | None = None
     """The final result as it came, in ``completed``."""
 
-    error: _Object = None
+    error: JSONObject | None = None
     """The JSON-RPC error as it came, in ``failed``."""
 
-    request_state: _Text = None
+    request_state: str | None = None
     """Opaque text of an earlier draft that some servers still send; echoed in later requests."""
 
     @property
@@ -197,10 +206,29 @@ def read_task(raw: object) -> Task:
     if not isinstance(raw, dict):
         raise MalformedError(f"a task must be an object, not {type(raw).__name__}")
     try:
-        return Task.model_validate(raw)
+        return Task.model_validate(dict(_usable(raw)), by_alias=True, by_name=False)
     except ValidationError as error:
         fields = ", ".join(str(e["loc"][0]) for e in error.errors(include_input=False, include_url=False))
         raise MalformedError(f"a task without a usable {fields}") from None
+
+
+def _usable(raw: JSONObject) -> Iterator[tuple[str, Any]]:
+    """The fields of a task without those that make no sense. An explicit null does: it says *none*."""
+    for name, value in raw.items():
+        if name in _OPTIONAL and value is not None:
+            value = _OPTIONAL[name](value)
+            if value is not None:
+                yield name, value
+        elif name.isascii() or _encodable(name):
+            yield name, value
+
+
+def _encodable(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which pydantic takes for no name
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

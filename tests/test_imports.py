@@ -25,6 +25,7 @@ ORDER: Final = (
     "states",
     "events",
     "questions",
+    "pace",
     "machine",
     "journal",
     "journal.base",
@@ -61,7 +62,7 @@ ORDER: Final = (
 )
 """Every module, in an order in which each imports only earlier ones. A name may be reserved."""
 
-PURE: Final = ("errors", "wire", "policy", "states", "events", "questions", "machine")
+PURE: Final = ("errors", "wire", "policy", "states", "events", "questions", "pace", "machine")
 
 PURE_IMPORTS: Final = {
     "__future__": "no module at all",

@@ -63,8 +63,8 @@ def test_a_policy_cannot_be_changed_and_its_fields_have_names() -> None:
         ],
         ({"floor_s": 31.0}, "ceiling_s must be at least floor_s"),
         ({"backoff_floor_s": 2.0, "backoff_ceiling_s": 1.9}, "backoff_ceiling_s must be at least"),
-        ({"jitter": -0.1}, "jitter and ttl_grace_s cannot be negative"),
-        ({"ttl_grace_s": -1}, "jitter and ttl_grace_s cannot be negative"),
+        ({"jitter": -0.1}, "cannot be negative"),
+        ({"ttl_grace_s": -1}, "cannot be negative"),
         ({"early_looks": -1}, "early_looks must be between 0 and 4, got -1"),
         ({"early_looks": 5}, "early_looks must be between 0 and 4, got 5"),
         ({"polls_in_flight": 0}, "polls_in_flight must be at least 1"),
@@ -92,7 +92,6 @@ def test_the_limits_themselves_are_allowed(fields: dict[str, Any]) -> None:
     PollPolicy(**fields)
 
 
-@pytest.mark.xfail(strict=True, reason="every comparison with NaN is false, so the checks let it through")
 @pytest.mark.parametrize(
     "name", ["floor_s", "ceiling_s", "backoff_floor_s", "backoff_ceiling_s", "jitter", "ttl_grace_s"]
 )
@@ -175,7 +174,6 @@ def test_a_negative_count_of_polls_is_refused() -> None:
         poll_delay(5000, -1, DEFAULT, 0.0)
 
 
-@pytest.mark.xfail(strict=True, reason="the smallest hints become 0 seconds, which then counts as a hint")
 def test_the_smallest_hint_there_is_does_not_make_a_client_poll_without_pause() -> None:
     assert poll_delay(5e-324, 0, DEFAULT, 0.0) > 0
 

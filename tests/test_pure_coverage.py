@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOMS = ("errors", "wire", "policy", "states", "events", "questions", "machine")
+ROOMS = ("errors", "wire", "policy", "states", "events", "questions", "pace", "machine")
 TESTS = ("test_errors", "test_wire", "test_policy", "test_machine")
 
 
@@ -22,7 +22,7 @@ def run(*args: str) -> None:
         cwd=HERE.parent,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{args} failed:\n{done.stdout}\n{done.stderr}"

@@ -209,4 +209,4 @@ def load_state(text: str) -> State:
         ValueError: The text is not a state.
     """
     raw: Any = json.loads(text)
-    return _STATE.validate_python(raw)
+    return _STATE.validate_python(raw, by_alias=True, by_name=False)

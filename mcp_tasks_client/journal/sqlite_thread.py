@@ -180,7 +180,8 @@ def _soon() -> _Soon:
     if "trio" in sys.modules:
         import trio
 
-        if trio.lowlevel.in_trio_task():
+        with suppress(RuntimeError):
+            trio.lowlevel.current_task()  # its host has a token as well, one that ends before the host does
             return trio.lowlevel.current_trio_token().run_sync_soon
     return asyncio.get_running_loop().call_soon_threadsafe
 

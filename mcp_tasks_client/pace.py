@@ -1,0 +1,82 @@
+"""When the next request for a task may go: the policy, applied to the task's state.
+
+``due_at`` is for polls, ``quiet_until`` for everything: while a ``Retry-After`` runs, the server is
+left alone, whichever request it answered. Both remember how long a wait they end, so that a clock that is set
+back never makes a wait longer than it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .policy import PollPolicy, backoff_delay, early_look, poll_delay
+from .states import Observing
+
+
+def after_poll(state: Observing, now: float, jitter: float, policy: PollPolicy) -> Observing:
+    """A poll is about to be sent; its reply may never be seen, but the server will have seen it."""
+    return _due(state, now, poll_delay(state.poll_interval_ms, state.unchanged, policy, jitter))
+
+
+def after_reply(state: Observing, now: float, jitter: float, policy: PollPolicy) -> Observing:
+    """A snapshot arrived: the server's pace, or an early look, but no sound while it is to be quiet."""
+    look = early_look(state.poll_interval_ms, state.looks, policy)
+    if look is not None:
+        state = replace(state, looks=state.looks + 1)
+    wait = look or poll_delay(state.poll_interval_ms, state.unchanged, policy, jitter)
+    return _due(state, now, max(wait, quiet(state, now)))
+
+
+def after_failure(
+    state: Observing, now: float, jitter: float, retry_after_s: float | None, policy: PollPolicy
+) -> Observing:
+    """A request failed: back off, obey ``Retry-After``, and take no early looks any more."""
+    failures = state.failures + 1
+    wait = backoff_delay(state.poll_interval_ms, failures, retry_after_s, policy, jitter)
+    state = replace(state, failures=failures, looks=policy.early_looks)
+    if retry_after_s is not None:
+        # Two of them may run at once; the longer one counts.
+        wait = max(wait, quiet(state, now))
+        state = replace(state, quiet_until=now + wait, quiet_s=wait)
+    return _due(state, now, max(wait, quiet(state, now)))
+
+
+def later(state: Observing, other: Observing, now: float) -> Observing:
+    """Due no sooner than the other."""
+    return _due(state, now, max(state.wait_s, _left(other.due_at, other.wait_s, now)))
+
+
+def after_restart(
+    state: Observing, now: float, jitter: float, policy: PollPolicy, *, exact: bool
+) -> Observing:
+    """The drive is taken up: what was set before counts.
+
+    Args:
+        state: As it was left.
+        now: Local wall clock, seconds.
+        jitter: Spreads the polls of many tasks that are all past due.
+        policy: Gives the interval, and how far to spread.
+        exact: False after a crash. Unchanged polls are not journaled, so the last one may have been
+            just now, and a due time that has passed says nothing.
+    """
+    silence = quiet(state, now)
+    # Anchored anew, or a clock that was set back would begin it again at every restart.
+    state = replace(state, quiet_until=now + silence, quiet_s=silence)
+    wait = max(_left(state.due_at, state.wait_s, now), silence)
+    if wait <= 0:
+        interval = poll_delay(state.poll_interval_ms, 0, policy, jitter)
+        wait = policy.jitter * jitter * min(interval, 1.0) if exact else interval
+    return _due(replace(state, failures=0), now, wait)
+
+
+def quiet(state: Observing, now: float) -> float:
+    """Seconds for which nothing may be sent; 0 if it may."""
+    return _left(state.quiet_until, state.quiet_s, now)
+
+
+def _left(until: float, wait_s: float, now: float) -> float:
+    return max(0.0, min(until - now, wait_s))
+
+
+def _due(state: Observing, now: float, wait_s: float) -> Observing:
+    return replace(state, due_at=now + wait_s, wait_s=wait_s)
