@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from functools import update_wrapper
+from threading import Event
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
@@ -34,12 +35,15 @@ class _Thread:
     def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.portal is None:
             raise TasksClientError("The client is not open. Use: with BlockingTasksClient(...) as client")
-        future = self.portal.start_task_soon(_awaited, work, args, kwargs)
+        ended = Event()
+        future = self.portal.start_task_soon(_awaited, work, args, kwargs, ended)
         try:
             return future.result()  # type: ignore[no-any-return]  # _awaited is not generic
         except BaseException:
-            # Being interrupted here (Ctrl-C) must end what is waited for there.
-            future.cancel()
+            # Being interrupted here (Ctrl-C) must end what is waited for there, and closing the client
+            # must not overtake it: an abandoned call may still have to tell the server.
+            if future.cancel():
+                ended.wait()
             raise
 
 
@@ -74,11 +78,13 @@ def _handing(
 
 def _made_like(
     make: Callable[P, TasksClient],
-) -> Callable[Concatenate[BlockingTasksClient, P], None]:
-    def init(self: BlockingTasksClient, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        self._inner, self._thread, self._stack = make(*args, **kwargs), _Thread(), ExitStack()
+) -> Callable[[Callable[..., None]], Callable[Concatenate[BlockingTasksClient, P], None]]:
+    """Give a constructor the signature of the asynchronous client's."""
 
-    return init
+    def like(init: Callable[..., None]) -> Callable[Concatenate[BlockingTasksClient, P], None]:
+        return update_wrapper(init, make.__init__, assigned=())
+
+    return like
 
 
 class BlockingTaskHandle(_Blocking[TaskHandle]):
@@ -139,8 +145,10 @@ class BlockingTasksClient(_Blocking[TasksClient]):
 
     _stack: ExitStack
 
-    _like_client = _made_like(TasksClient)
-    __init__ = _like_client
+    # A decorated function, since to a type checker a class whose __init__ is a variable is Any.
+    @_made_like(TasksClient)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._inner, self._thread, self._stack = TasksClient(*args, **kwargs), _Thread(), ExitStack()
 
     call_tool = _waiting(TasksClient.call_tool)
     records = _waiting(TasksClient.records)
@@ -170,5 +178,8 @@ class BlockingTasksClient(_Blocking[TasksClient]):
         self._stack.close()
 
 
-async def _awaited(work: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return await work(*args, **kwargs)
+async def _awaited(work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ended: Event) -> Any:
+    try:
+        return await work(*args, **kwargs)
+    finally:
+        ended.set()

@@ -50,7 +50,7 @@ from .journal.base import Journal, TaskRecord
 from .machine import advance
 from .policy import PollPolicy
 from .sessions.base import INVALID_PARAMS, Session, TaskRef, ToolCall
-from .states import Observing
+from .states import Gathering, Observing
 from .wire import Created, InputRequired, JSONObject, Returned, Task, shorten
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -102,7 +102,7 @@ class Drive:
         self.due = 0.0
         self.version = 0
         self.unsaved: deque[Event] = deque()
-        self.asks: deque[Ask] = deque()
+        self.asks: dict[str, Ask] = {}
         self.scopes: set[anyio.CancelScope] = set()
         self.pending: SendCall | None = None
         self.call_scope: anyio.CancelScope | None = None
@@ -146,6 +146,12 @@ class Drive:
         self.polls += 1
         if self.refreshing:
             self.pulse()
+
+    def is_open(self, key: str) -> bool:
+        """Whether a question has no answer yet."""
+        state = self.record.state
+        questions = state.questions if isinstance(state, Observing | Gathering) else ()
+        return any(q.key == key and q.stage in ("open", "asking") for q in questions)
 
     def stop_asking(self) -> None:
         """Withdraw the prompt that is up, and those in the queue."""
@@ -235,6 +241,10 @@ class Driver:
         # A plain call without a key costs no commit; its first is the one that holds a task ID.
         if record.idempotency_key is not None or record.task_id is not None:
             await self.journal.save(record)
+            if record.owner is not None and not drive.running:
+                # Let go of meanwhile, so nobody owns it after all.
+                record = replace(record, owner=None)
+                await self.journal.save(record)
         return record
 
     # ── requests, each of which comes back as an event ────────────────────────────────────────

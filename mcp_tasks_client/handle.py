@@ -24,7 +24,7 @@ from .errors import (
 from .scheduler import Scheduler
 from .schema import UnusableSchemaError, mismatch
 from .states import Cancelled, Completed, Failed, Finished, Gone, Violated
-from .wire import Task, shorten
+from .wire import Task, redact, shorten
 
 __all__ = ["TaskHandle", "TaskReference"]
 
@@ -228,8 +228,8 @@ class TaskHandle:
                 return await self._read(scheduler, raw)
             case Failed() as failed:
                 raise TaskFailedError(
-                    f"The call of {self.tool!r} ended in error {failed.code}: {failed.message}. "
-                    "To try again, make a new call.",
+                    f"The call of {self.tool!r} ended in error {failed.code}: "
+                    f"{self._quoted(failed.message)}. To try again, make a new call.",
                     code=failed.code,
                     message=failed.message,
                     data=failed.data,
@@ -237,7 +237,7 @@ class TaskHandle:
                     handle=self,
                 )
             case Cancelled(status_message=message):
-                said = f": {message}" if message else ""
+                said = f": {self._quoted(message)}" if message else ""
                 raise TaskCancelledError(
                     f"The task of {self.tool!r} was cancelled{said}. To try again, make a new call.",
                     handle=self,
@@ -256,6 +256,9 @@ class TaskHandle:
                 )
             case Violated(message=message):
                 raise RemoteProtocolError(f"{message} Report it to the server's author.", handle=self)
+
+    def _quoted(self, text: str) -> str:
+        return redact(text, self.task_id)
 
     async def _read(self, scheduler: Scheduler, raw: dict[str, Any]) -> CallToolResult:
         try:

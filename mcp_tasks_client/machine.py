@@ -230,7 +230,8 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
     match event:
         case Tick():
             # Due again only after a whole interval, should we be stopped before the reply.
-            state, send = _send(after_poll(state, event.now, event.jitter, policy), event.now)
+            state = after_poll(state, event.now, event.jitter, policy)
+            state, send = _send(replace(state, questions=unsent(state.questions, "unsent")), event.now)
             return state, (*send, Poll())
         case Observed():
             return _observe(state, event, policy)
@@ -247,8 +248,10 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             state, send = _send(replace(state, questions=questions), event.now)
             return state, (Save(), *send)
         case AnswerUnavailable():
-            # Once the task is being cancelled, an answer is no longer needed for anything.
-            return _unanswered(state, event) if state.cancel == "no" else (state, ())
+            if state.cancel != "no" or event.key not in _outstanding(state):
+                # Nobody waits for this answer any more.
+                return replace(state, questions=reopened(state.questions, event.key)), ()
+            return _unanswered(state, event)
         case UpdateAcknowledged():
             return replace(state, questions=sent(state.questions, event.keys, closed)), (Save(),)
         case UpdateFailed():
@@ -376,7 +379,7 @@ def _failed(state: Observing, event: PollFailed | UpdateFailed, policy: PollPoli
 def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
     """Take up a drive: ask what is open, send what is answered, keep the pace that was set."""
     # A rejected answer goes again as well: it never changes, but the server may have.
-    questions = reopened(unsent(state.questions, "sending", "rejected"))
+    questions = reopened(unsent(state.questions, "sending", "unsent", "rejected"))
     state = after_restart(
         replace(state, questions=questions), event.now, event.jitter, policy, exact=event.due_is_exact
     )

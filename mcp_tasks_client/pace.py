@@ -14,8 +14,13 @@ from .states import Observing
 
 
 def after_poll(state: Observing, now: float, jitter: float, policy: PollPolicy) -> Observing:
-    """A poll is about to be sent; its reply may never be seen, but the server will have seen it."""
-    return _due(state, now, poll_delay(state.poll_interval_ms, state.unchanged, policy, jitter))
+    """A poll is about to be sent; its reply may never be seen, but the server will have seen it.
+
+    The wait before it is over, and with it any silence, whatever the wall clock says.
+    """
+    return _due(
+        replace(state, quiet_s=0.0), now, poll_delay(state.poll_interval_ms, state.unchanged, policy, jitter)
+    )
 
 
 def after_reply(state: Observing, now: float, jitter: float, policy: PollPolicy) -> Observing:

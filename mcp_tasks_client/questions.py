@@ -1,8 +1,8 @@
 """The server's questions of one call: at most one per key, each moving one way only.
 
 ``open → asking → answered → sending → acknowledged``; a prompt that was withdrawn takes ``asking``
-back to ``open``, a failed ``tasks/update`` takes ``sending`` back to ``answered``, and a refused one
-to ``rejected``. Whatever the stage, the first answer stays.
+back to ``open``, a failed ``tasks/update`` takes ``sending`` to ``unsent`` (the next tick
+sends it again), and a refused one to ``rejected``. Whatever the stage, the first answer stays.
 """
 
 from __future__ import annotations
@@ -43,9 +43,12 @@ def asking(questions: Questions, outstanding: Collection[str]) -> tuple[Question
     return _restage(questions, wanted, lambda q: replace(q, stage="asking")), asks
 
 
-def reopened(questions: Questions) -> Questions:
-    """What was before the host is before it no longer."""
-    return tuple(replace(q, stage="open") if q.stage == "asking" else q for q in questions)
+def reopened(questions: Questions, *keys: str) -> Questions:
+    """What was before the host is before it no longer: these, or all."""
+    return tuple(
+        replace(q, stage="open") if q.stage == "asking" and (q.key in keys or not keys) else q
+        for q in questions
+    )
 
 
 def answered(questions: Questions, key: str, answer: JSONObject) -> Questions:
@@ -57,13 +60,13 @@ def answered(questions: Questions, key: str, answer: JSONObject) -> Questions:
 
 
 def answers(questions: Questions, outstanding: Collection[str]) -> dict[str, JSONObject]:
-    """What is ready to be sent, by key: all that is still wanted, or nothing while some of it is open.
+    """What is ready to be sent, by key: all that is still wanted, or nothing while some of it is not.
 
     A server need not accept a partial set of answers, and an answer must be to a question that it
     still asks.
     """
     wanted = [q for q in questions if q.key in outstanding]
-    if any(q.stage in ("open", "asking") for q in wanted):
+    if any(q.stage in ("open", "asking", "unsent") for q in wanted):
         return {}
     return {q.key: q.answer or {} for q in wanted if q.stage == "answered"}
 
@@ -75,7 +78,7 @@ def sending(questions: Questions, keys: Collection[str]) -> Questions:
 
 def unsent(questions: Questions, *stages: str) -> Questions:
     """Take the questions at these stages back to ``answered``."""
-    return tuple(back(q) if q.stage in stages else q for q in questions)
+    return tuple(replace(q, stage="answered", refusal="") if q.stage in stages else q for q in questions)
 
 
 def sent(questions: Questions, keys: tuple[str, ...], change: Callable[[Question], Question]) -> Questions:
@@ -84,8 +87,8 @@ def sent(questions: Questions, keys: tuple[str, ...], change: Callable[[Question
 
 
 def back(question: Question) -> Question:
-    """To be sent again, as it was."""
-    return replace(question, stage="answered", refusal="")
+    """Not sent after all; to be sent again, as it was, when the time for it comes."""
+    return replace(question, stage="unsent")
 
 
 def closed(question: Question) -> Question:

@@ -25,7 +25,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from .driver import Drive, Driver
-from .errors import InputUnansweredError, JournalError, OutcomeUnknownError, TasksClientError
+from .errors import InputUnansweredError, JournalError, OutcomeUnknownError, SessionError, TasksClientError
 from .events import (
     Action,
     Ask,
@@ -48,6 +48,7 @@ from .events import (
     Wake,
 )
 from .states import Calling, Gathering, Observing, OutcomeUnknown
+from .wire import redact
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -122,7 +123,7 @@ class Scheduler:
                     await self._perform(drive, await self.driver.feed(drive, event))
                     drive.polled()
                 case Ask():
-                    drive.asks.append(action)
+                    drive.asks.setdefault(action.key, action)
                     if drive.ask_scope is None and drive.running:
                         drive.ask_scope = anyio.CancelScope()
                         self._spawn(drive, self._ask, drive.ask_scope)
@@ -142,7 +143,7 @@ class Scheduler:
                     self._let_go(drive)
                     drive.pulse()
                 case Park(reason):
-                    self._park(drive, _unanswered(reason) if isinstance(reason, Unanswered) else reason)
+                    self._park(drive, _unanswered(drive, reason))
                 case Save() | Forget():
                     raise AssertionError("the driver has done this")
                 case _:
@@ -168,9 +169,16 @@ class Scheduler:
         """Ask what there is to ask, one question after the other, until told to stop."""
         with scope:
             while drive.asks and drive.ask_scope is scope:
-                # No checkpoint between the callback's return and the commit of its answer.
-                event = await self.driver.ask(drive, drive.asks.popleft())
-                await self._perform(drive, await self.driver.feed(drive, event))
+                ask = next(iter(drive.asks.values()))
+                # The answer of an earlier run may have been committed since this was wished for.
+                if drive.is_open(ask.key):
+                    # No checkpoint between the callback's return and the commit of its answer.
+                    event = await self.driver.ask(drive, ask)
+                    actions = await self.driver.feed(drive, event)
+                    drive.asks.pop(ask.key, None)
+                    await self._perform(drive, actions)
+                else:
+                    del drive.asks[ask.key]
         if drive.ask_scope is scope:
             drive.ask_scope = None
 
@@ -348,9 +356,12 @@ def _observed(drive: Drive) -> bool:
     return drive.running and isinstance(drive.record.state, Observing)
 
 
-def _unanswered(reason: Unanswered) -> InputUnansweredError:
+def _unanswered(drive: Drive, reason: Unanswered | SessionError) -> Exception:
+    if isinstance(reason, SessionError):
+        return reason
+    why = redact(reason.why, drive.record.task_id)
     error = InputUnansweredError(
-        f"The server's question got no answer: {reason.why}. The task waits for it and can be resumed.",
+        f"The server's question got no answer: {why}. The task waits for it and can be resumed.",
         keys=reason.keys,
     )
     error.__cause__ = reason.cause

@@ -39,5 +39,5 @@ def mismatch(value: Any, schema: dict[str, Any]) -> str | None:
 
 def _line(text: str) -> str:
     """``text`` on one line, and no novel: values and names in it may be of any length."""
-    text = " ".join(text.split())
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…"

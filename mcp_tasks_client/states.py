@@ -6,7 +6,7 @@ members of a union apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from .wire import JSONObject, Task
@@ -16,15 +16,15 @@ from .wire import JSONObject, Task
 class Question:
     """One of the server's input requests, from first sight to acknowledgement."""
 
-    key: str
+    key: str = field(repr=False)  # may contain the task ID
     digest: str
     """Of the request as first seen: the same key must never mean something else."""
 
-    stage: Literal["open", "asking", "answered", "sending", "acknowledged", "rejected"] = "open"
-    request: JSONObject | None = None
+    stage: Literal["open", "asking", "answered", "sending", "unsent", "acknowledged", "rejected"] = "open"
+    request: JSONObject | None = field(default=None, repr=False)
     """As the server sent it; dropped once acknowledged, like the answer, for they may be private."""
 
-    answer: JSONObject | None = None
+    answer: JSONObject | None = field(default=None, repr=False)
     refusal: str = ""
     """The server's words, where it rejected the answer."""
 

@@ -43,6 +43,7 @@ __all__ = [
     "read_call_reply",
     "read_rpc_error",
     "read_task",
+    "redact",
     "request_meta",
     "shorten",
     "task_params",
@@ -375,6 +376,11 @@ def header_value(value: str) -> str:
 def shorten(task_id: str) -> str:
     """Enough of a task ID to recognise it in a log, too little to use it."""
     return f"{task_id[: min(8, len(task_id) // 3)]}…"
+
+
+def redact(text: str, task_id: str | None) -> str:
+    """A server's words as a message may quote them: the task ID in them shortened."""
+    return text.replace(task_id, shorten(task_id)) if task_id else text
 
 
 def digest(value: object) -> str:

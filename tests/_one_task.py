@@ -9,25 +9,38 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
-import anyio
 import anyio.lowlevel
+import anyio.to_thread
+import httpx
+import pytest
 from mcp_types import CallToolResult, ElicitResult, Tool
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient
+from mcp_tasks_client import ConnectionLostError, JournalError, MemoryJournal, PollPolicy, TasksClient
 from mcp_tasks_client.journal.base import Journal, Scope, TaskRecord
 from mcp_tasks_client.sessions.base import Session, TaskRef, ToolCall
+from mcp_tasks_client.sessions.http import HttpSession
+from mcp_tasks_client.states import Observing
 from mcp_tasks_client.testing import cancelled, completed, input_required, working
-from mcp_tasks_client.wire import CallReply, JSONObject, Task, call_params, read_call_reply, read_task, task_params
+from mcp_tasks_client.wire import (
+    CallReply,
+    JSONObject,
+    Task,
+    call_params,
+    read_call_reply,
+    read_task,
+    task_params,
+)
 
-from ._stops import QuickClock
+from ._loopback import Loopback
+from ._stops import LIMIT_S, QuickClock
 
-__all__ = ["TASK_ID", "Server", "World"]
+__all__ = ["TASK_ID", "HttpWorld", "World"]
 
 TASK_ID: Final = "task-0123456789abcdef"
 ENDPOINT: Final = "one-task"
+SCOPE: Final = Scope(ENDPOINT)
 HINT_S: Final = 1.0
 RESULT: Final[JSONObject] = {"content": [{"type": "text", "text": "done"}], "structuredContent": {"n": 1}}
 TOOL: Final[JSONObject] = {
@@ -119,7 +132,9 @@ class Server:
             return self._paced(working(TASK_ID, poll_interval_ms=HINT_S * 1000))
         self._polls_since_answer += "question" in self.answers
         if self._polls_since_answer < 2:
-            return self._paced(input_required(TASK_ID, {"question": QUESTION}, poll_interval_ms=HINT_S * 1000))
+            return self._paced(
+                input_required(TASK_ID, {"question": QUESTION}, poll_interval_ms=HINT_S * 1000)
+            )
         if self._polls_since_answer == 2:
             return self._paced(working(TASK_ID, poll_interval_ms=HINT_S * 1000))
         self.completed = True
@@ -155,13 +170,13 @@ class InMemory(Session):
     Args:
         server: Where requests go.
         doings: Where they are noted.
-        stalls: Methods that the server executes and never answers.
+        never_replies: Whether the reply to ``tools/call`` is lost, after some time.
     """
 
-    def __init__(self, server: Server, doings: Doings, stalls: Sequence[str] = ()) -> None:
+    def __init__(self, server: Server, doings: Doings, *, never_replies: bool = False) -> None:
         self._server = server
         self._doings = doings
-        self._stalls = stalls
+        self._never_replies = never_replies
 
     @property
     def endpoint(self) -> str:
@@ -196,11 +211,37 @@ class InMemory(Session):
         with self._doings.one(method):
             await anyio.lowlevel.checkpoint()
             reply = self._server.handle(method, params)
-            if method in self._stalls:
-                await anyio.sleep_forever()
             await anyio.lowlevel.checkpoint()
             await anyio.lowlevel.checkpoint()
+            if self._never_replies and method == "tools/call":
+                for _ in range(20):
+                    await anyio.lowlevel.checkpoint()
+                raise ConnectionLostError("The connection broke.", retryable=True)
         return reply
+
+
+class OverHttp(HttpSession):
+    """The real session, with a note of what is under way."""
+
+    def __init__(self, doings: Doings, url: str, **options: Any) -> None:
+        super().__init__(url, capabilities={"elicitation": {"form": {}}}, **options)
+        self._doings = doings
+
+    async def tool(self, name: str) -> Tool | None:
+        with self._doings.one("tools/list"):
+            return await super().tool(name)
+
+    async def call(self, call: ToolCall) -> CallReply:
+        with self._doings.one("tools/call"):
+            return await super().call(call)
+
+    async def get(self, ref: TaskRef) -> Task:
+        with self._doings.one("tasks/get"):
+            return await super().get(ref)
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        with self._doings.one("tasks/update"):
+            await super().update(ref, answers)
 
 
 class SlowJournal(MemoryJournal):
@@ -232,12 +273,9 @@ class Host:
     def __init__(self, doings: Doings) -> None:
         self.asked: list[str] = []
         self.answered: Counter[str] = Counter()
-        self.asked_again: list[str] = []
         self._doings = doings
 
     async def elicit(self, context: Any, params: Any) -> ElicitResult:
-        if self.answered[context.key]:
-            self.asked_again.append(context.key)
         self.asked.append(context.key)
         content: dict[str, Any] = {"n": len(self.asked)}
         with self._doings.one("asking"):
@@ -247,25 +285,29 @@ class Host:
         return ElicitResult(action="accept", content=content)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Before:
-    """What the journal and the server knew when a client had been closed."""
-
-    records: list[TaskRecord]
-    created: bool
-
-
 class World:
-    """One server, one host, one journal, and any number of clients one after the other."""
+    """One server, one host, one journal, and any number of clients one after the other.
+
+    Attributes:
+        outcomes: How often somebody got the outcome of the call.
+        timeout: For the calls.
+
+    Args:
+        journal: ``None`` is a :class:`SlowJournal`.
+        rounds: See :class:`Server`.
+        at_once: See :class:`Server`.
+        never_replies: Whether the reply to ``tools/call`` is lost.
+        call_grace_s: See :class:`PollPolicy`.
+        options: For the clients.
+    """
 
     def __init__(
         self,
         *,
         journal: Journal | None = None,
-        session: Session | None = None,
         rounds: Sequence[str] = (),
         at_once: bool = False,
-        stalls: Sequence[str] = (),
+        never_replies: bool = False,
         call_grace_s: float = 2.0,
         **options: Any,
     ) -> None:
@@ -274,53 +316,107 @@ class World:
         self.server = Server(self.clock, rounds=rounds, at_once=at_once)
         self.host = Host(self.doings)
         self.journal = journal or SlowJournal(self.doings)
-        self.results: list[CallToolResult] = []
+        self.outcomes = 0
         self.timeout: float | None = None
-        self._stalls = stalls
-        self._policy = PollPolicy(jitter=0.0, call_grace_s=call_grace_s)
-        self._options = options
+        self._never_replies = never_replies
+        self._wanted_cancelled = False
+        self._options = options | {"poll": PollPolicy(jitter=0.0, call_grace_s=call_grace_s)}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
 
     def client(self) -> TasksClient:
         """A client of this world, on its clock."""
-        return self._timed(InMemory(self.server, self.doings, self._stalls))
-
-    def _timed(self, server: Session | str, **options: Any) -> TasksClient:
         client = TasksClient(
-            server,
+            self._session(),
             journal=self.journal,
             endpoint=ENDPOINT,
             elicitation=self.host.elicit,
-            poll=self._policy,
             **self._options,
-            **options,
         )
         client._clock = self.clock
         return client
 
-    async def records(self) -> list[TaskRecord]:
-        """What the journal holds."""
-        async with self.journal:
-            return await self.journal.records(Scope(ENDPOINT))
+    def _session(self) -> Session:
+        return InMemory(self.server, self.doings, never_replies=self._never_replies)
+
+    def done(self, result: CallToolResult) -> None:
+        """Take the outcome."""
+        assert result.structured_content == RESULT["structuredContent"]
+        self.outcomes += 1
+
+    # ── what must hold ──
 
     def at_rest(self) -> None:
         """Nothing is under way: no request, no question, no commit."""
-        assert self.doings.now() == frozenset(), f"still under way: {sorted(self.doings.now())}"
+        assert not self.doings.now(), f"still under way: {sorted(self.doings.now())}"
 
-    async def let_go(self) -> None:
-        """What must hold whenever a client has been closed, however it was."""
+    async def after_a_client(self) -> None:
+        """What must hold whenever a client has been closed."""
         self.at_rest()
-        records = await self.records()
-        owned = [record for record in records if record.owner is not None and not record.finished]
-        assert owned == [], "nobody drives it any more, and its record says that somebody does"
-        if self.server.created and not self.server.calls:
-            return  # attached: not ours before we wrote it down
-        if self.server.created:
+        with pytest.raises(JournalError, match="not open"):  # or the client has left it open
+            await self.journal.records(SCOPE)
+        records = await self._records()
+        assert len(records) <= 1, f"one call, many records: {records}"
+        for record in records:
+            assert record.finished or record.owner is None, f"{record} is not released"
+            if isinstance(record.state, Observing):
+                self._wanted_cancelled |= record.state.cancel != "no"
+        if self.server.created and (self.server.calls or self.server.polls) and not self._never_replies:
             assert [record.task_id for record in records] == [TASK_ID], "the task ID is lost"
 
-    def promises(self) -> None:
-        """What must hold at the end of all clients together."""
-        assert self.host.asked_again == [], "asked again after it was answered"
+    async def at_the_end(self) -> None:
+        """What must hold when all clients have been closed."""
+        if self.server.calls and not self._never_replies:
+            assert self.outcomes, "nobody ever got the outcome"
+        pending = [record for record in await self._records() if record.pending]
+        assert not pending, f"still to be delivered: {pending}"
+        again = [key for key, times in self.host.answered.items() if times > 1]
+        assert not again, f"asked again after the answer: {again}"
         for key, answers in self.server.answers.items():
             assert all(answer == answers[0] for answer in answers), f"two answers to {key}: {answers}"
-        assert self.server.early_polls == [], f"polls before their time: {self.server.early_polls}"
-        assert max(self.server.calls.values(), default=0) <= 1, f"tools/call by round: {self.server.calls}"
+        assert not self.server.early_polls, f"polled too early: {self.server.early_polls}"
+        assert max(self.server.calls.values(), default=0) <= 1, f"called twice: {self.server.calls}"
+        if self._wanted_cancelled:
+            assert self.server.cancels, "the wish to cancel is lost"
+
+    async def _records(self) -> list[TaskRecord]:
+        async with self.journal:
+            return await self.journal.records(SCOPE)
+
+
+class HttpWorld(World):
+    """The same over real sockets.
+
+    Args:
+        served: The server's sockets.
+        given: Whether the clients get an ``httpx.AsyncClient`` or have their own.
+        options: Those of :class:`World`.
+    """
+
+    def __init__(self, served: Loopback, *, given: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self._served = served
+        self._http_client = httpx.AsyncClient() if given else None
+        served.handle = self.server.handle
+
+    def _session(self) -> Session:
+        return OverHttp(self.doings, self._served.url, http_client=self._http_client)
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._http_client is not None:
+            await self._http_client.aclose()
+        await self._no_connections()
+
+    async def after_a_client(self) -> None:
+        """As elsewhere, and no request or connection of its own is left at the server."""
+        if self._http_client is None:
+            await self._no_connections()
+        assert await anyio.to_thread.run_sync(self._served.idle, LIMIT_S), "a request is still in progress"
+        await super().after_a_client()
+
+    async def _no_connections(self) -> None:
+        assert await anyio.to_thread.run_sync(self._served.left_alone, LIMIT_S), "a connection is left"

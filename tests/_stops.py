@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -40,10 +40,14 @@ class QuickClock(Clock):
     """Time passes as soon as somebody waits for it, and at no other time.
 
     A wait takes three turns of the event loop, so that what is under way meanwhile gets somewhere.
+
+    Args:
+        limit_s: Seconds after which what still waits is taken for hanging, and fails.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float = 300.0) -> None:
         self._now = 0.0
+        self._limit_s = limit_s
 
     def time(self) -> float:
         return 1_800_000_000.0 + self._now
@@ -61,6 +65,7 @@ class QuickClock(Clock):
             if event.is_set():
                 return
         self._now = max(self._now, end)
+        assert self._now < self._limit_s, f"no end after {self._limit_s} s of the clock"
 
 
 # ── watching ──────────────────────────────────────────────────────────────────────────────────
@@ -178,7 +183,10 @@ class How(enum.Enum):
     """A cancel scope around the whole client, its opening and closing included."""
 
     CALL = "call"
-    """A cancel scope around the work; the client stays open."""
+    """A cancel scope around the work; the client stays open, comes to rest and takes it up again."""
+
+    AT_ONCE = "call, again at once"
+    """The same, but it is taken up without a pause."""
 
     NATIVE_BLOCK = "native block"
     """``asyncio.Task.cancel()``, which knows no shield, of a task that is all of the client."""

@@ -1,8 +1,8 @@
 """Stopped anywhere, nothing is left behind and nothing is lost: both event loops, every await.
 
 Each scenario is a whole life of a client. It is run again and again, and stopped at its first
-moment, its second, and so on until it ends before it is stopped; see :mod:`tests._stops` for what
-a moment is. After each stop a second life over the same journal must bring it to its result.
+moment, its second, and so on until it ends before it is stopped; see ``_stops`` for what a moment
+is. After each stop a second life over the same journal has to bring it to its result.
 """
 
 from __future__ import annotations
@@ -10,25 +10,106 @@ from __future__ import annotations
 import gc
 import itertools
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 import trio
-from mcp_types import CallToolResult
 
-from mcp_tasks_client import TaskCancelledError, TasksClient, WaitTimeoutError
+from mcp_tasks_client import (
+    OutcomeUnknownError,
+    SqliteJournal,
+    TaskCancelledError,
+    TaskHandle,
+    TasksClient,
+    TasksClientError,
+    WaitTimeoutError,
+)
 
-from ._one_task import RESULT, TASK_ID, World
-from ._stops import LIMIT_S, TIMEOUT_S, How, Stop, Watch, watched
+from ._loopback import Loopback, loopback
+from ._one_task import TASK_ID, HttpWorld, World
+from ._requirements import requirement
+from ._stops import LIMIT_S, TIMEOUT_S, How, Stop, watched
 
 pytestmark = pytest.mark.anyio
 
 Life: TypeAlias = Callable[[World, TasksClient], Awaitable[None]]
 
 KEY: Final = "order-42"
+MOST_FAILURES: Final = 5
+"""One broken promise breaks at many moments; so many are told."""
+
+
+# ── lives, and what takes them up again ───────────────────────────────────────────────────────
+
+
+async def call(world: World, client: TasksClient, **options: Any) -> None:
+    world.done(await client.call_tool("tool", {"a": 1}, timeout=world.timeout, **options))
+
+
+async def call_with_updates(world: World, client: TasksClient) -> None:
+    async def on_update(task: object) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    await call(world, client, on_update=on_update)
+
+
+async def call_with_key(world: World, client: TasksClient) -> None:
+    await call(world, client, idempotency_key=KEY)
+
+
+async def call_without_reply(world: World, client: TasksClient) -> None:
+    with pytest.raises(OutcomeUnknownError):
+        await call_with_key(world, client)
+    world.outcomes += 1
+
+
+async def start(world: World, client: TasksClient) -> None:
+    handle = await client.start_tool("tool", {"a": 1})
+    assert handle.task_id == TASK_ID
+    statuses = [task.status async for task in handle.updates()]
+    assert statuses[-1] == "completed"
+    world.done(await handle.result())
+
+
+async def start_only(world: World, client: TasksClient) -> None:
+    await client.start_tool("tool", {"a": 1})
+
+
+async def start_and_cancel(world: World, client: TasksClient) -> None:
+    handle = await client.start_tool("tool", {"a": 1})
+    await handle.cancel()
+    await result_or_cancelled(world, handle)
+
+
+async def resume(world: World, client: TasksClient) -> None:
+    for handle in await client.resume():
+        world.done(await handle.result())
+
+
+async def resume_cancelled(world: World, client: TasksClient) -> None:
+    for handle in await client.resume():
+        await result_or_cancelled(world, handle)
+
+
+async def result_or_cancelled(world: World, handle: TaskHandle) -> None:
+    try:
+        world.done(await handle.result())
+    except TaskCancelledError:
+        assert world.server.cancels
+        world.outcomes += 1
+
+
+async def attach(world: World, client: TasksClient) -> None:
+    world.server.create()
+    handle = await client.attach(TASK_ID)
+    world.done(await handle.result())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,205 +119,142 @@ class Scenario:
     name: str
     act: Life
     again: Life
-    keeps: bool = False
-    """Whether the client goes on with it after the stop, for the handles that it gave out."""
-
     covers: frozenset[str]
-    """What must have been under way at some stop, or the test has become empty."""
+    """What must have been under way at one stop or another, or the test has become empty."""
 
-    options: dict[str, Any] = field(default_factory=dict)
+    world: Callable[[], World] = World
     before: Life | None = None
-    """A life before that is not stopped."""
+    """A life that is not stopped, to have something to resume."""
 
-    timed: bool = False
-    """Whether it can time out."""
-
-
-def check(result: CallToolResult) -> None:
-    assert result.structured_content == RESULT["structuredContent"]
+    hows: Sequence[How] = tuple(How)
 
 
-# ── lives ─────────────────────────────────────────────────────────────────────────────────────
-
-
-async def call(world: World, client: TasksClient) -> None:
-    check(await client.call_tool("tool", {"a": 1}, timeout=world.timeout))
-
-
-async def call_with_updates(world: World, client: TasksClient) -> None:
-    async def on_update(task: object) -> None:
-        await anyio.lowlevel.checkpoint()
-
-    check(await client.call_tool("tool", {"a": 1}, timeout=world.timeout, on_update=on_update))
-
-
-async def call_with_key(world: World, client: TasksClient) -> None:
-    check(await client.call_tool("tool", {"a": 1}, timeout=world.timeout, idempotency_key=KEY))
-
-
-async def start(world: World, client: TasksClient) -> None:
-    handle = await client.start_tool("tool", {"a": 1})
-    assert handle.task_id == TASK_ID
-    statuses = [task.status async for task in handle.updates()]
-    assert statuses[-1] == "completed"
-    check(await handle.result())
-
-
-async def start_and_leave(world: World, client: TasksClient) -> None:
-    await client.start_tool("tool", {"a": 1})
-
-
-async def start_and_cancel(world: World, client: TasksClient) -> None:
-    handle = await client.start_tool("tool", {"a": 1})
-    await handle.cancel()
-    with pytest.raises(TaskCancelledError):
-        await handle.result()
-
-
-async def resume(world: World, client: TasksClient) -> None:
-    handles = await client.resume()
-    if not world.server.created:
-        assert handles == []
-    for handle in handles:
-        check(await handle.result())
-
-
-async def resume_what_there_is(world: World, client: TasksClient) -> None:
-    """After a life whose outcome may have been delivered already."""
-    for handle in await client.resume():
-        check(await handle.result())
-
-
-async def resume_cancelled(world: World, client: TasksClient) -> None:
-    for handle in await client.resume():
-        try:
-            check(await handle.result())
-        except TaskCancelledError:
-            assert world.server.cancels
-
-
-async def attach(world: World, client: TasksClient) -> None:
-    world.server.create()
-    handle = await client.attach(TASK_ID)
-    check(await handle.result())
-
-
-ALL: Final = frozenset({"tools/call", "tasks/get", "tasks/update", "tools/list", "asking", "journal"})
+IN_THE_TASK: Final = frozenset({"tasks/get", "tasks/update", "tools/list", "asking", "journal"})
+ALL: Final = IN_THE_TASK | {"tools/call"}
+UNTIMED: Final = tuple(how for how in How if how is not How.TIMEOUT)
 
 SCENARIOS: Final = [
-    Scenario(name="call", act=call, again=resume, covers=ALL, timed=True),
-    Scenario(name="call with updates", act=call_with_updates, again=resume, covers=ALL, timed=True),
-    Scenario(name="call with a key", act=call_with_key, again=call_with_key, covers=ALL, timed=True),
+    Scenario(name="call", act=call, again=resume, covers=ALL),
+    Scenario(name="call with on_update", act=call_with_updates, again=resume, covers=ALL),
+    Scenario(name="call with a key", act=call_with_key, again=call_with_key, covers=ALL),
     Scenario(
         name="rounds before the task",
         act=call_with_key,
         again=call_with_key,
         covers=ALL,
-        options={"rounds": ["question", "state", "question"]},
-        timed=True,
+        world=partial(World, rounds=["question", "state", "question"]),
     ),
     Scenario(
-        name="result at once under a key",
+        name="a result at once",
         act=call_with_key,
         again=call_with_key,
         covers=frozenset({"tools/call", "tools/list", "journal"}),
-        options={"at_once": True},
-        timed=True,
+        world=partial(World, at_once=True),
     ),
-    Scenario(name="start and follow", act=start, again=resume, covers=ALL, keeps=True),
-    Scenario(
-        name="start and cancel",
-        act=start_and_cancel,
-        again=resume_cancelled,
-        covers=frozenset({"tools/call", "tasks/cancel", "tasks/get", "journal"}),
-        keeps=True,
-    ),
-    Scenario(
-        name="resume", before=start_and_leave, act=resume, again=resume, covers=ALL - {"tools/call"}, keeps=True
-    ),
-    Scenario(name="attach", act=attach, again=attach, covers=ALL - {"tools/call"}, keeps=True),
     Scenario(
         name="abandoned means cancelled",
         act=call,
         again=resume_cancelled,
         covers=ALL,
-        options={"on_abandon": "cancel"},
-        timed=True,
+        world=partial(World, on_abandon="cancel"),
     ),
+    Scenario(name="start and follow", act=start, again=resume, covers=ALL, hows=UNTIMED),
+    Scenario(
+        name="start and cancel",
+        act=start_and_cancel,
+        again=resume_cancelled,
+        covers=frozenset({"tools/call", "tasks/cancel", "tasks/get", "journal"}),
+        hows=UNTIMED,
+    ),
+    Scenario(name="resume", before=start_only, act=resume, again=resume, covers=IN_THE_TASK, hows=UNTIMED),
+    Scenario(name="attach", act=attach, again=attach, covers=IN_THE_TASK, hows=UNTIMED),
 ]
 
 
-# ── stopping ──────────────────────────────────────────────────────────────────────────────────
+# ── one run ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def lived(watch: Watch, life: Callable[[], Awaitable[None]]) -> None:
-    """Live a life in a task of its own, which is then the last one."""
-    with anyio.fail_after(LIMIT_S):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(life)
-    assert watch.alive == {}, "these outlived the client"
+class Run:
+    """A scenario in a world of its own, stopped once and taken up again."""
 
+    def __init__(self, scenario: Scenario, how: How, at: int) -> None:
+        self.scenario = scenario
+        self.how = how
+        self.world = scenario.world()
+        self.stop = Stop(how, at, self.world.doings.now)
 
-async def stopped(scenario: Scenario, how: How, at: int) -> Stop:
-    """One run, stopped at moment ``at``, and the life after it."""
-    world = World(**scenario.options)
-    if how is How.TIMEOUT:
-        world.timeout = TIMEOUT_S
-    if scenario.before is not None:
-        async with world.client() as client:
-            await scenario.before(world, client)
-    stop = Stop(how, at, world.doings.now)
-    ended = False
+    async def __call__(self) -> Stop:
+        try:
+            async with self.world:
+                if self.scenario.before is not None:
+                    async with self.world.client() as client:
+                        await self.scenario.before(self.world, client)
+                with watched(self.stop.moment) as self.watch:
+                    await self._alone(self._first_life)
+                    if not self.world.outcomes:
+                        await self._alone(self._second_life)
+                await self.world.at_the_end()
+        except Exception as error:
+            error.add_note(f"stop {self.stop.at}, {self.stop.where}; under way {sorted(self.stop.meanwhile)}")
+            raise
+        return self.stop
 
-    async def first() -> None:
-        nonlocal ended
-        async with stop.block(), world.client() as client:
-            idle = set(watch.alive)
-            unfinished: WaitTimeoutError | None = None
-            async with stop.call():
-                try:
-                    await scenario.act(world, client)
-                    ended = True
-                except WaitTimeoutError as error:
-                    assert stop.fired
-                    unfinished = error
-            if how.whole:
-                return
-            await watch.until(lambda: set(watch.alive) <= idle)
-            world.at_rest()
-            world.timeout = None
-            if unfinished is not None and unfinished.handle is not None and "on_abandon" not in scenario.options:
-                check(await unfinished.handle.result())
-            elif not ended:
-                await scenario.again(world, client)
+    async def _alone(self, life: Callable[[], Awaitable[None]]) -> None:
+        """Live in a task of its own, which must then have been the last one."""
+        with anyio.fail_after(LIMIT_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(life)
+        assert self.watch.alive == {}, f"these outlived the client: {[*self.watch.alive.values()]}"
+        await self.world.after_a_client()
 
-    async def second() -> None:
-        async with world.client() as client:
-            await scenario.again(world, client)
+    async def _first_life(self) -> None:
+        async with self.stop.block(), self.world.client() as client:
+            self.idle = set(self.watch.alive)
+            if self.how is How.TIMEOUT:
+                await self._timed_out(client)
+            else:
+                async with self.stop.call():
+                    await self.scenario.act(self.world, client)
+            if not self.how.whole and not self.world.outcomes:
+                await self._same_client(client)
 
-    try:
-        with watched(stop.moment) as watch:
-            await lived(watch, first)
-            await world.let_go()
-            world.timeout = None
-            if how.whole and not ended:
-                await lived(watch, second)
-                await world.let_go()
-        world.promises()
-        delivered = [record for record in await world.records() if record.pending]
-        assert delivered == [], "still to be delivered"
-        assert stop.fired or ended
-    except Exception as error:
-        error.add_note(f"stopped at moment {at}, {stop.where}; under way: {sorted(stop.meanwhile)}")
-        raise
-    return stop
+    async def _timed_out(self, client: TasksClient) -> None:
+        self.world.timeout = TIMEOUT_S
+        try:
+            async with self.stop.call():
+                await self.scenario.act(self.world, client)
+        except WaitTimeoutError as error:
+            assert self.stop.fired
+            await self._at_rest()
+            if error.handle is not None:
+                await self._of_handle(error.handle)
+        finally:
+            self.world.timeout = None
 
+    async def _of_handle(self, handle: TaskHandle) -> None:
+        """What the handle of a time-out is good for: the outcome, unless there never was a call."""
+        try:
+            await result_or_cancelled(self.world, handle)
+        except TasksClientError:
+            if self.world.server.calls:
+                raise
 
-def said(error: BaseException) -> str:
-    """An error, and what is in it, in one line."""
-    inner = getattr(error, "exceptions", ())
-    text = "; ".join(map(said, inner)) or f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    return " ".join([text, *getattr(error, "__notes__", ())])
+    async def _same_client(self, client: TasksClient) -> None:
+        if self.how is How.AT_ONCE:
+            await self.scenario.again(self.world, client)
+        await self._at_rest()
+        if not self.world.outcomes:
+            await self.scenario.again(self.world, client)
+            await self._at_rest()
+
+    async def _at_rest(self) -> None:
+        """Nothing is left but the scheduler's loop, and the handles' work is done."""
+        await self.watch.until(lambda: set(self.watch.alive) <= self.idle)
+        self.world.at_rest()
+
+    async def _second_life(self) -> None:
+        async with self.world.client() as client:
+            await self.scenario.again(self.world, client)
 
 
 async def stopped_everywhere(scenario: Scenario, how: How, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -248,41 +266,151 @@ async def stopped_everywhere(scenario: Scenario, how: How, monkeypatch: pytest.M
     seen: set[str] = set()
     failures: list[str] = []
     for at in itertools.count(1):
-        # Trio runs what is ready in an order of chance, of which a failure could not be repeated.
+        # Trio runs what is ready in an order of chance; a failure is to be found again.
         monkeypatch.setattr(trio._core._run, "_r", random.Random(at))
         try:
-            stop = await stopped(scenario, how, at)
+            stop = await Run(scenario, how, at)()
         except Exception as error:
             failures.append(said(error))
-            if len(failures) >= MOST_FAILURES:
+            if len(failures) == MOST_FAILURES:
                 break
-            continue
-        if not stop.fired:
-            break
-        seen |= stop.meanwhile
-    gc.collect()  # whatever was dropped half-way complains now, and not in another test
-    assert failures == []
+        else:
+            if not stop.fired:
+                break
+            seen |= stop.meanwhile
+    gc.collect()  # so that whatever was dropped half-way complains here and not in another test
+    assert not failures, "\n".join(failures)
     assert scenario.covers <= seen
     return at - 1
 
 
-MOST_FAILURES: Final = 5
+def said(error: BaseException) -> str:
+    """An error in one line, and for a group what is in it."""
+    inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    text = "; ".join(map(said, inner)) or f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return " ".join([text, *getattr(error, "__notes__", ())])
 
 
-@pytest.mark.parametrize("how", How, ids=lambda how: how.value)
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-async def test_stopped_at_any_moment_nothing_is_left_and_nothing_is_lost(
-    scenario: Scenario,
-    how: How,
-    anyio_backend_name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    record_property: Callable[[str, object], None],
-) -> None:
+Told: TypeAlias = Callable[[int], None]
+
+
+@pytest.fixture
+def told(record_property: Callable[[str, object], None]) -> Told:
+    """Says how many stops there were, and that they were not few."""
+
+    def tell(stops: int) -> None:
+        record_property("stops", stops)
+        print(f"{stops} stops")
+        assert stops >= 25
+
+    return tell
+
+
+def possible(how: How, anyio_backend_name: str) -> None:
     if how.native and anyio_backend_name == "trio":
-        pytest.skip("trio has no other cancellation than that of scopes")
-    if how is How.TIMEOUT and not scenario.timed:
-        pytest.skip("nothing in it takes a timeout")
-    stops = await stopped_everywhere(scenario, how, monkeypatch)
-    assert stops > 20
-    record_property("stops", stops)
-    print(f"{stops} stops")
+        pytest.skip("trio has no cancellation but that of scopes")
+
+
+@requirement("law:2", "law:3", "law:4", "law:8")
+@pytest.mark.parametrize(
+    ("scenario", "how"),
+    [pytest.param(s, how, id=f"{s.name}-{how.value}") for s in SCENARIOS for how in s.hows],
+)
+async def test_stopped_at_any_moment_nothing_is_left_and_nothing_is_lost(
+    scenario: Scenario, how: How, anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    possible(how, anyio_backend_name)
+    told(await stopped_everywhere(scenario, how, monkeypatch))
+
+
+@pytest.mark.parametrize("how", [How.BLOCK, How.CALL, How.NATIVE_BLOCK], ids=lambda how: how.value)
+async def test_a_reply_that_is_not_waited_for_leaves_an_unknown_outcome_and_nothing_else(
+    how: How, anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    possible(how, anyio_backend_name)
+    scenario = Scenario(
+        name="no reply",
+        act=call_without_reply,
+        again=call_without_reply,
+        covers=frozenset({"tools/call", "journal"}),
+        world=partial(World, never_replies=True, call_grace_s=1e-9),
+    )
+    told(await stopped_everywhere(scenario, how, monkeypatch))
+
+
+@requirement("law:1", "law:2", "law:3", "law:8")
+@pytest.mark.parametrize("how", [How.BLOCK, How.CALL, How.NATIVE_CALL], ids=lambda how: how.value)
+async def test_stopped_at_any_moment_a_journal_file_is_left_in_good_order(
+    how: How, anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: Told
+) -> None:
+    possible(how, anyio_backend_name)
+    files = (tmp_path / f"{n}.sqlite3" for n in itertools.count())
+    scenario = Scenario(
+        name="in a file",
+        act=call_with_key,
+        again=call_with_key,
+        covers=ALL - {"journal"},
+        world=lambda: World(journal=SqliteJournal(next(files))),
+    )
+    told(await stopped_everywhere(scenario, how, monkeypatch))
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Loopback]:
+    with loopback() as server:
+        yield server
+
+
+@requirement("law:2", "law:3", "law:4", "law:8")
+@pytest.mark.parametrize("given", [False, True], ids=["our own http client", "a given http client"])
+@pytest.mark.parametrize("how", [How.BLOCK, How.CALL], ids=lambda how: how.value)
+async def test_stopped_at_any_moment_no_connection_is_left(
+    how: How,
+    given: bool,
+    served: Loopback,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    told: Told,
+) -> None:
+    # Loading the certificates takes longer than all the rest, for a server that has none.
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "*")
+    scenario = Scenario(
+        name="over http", act=call, again=resume, covers=ALL, world=partial(HttpWorld, served, given=given)
+    )
+    told(await stopped_everywhere(scenario, how, monkeypatch))
+
+
+@requirement("law:8")
+@pytest.mark.parametrize("first", [True, False], ids=["the first goes", "the second goes"])
+async def test_of_two_who_wait_for_one_call_the_other_is_not_disturbed(
+    first: bool, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    """Two callers of one key share one drive; what ends with one of them is only its own waiting."""
+    for at in itertools.count(1):
+        monkeypatch.setattr(trio._core._run, "_r", random.Random(at))
+        world = World()
+        stop = Stop(How.CALL, at)
+
+        async def goes(world: World = world, stop: Stop = stop) -> None:
+            async with stop.call():
+                await call_with_key(world, client)
+
+        async def stays(world: World = world) -> None:
+            await call_with_key(world, client)
+            world.doings["stayed"] += 1
+
+        with watched(stop.moment), anyio.fail_after(LIMIT_S):
+            async with world.client() as client, anyio.create_task_group() as tasks:
+                for caller in (goes, stays) if first else (stays, goes):
+                    tasks.start_soon(caller)
+        try:
+            assert world.doings.pop("stayed"), "the other one got nothing"
+            await world.after_a_client()
+            await world.at_the_end()
+        except AssertionError as error:
+            error.add_note(f"stop {at}, {stop.where}")
+            raise
+        if not stop.fired:
+            break
+    told(at - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import socket
@@ -376,6 +377,41 @@ async def test_a_compressed_body_of_which_nothing_comes_is_refused() -> None:
         assert type(await lost(script, max_response_bytes=50_000)) is RemoteProtocolError
 
 
+async def test_no_iteration_is_dropped_half_way() -> None:
+    """trio warns of each asynchronous generator that is, and warnings are errors here."""
+
+    async def too_large(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(whole(b" " * 100_000))
+
+    async def damaged(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(head(None, "content-encoding: gzip"), chunk(b"no gzip"))
+        await peer.closed_by_client()
+
+    async def no_json(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(SSE, chunk(b"data: {\n\n"))
+        await peer.closed_by_client()
+
+    async def too_large_event(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(SSE, chunk(b"data: " + b"x" * 100_000))
+        await peer.closed_by_client()
+
+    async def more_to_come(peer: Connection, number: int) -> None:
+        await peer.request()
+        await peer.send(SSE, chunk(b"data: " + peer.result() + b"\n\n"))
+        await peer.closed_by_client()
+
+    for script in (too_large, damaged, no_json, too_large_event, more_to_come):
+        async with serving(script) as server, connected(server, max_response_bytes=50_000) as session:
+            with suppress(SessionError):
+                await session.get(REF)
+            # The error, and with it the frames that hold the generators, is gone now.
+            gc.collect()
+
+
 # ── connections are used again, or closed ─────────────────────────────────────────────────────
 
 
@@ -515,6 +551,28 @@ async def test_a_cancelled_request_closes_its_connection_and_frees_its_slot() ->
             group.cancel_scope.cancel()
         await closed.wait()
         assert (await session.get(REF)).task_id == REF.task_id
+
+
+async def test_a_reply_is_returned_although_closing_its_response_fails() -> None:
+    class BrokenEnd(httpx.AsyncByteStream):
+        def __init__(self, text: str) -> None:
+            self._text = text
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield self._text.encode()
+
+        async def aclose(self) -> None:
+            raise OSError("close")
+
+    class Transport(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            reply = {"jsonrpc": "2.0", "id": json.loads(request.content)["id"], "result": TASK}
+            return httpx.Response(200, stream=BrokenEnd(json.dumps(reply)))
+
+    async with httpx.AsyncClient(transport=Transport()) as client:
+        session = HttpSession("http://server.example", http_client=client)
+        with anyio.fail_after(5):
+            assert (await session.get(REF)).task_id == REF.task_id
 
 
 class Interrupted(httpx.AsyncBaseTransport):

@@ -317,10 +317,15 @@ async def test_a_coroutine_function_needs_no_thread(callback: Any) -> None:
         return await callback(context, params)
 
     limiter = anyio.to_thread.current_default_thread_limiter()
-    for _ in range(int(limiter.available_tokens)):
-        limiter.acquire_on_behalf_of_nowait(object())
-    assert await answer(form(), elicitation=callback) == SENT_YES
-    assert await answer(form(), elicitation=ask) == SENT_YES
+    others = [object() for _ in range(int(limiter.available_tokens))]
+    for other in others:
+        limiter.acquire_on_behalf_of_nowait(other)
+    try:
+        assert await answer(form(), elicitation=callback) == SENT_YES
+        assert await answer(form(), elicitation=ask) == SENT_YES
+    finally:
+        for other in others:
+            limiter.release_on_behalf_of(other)
     assert ran_in == [threading.get_ident(), anyio.get_current_task()]
 
 

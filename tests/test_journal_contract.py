@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -77,11 +77,27 @@ def record(**changes: Any) -> TaskRecord:
     return TaskRecord(**given | changes)
 
 
+@pytest.fixture(scope="session")
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A journal without records. Making one for each test would take most of the suite's time."""
+
+    async def make() -> None:
+        with anyio.fail_after(30):
+            async with SqliteJournal(path):
+                pass
+
+    path = tmp_path_factory.mktemp("empty") / "journal.sqlite3"
+    anyio.run(make)
+    return path.read_bytes()
+
+
 @pytest.fixture(params=["memory", "sqlite"])
-def make_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journal]:
+def make_journal(request: pytest.FixtureRequest, tmp_path: Path, empty_file: bytes) -> Callable[[], Journal]:
     if request.param == "memory":
         return MemoryJournal
-    return lambda: SqliteJournal(tmp_path / "journal.sqlite3")
+    path = tmp_path / "journal.sqlite3"
+    path.write_bytes(empty_file)
+    return lambda: SqliteJournal(path)
 
 
 @pytest.fixture
@@ -222,7 +238,7 @@ class TestSave:
         saved, claimed = record(), record(idempotency_key="order-42")
         removed = record(scope=Scope("https://other.example/"))
         await journal.save(removed)
-        writes = [
+        writes: list[Callable[[], Awaitable[object]]] = [
             lambda: journal.save(saved),
             lambda: journal.claim(claimed),
             lambda: journal.remove(removed.record_id),
@@ -374,11 +390,12 @@ class TestRecords:
 
     async def test_what_is_delivered_is_pending_no_more(self, journal: Journal) -> None:
         given = record(state=observing())
-        for state, delivered_at, pending in [
+        steps: list[tuple[State, float | None, bool]] = [
             (observing(), None, True),
             (finished(), None, True),
             (finished(), 9.0, False),
-        ]:
+        ]
+        for state, delivered_at, pending in steps:
             await journal.save(replace(given, state=state, delivered_at=delivered_at))
             assert bool(await journal.records(SCOPE, pending=True)) is pending
 

@@ -793,6 +793,7 @@ def test_a_second_key_that_appears_while_the_first_answer_waits_for_its_retry_is
     life = sending()
     life.update_fails("name")
     assert only(Ask, life.asked(name=NAME, age=AGE)) == [Ask("age", AGE)]
+    life.now += 5.0
     assert life.ticks() == (Poll(),)
     assert life.answers("age", BOB) == (Save(), SendAnswers({"name": ADA, "age": BOB}))
 
@@ -854,7 +855,7 @@ def test_a_question_without_a_usable_answer_parks_and_stays_open() -> None:
 def test_a_failed_update_goes_again_with_the_next_poll_and_the_very_same_answers() -> None:
     life = sending()
     assert life.update_fails("name") == (Wake(5.0),)
-    assert life.stage("name") == "answered"
+    assert life.stage("name") == "unsent"
     assert life.ticks() == (SendAnswers({"name": ADA}), Poll())
 
 
@@ -884,7 +885,7 @@ def test_a_failed_update_takes_back_only_its_own_keys() -> None:
     life.asked(name=NAME, age=AGE)
     life.answers("age", BOB)
     life.update_fails("age")
-    assert (life.stage("name"), life.stage("age")) == ("sending", "answered")
+    assert (life.stage("name"), life.stage("age")) == ("sending", "unsent")
 
 
 def test_a_late_word_about_an_answer_that_is_not_on_its_way_changes_nothing() -> None:
@@ -1122,12 +1123,11 @@ def test_back_off_starts_over_on_resume() -> None:
     assert life.poll_fails() == (Wake(1.0),)
 
 
-def test_resuming_changes_nothing_that_would_have_to_be_saved() -> None:
-    life = sending()
-    assert not only(Save, life.resumes())
+def test_a_resume_is_saved_before_anything_is_done() -> None:
+    assert sending().feed(Resumed(now=0.0, jitter=0.0))[0] == Save()
 
 
-# ── known gaps in the pace and in the questions ───────────────────────────────────────────────
+# ── one thing at a time would be easy: what happens side by side ──────────────────────────────
 
 
 def test_the_retry_after_of_an_update_outlives_a_crash() -> None:
@@ -1214,6 +1214,34 @@ def test_the_questions_of_an_attached_snapshot_are_saved_before_they_are_asked()
     life.feed(TaskCreated(task=task, now=life.now, jitter=0.0, attached=True))
     actions = life.asked(name=NAME)
     assert actions.index(Save()) < actions.index(Ask("name", NAME))
+
+
+def test_a_silence_ends_with_its_wait_even_if_the_clock_was_set_back_meanwhile() -> None:
+    life = sending()
+    (wake,) = only(Wake, life.update_fails("name", retry_after_s=120.0))
+    life.now += wake.after_s - 86_400.0
+    assert life.ticks() == (SendAnswers({"name": ADA}), Poll())
+    assert only(Wake, life.asked(name=NAME)) == [Wake(5.0)]
+
+
+def test_a_failed_update_is_not_repeated_by_the_reply_to_a_poll_that_was_under_way() -> None:
+    life = sending()
+    life.ticks()
+    life.update_fails("name")
+    assert not only(SendAnswers, life.asked(name=NAME))
+
+
+def test_a_failed_update_is_not_repeated_at_once_because_another_answer_is_ready() -> None:
+    life = sending()
+    life.asked(name=NAME, age=AGE)
+    life.update_fails("name")
+    assert not only(SendAnswers, life.answers("age", BOB))
+
+
+def test_a_callback_that_fails_for_a_question_the_server_has_dropped_does_not_stop_the_polling() -> None:
+    life = asking()
+    life.sees()  # the server went on without an answer
+    assert not only(Park, life.feed(AnswerUnavailable(key="name", why="the form was closed")))
 
 
 # ── every event in every state ────────────────────────────────────────────────────────────────

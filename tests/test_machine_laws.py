@@ -151,13 +151,22 @@ class History:
         self.told: list[str] = []
         self.state: State = Calling()
         self.saved = dump_state(self.state)  # the intent, under an idempotency key
-        self.now = 1_000_000.0
+        self.clock = 1_000_000.0
+        self.elapsed = 0.0
         self.let_go()
         self.calling = True
         # What the witness remembers, over crashes too.
         self.asked: set[str] = set()
         self.given: dict[str, Any] = {}
         self.answers = 0
+        self.acknowledged: set[str] = set()
+        self.silent_until = 0.0
+        self.last_poll: float | None = None
+
+    @property
+    def now(self) -> float:
+        """What the local clock shows. It may be set back; the time that has really passed may not."""
+        return self.clock + self.elapsed
 
     def let_go(self) -> None:
         """Drop what is under way, as the end of a drive or of the process does."""
@@ -170,13 +179,14 @@ class History:
         self.before_host: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Live until some time after the end, or for a hundred moves."""
+        """Live until some time after the end, or for a hundred moves and then in good order."""
         late = 0
         for _ in range(100):
             self.chance.move(self.moves())()
             late += isinstance(self.state, Finished)
             if late > 4:
-                break
+                return
+        self.everybody_behaves()
 
     def moves(self) -> dict[Callable[[], None], float]:
         """What may happen next, and how likely it is."""
@@ -224,9 +234,13 @@ class History:
         before, self.driven = self.state, True
         self.told.append(repr(event))
         if isinstance(event, InputAsked | TaskCreated | CallAgain):
-            self.asked, self.given = set(), {}  # keys are unique within one round, and within one task
+            # Keys are unique within one round, and within one task.
+            self.asked, self.given, self.acknowledged = set(), {}, set()
+            self.silent_until, self.last_poll = 0.0, None
         if isinstance(event, Resumed):
             self.asked = set()  # whatever was before the host was withdrawn
+        if isinstance(event, AnswerUnavailable):
+            self.asked.discard(event.key)  # nobody answered; if it is still wanted, it is asked again
         if isinstance(event, AnswerReady) and event.key in open_keys(before):
             self.given.setdefault(event.key, event.answer)
         after, actions = advance(before, event, self.policy)
@@ -245,15 +259,21 @@ class History:
                 self.saved = dump_state(after)
             self.check_that_it_was_committed_first(action)
             self.check_that_nobody_is_asked_twice(event, action)
+            self.check_that_the_server_is_left_in_peace(action)
             self.act(action)
+        if isinstance(event, PollFailed | UpdateFailed) and event.retry_after_s is not None:
+            self.silent_until = max(self.silent_until, self.elapsed + event.retry_after_s)
+        if isinstance(event, UpdateAcknowledged):
+            self.acknowledged |= set(event.keys)
         self.check_that_something_will_happen()
 
     def act(self, action: Action) -> None:
         match action:
             case Wake(after_s):
-                self.alarm = self.now + after_s
+                self.alarm = self.elapsed + after_s
             case Poll():
                 self.alarm = None
+                self.last_poll = self.elapsed
                 self.polls += 1
             case Ask(key, request):
                 self.before_host[key] = request
@@ -367,6 +387,15 @@ class History:
             case _:
                 assert wakes[0] >= (hint / 16 if self.policy.early_looks else hint)
 
+    def check_that_the_server_is_left_in_peace(self, action: Action) -> None:
+        """By the time that has really passed, over stops, crashes and clocks that were set back."""
+        if isinstance(action, Poll | SendAnswers):
+            assert self.elapsed >= self.silent_until - ROUNDING_S, "a Retry-After was not waited for"
+        if isinstance(action, Poll) and self.last_poll is not None and not self.policy.early_looks:
+            assert isinstance(self.state, Observing)
+            hint = hint_s(self.state.poll_interval_ms) or self.policy.floor_s
+            assert self.elapsed >= self.last_poll + hint - ROUNDING_S, "two polls came too close"
+
     def check_that_something_will_happen(self) -> None:
         if self.driven and isinstance(self.state, Observing):
             assert self.alarm is not None or self.polls, "a task was left without a next poll"
@@ -409,10 +438,10 @@ class History:
     def the_alarm_goes_off(self) -> None:
         assert self.alarm is not None
         assert isinstance(self.state, Observing)
-        self.now = max(self.now, self.alarm) + self.chance.seconds()
+        self.elapsed = max(self.elapsed, self.alarm) + self.chance.seconds()
         assert self.now >= self.state.due_at - ROUNDING_S, "a poll came before it was due"
         self.alarm = None
-        self.feed(Tick(now=self.now, jitter=0.0))
+        self.feed(Tick(now=self.now, jitter=self.chance.jitter()))
 
     def a_poll_is_answered(self) -> None:
         self.polls -= 1
@@ -476,28 +505,70 @@ class History:
     # ── time, stops and starts ────────────────────────────────────────────────────────────────
 
     def time_passes(self) -> None:
-        self.now += self.chance.seconds()
+        self.elapsed += self.chance.seconds()
 
-    def the_clock_jumps(self) -> None:
-        """Time goes by while nobody drives, and clocks are set back, too."""
-        self.now += self.chance.seconds() - (self.chance.seconds() if self.chance.one_in(3) else 0)
+    def time_passes_while_nobody_drives(self) -> None:
+        self.elapsed += 0.01 + self.chance.seconds()  # a new process takes a moment to start
+        if self.chance.one_in(6):
+            self.clock -= self.chance.seconds()
+            self.last_poll = None  # how long ago it was, no clock can tell any more
 
     def the_drive_stops_and_is_resumed(self) -> None:
         self.let_go()
         self.saved = dump_state(self.state)  # an orderly end brings the record up to date
-        self.the_clock_jumps()
+        self.time_passes_while_nobody_drives()
         self.feed(Resumed(now=self.now, jitter=self.chance.jitter()))
 
     def the_process_dies(self) -> None:
         self.let_go()
         self.told.append("† the process dies")
         self.state = load_state(self.saved)
-        self.the_clock_jumps()
+        self.time_passes_while_nobody_drives()
         match self.state:
             case Observing() | Gathering():
                 self.feed(Resumed(now=self.now, jitter=self.chance.jitter(), due_is_exact=False))
             case Calling():
                 self.feed(CallLost())
+
+    def everybody_behaves(self) -> None:
+        """From here on the server is orderly, the host answers, and nothing gets lost: it must end."""
+        for _ in range(200):
+            if isinstance(self.state, Finished):
+                return
+            self.an_orderly_move()
+        raise AssertionError("nothing was in the way of an end, and none came")
+
+    def an_orderly_move(self) -> None:
+        if isinstance(self.state, OutcomeUnknown):
+            self.the_caller_allows_a_second_call()
+        elif isinstance(self.state, Calling):
+            self.calling = False
+            self.feed(TaskCreated(task=self.orderly_snapshot(), now=self.now, jitter=1.0))
+        elif not self.driven:
+            self.feed(Resumed(now=self.now, jitter=1.0))
+        elif self.before_host:
+            self.the_host_answers()
+        elif self.updates:
+            self.feed(UpdateAcknowledged(keys=tuple(self.updates.pop())))
+        elif self.cancels:
+            self.a_cancellation_is_acknowledged()
+        elif self.polls:
+            self.polls -= 1
+            self.feed(Observed(task=self.orderly_snapshot(), now=self.now, jitter=1.0))
+        else:
+            assert self.alarm is not None
+            self.the_alarm_goes_off()
+
+    def orderly_snapshot(self) -> Task:
+        """What the server still wants to know, and the end once it knows all."""
+        task_id = self.state.task.task_id if isinstance(self.state, Observing) else TASK_ID
+        raw: dict[str, Any] = {"taskId": task_id, "createdAt": "2026", "pollIntervalMs": 5000}
+        asked = {key: {"ask": key} for key in KEYS if key not in self.acknowledged}
+        if isinstance(self.state, Observing) and self.state.cancel != "no":
+            return read_task(raw | {"status": "cancelled"})
+        if asked:
+            return read_task(raw | {"status": "input_required", "inputRequests": asked})
+        return read_task(raw | {"status": "completed", "result": {"content": []}})
 
     def something_comes_too_late(self) -> None:
         late = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -17,11 +18,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from sqlite3 import connect as sqlite_connect  # as it is, whatever a test makes of the journal's
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 import platformdirs
 import pytest
+import trio
 from anyio import to_thread
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
@@ -104,15 +106,15 @@ class Spy:
 
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
-    spy = Spy()
+    spy, connect = Spy(), cast("Callable[..., sqlite3.Connection]", sqlite_connect)
 
     def spied(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        connection = sqlite_connect(*args, **kwargs, check_same_thread=False)
+        connection = connect(*args, **kwargs, check_same_thread=False)
         connection.set_trace_callback(spy)
         spy.connections.append(connection)
         return connection
 
-    monkeypatch.setattr(sqlite_file.sqlite3, "connect", spied)
+    monkeypatch.setattr(sqlite3, "connect", spied)
     return spy
 
 
@@ -240,15 +242,30 @@ os.read(0, 1)
                     assert await journal.records(SCOPE, pending=True) == [given]
                 assert not [one for one in spy.statements if one.startswith("BEGIN")]
 
-    async def test_a_cancelled_write_is_finished_by_closing(self, path: Path) -> None:
-        with anyio.fail_after(30):
-            async with SqliteJournal(path) as journal:
-                with anyio.CancelScope() as scope:
+    async def test_closing_finishes_what_is_queued_even_when_cancelled(self, path: Path, spy: Spy) -> None:
+        closed = anyio.Event()
+
+        async def abandon() -> None:
+            with anyio.CancelScope() as scope:
+                async with journal:
                     scope.cancel()
                     await journal.save(record(record_id="r"))
+            closed.set()
 
+        journal = SqliteJournal(path)
+        await opened(path)
+        with anyio.fail_after(30), commits_held(spy) as held:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(abandon)
+                await to_thread.run_sync(held.wait, 30)
+                await anyio.wait_all_tasks_blocked()
+                too_soon = closed.is_set()
+                spy.release.set()
+
+        assert not too_soon
         assert stored(path) == ["r"]
         assert "mcp-tasks-journal" not in {thread.name for thread in threading.enumerate()}
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
 
     @pytest.mark.parametrize("backend", ["asyncio", "trio"])
     def test_a_loop_that_has_closed_is_not_waited_for(self, path: Path, spy: Spy, backend: str) -> None:
@@ -273,6 +290,37 @@ os.read(0, 1)
             anyio.run(abandon, held, backend=backend)
         assert anyio.run(go_on, backend=backend) == [given]
 
+    def test_a_guest_trio_and_its_host_each_wake_their_own(self, path: Path, spy: Spy) -> None:
+        journal = SqliteJournal(path)
+
+        async def host() -> None:
+            with anyio.fail_after(30):
+                async with journal:
+                    (await guest(journal.save, record(record_id="guest"))).unwrap()
+                    with commits_held(spy):
+                        async with anyio.create_task_group() as tasks:
+                            ended = guest(trio.lowlevel.checkpoint)
+                            tasks.start_soon(journal.save, record(record_id="host"))
+                            await anyio.wait_all_tasks_blocked()
+                            (await ended).unwrap()  # gone when the host is to be woken
+                            spy.release.set()
+
+        def guest(function: Callable[..., Awaitable[None]], *arguments: Any) -> asyncio.Future[Any]:
+            loop = asyncio.get_running_loop()
+            ended: asyncio.Future[Any] = loop.create_future()
+            trio.lowlevel.start_guest_run(
+                function,
+                *arguments,
+                run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+                done_callback=ended.set_result,
+                host_uses_signal_set_wakeup_fd=True,
+            )
+            return ended
+
+        asyncio.run(host())
+
+        assert stored(path) == ["guest", "host"]
+
     @posix_only
     def test_a_journal_that_nobody_closed_does_not_keep_the_process(self, path: Path) -> None:
         body = """
@@ -285,6 +333,8 @@ print("end")
     def test_a_fork_cannot_use_its_parents_journal(self, path: Path) -> None:
         body = """
 import warnings
+from mcp_tasks_client.journal import sqlite_thread
+sqlite_thread._CLOSING_S = 1000.0  # closing must not wait for a thread that is not there
 warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside a thread: that is the point
 journal = SqliteJournal(path)
 await journal.open()
@@ -364,6 +414,23 @@ class TestFailures:
         assert len(failed) == 5
         assert all("no room left" in message and str(path) in message for message in failed)
         assert stored(path) == ["before", "after"]
+
+    async def test_a_commit_that_is_refused_leaves_no_transaction_behind(self, path: Path, spy: Spy) -> None:
+        """SQLite gives up a transaction itself after some errors, and keeps it after others."""
+
+        def refuse(action: int, argument: str | None, *_: str | None) -> int:
+            commits = action == sqlite3.SQLITE_TRANSACTION and argument == "COMMIT"
+            return sqlite3.SQLITE_DENY if commits else sqlite3.SQLITE_OK
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                spy.connections[-1].set_authorizer(refuse)
+                with pytest.raises(JournalError, match="not authorized"):
+                    await journal.save(record(record_id="lost"))
+                spy.connections[-1].set_authorizer(None)
+                await journal.save(record(record_id="after"))
+
+        assert stored(path) == ["after"]
 
     @posix_only
     def test_a_disk_that_fails_is_an_error_and_can_recover(self, path: Path) -> None:
@@ -573,6 +640,14 @@ await journal.aclose()
                 await journal.save(record())
 
 
+class OneLoop:
+    """Tests of files, in which the event loop makes no difference."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+
 def header(**fields: int) -> bytes:
     """The first page of a database of ours, with other numbers in its header."""
     page = bytearray(4096)
@@ -585,7 +660,7 @@ def header(**fields: int) -> bytes:
     return bytes(page) + bytes(4096)
 
 
-class TestHostileFiles:
+class TestHostileFiles(OneLoop):
     FILES: Final[dict[str, tuple[bytes, type[JournalError], str]]] = {
         "text": (b"[client]\nurl = ...\n" * 50, JournalCorruptError, "move it away"),
         "a single byte": (b"S", JournalCorruptError, "move it away"),
@@ -612,6 +687,29 @@ class TestHostileFiles:
 
         assert type(caught.value) is error
         assert str(path) in str(caught.value)
+        assert contents(path.parent) == before
+
+    @pytest.mark.parametrize(("application_id", "version"), [(77, 0), (APPLICATION_ID, 1000)])
+    async def test_a_log_that_is_not_ours_is_left_beside_its_file(
+        self, tmp_path: Path, application_id: int, version: int
+    ) -> None:
+        """To open such a file as SQLite does would move the log into the file."""
+        theirs, path = tmp_path / "theirs.sqlite3", tmp_path / "crashed" / "journal.sqlite3"
+        path.parent.mkdir()
+        with raw(theirs) as connection:
+            connection.execute(f"PRAGMA application_id = {application_id}")
+            connection.execute(f"PRAGMA user_version = {version}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("CREATE TABLE theirs (x)")
+            for suffix in ("", "-wal"):
+                left = path.with_name(path.name + suffix)
+                left.write_bytes(theirs.with_name(theirs.name + suffix).read_bytes())
+        before = contents(path.parent)
+        assert len(before) == 2
+
+        with pytest.raises(JournalSchemaError):
+            await opened(path)
+
         assert contents(path.parent) == before
 
     async def test_a_folder_is_refused(self, path: Path) -> None:
@@ -688,7 +786,7 @@ class TestHostileFiles:
 
 
 @posix_only
-class TestRights:
+class TestRights(OneLoop):
     @pytest.fixture(autouse=True)
     def generous_umask(self) -> Iterator[None]:
         before = os.umask(0)
@@ -757,8 +855,10 @@ class TestRights:
         if what == "owner" and os.getuid() != 0:
             pytest.skip("only root can give a file to somebody else")
         body = """
-from mcp_tasks_client.journal.sqlite_file import scripts
-scripts()  # while the package can be read
+import tempfile
+with tempfile.TemporaryDirectory() as elsewhere:  # loads what is loaded late, while it can be read
+    async with SqliteJournal(elsewhere + "/journal.sqlite3"):
+        pass
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65_534)
@@ -766,7 +866,7 @@ if os.getuid() == 0:
 try:
     await SqliteJournal(path).open()
 except JournalError as error:
-    print(type(error).__name__, "cannot be opened for writing" in str(error) and path in str(error))
+    print(type(error).__name__, str(error).replace(path, "PATH").partition(";")[0], sep="|")
 """
         # Not in tmp_path, whose parents are closed to all but root.
         with tempfile.TemporaryDirectory() as name:
@@ -780,11 +880,12 @@ except JournalError as error:
                 os.chown(path, 0 if what == "owner" else 65_534, 65_534)
             before = contents(folder)
 
-            assert run_child(path, body) == ["JournalError", "True"]
+            said = " ".join(run_child(path, body))
+            assert said.startswith("JournalError|the journal PATH cannot be opened for writing (")
             assert contents(folder) == before
 
 
-class TestVersions:
+class TestVersions(OneLoop):
     async def test_the_file_itself_says_whose_it_is_while_it_is_in_use(self, path: Path) -> None:
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
@@ -888,14 +989,15 @@ class TestVersions:
         assert int.from_bytes(b"MCPT", "big") == APPLICATION_ID
 
 
-class TestQueries:
+class TestQueries(OneLoop):
     @pytest.mark.parametrize(
         ("query", "plan"),
         [
             (_PENDING, "SEARCH records USING INDEX records_pending (endpoint=? AND principal=?)"),
             (
                 _BY_KEY,
-                "SEARCH records USING INDEX records_by_key (endpoint=? AND principal=? AND idempotency_key=?)",
+                "SEARCH records USING INDEX records_by_key"
+                " (endpoint=? AND principal=? AND idempotency_key=?)",
             ),
             (
                 _BY_TASK,
@@ -917,29 +1019,17 @@ class TestQueries:
 
     async def test_the_pending_ones_cost_nothing_for_the_finished_ones(self, path: Path) -> None:
         """Counted in steps of SQLite's machine, not in time."""
-        counted: list[int] = []
         await written(path, *[record(state=observing()) for _ in range(3)])
         with raw(path) as connection:
-            for batch in range(2):
-                steps = 0
-
-                def step() -> None:
-                    nonlocal steps
-                    steps += 1
-
-                connection.set_progress_handler(step, 1)
-                assert len(connection.execute(_PENDING, SCOPE_COLUMNS).fetchall()) == 3
-                connection.set_progress_handler(None, 0)
-                counted.append(steps)
-                connection.execute(
-                    """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
-                    INSERT INTO records SELECT NULL, ? || i, endpoint, principal, tool, NULL, NULL,
-                    generation, owner, fence, created_at, updated_at, 1.0, state, task_id, status, 0, NULL
-                    FROM records JOIN n WHERE sequence = 1""",
-                    (f"batch {batch}, ",),
-                )
-
-        assert counted[0] == counted[1]
+            few = steps(connection, _PENDING)
+            connection.execute(
+                """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
+                INSERT INTO records SELECT NULL, 'done ' || i, endpoint, principal, tool, NULL, NULL,
+                generation, owner, fence, created_at, updated_at, 1.0, state, task_id, status, 0, NULL
+                FROM records JOIN n WHERE sequence = 1"""
+            )
+            assert steps(connection, _PENDING) == few
+            assert steps(connection, _ALL) > 2000
 
     async def test_people_can_look_at_it_with_any_sqlite_shell(self, path: Path) -> None:
         await written(
@@ -958,10 +1048,22 @@ class TestQueries:
         ]
 
 
-SCOPE_COLUMNS: Final = (SCOPE.endpoint, SCOPE.principal)
+def steps(connection: sqlite3.Connection, query: str) -> int:
+    counted = 0
+
+    def step() -> None:
+        nonlocal counted
+        counted += 1
+
+    arguments = (SCOPE.endpoint, SCOPE.principal)
+    connection.execute(query, arguments).fetchall()  # reads the schema, the first time
+    connection.set_progress_handler(step, 1)
+    connection.execute(query, arguments).fetchall()
+    connection.set_progress_handler(None, 0)
+    return counted
 
 
-class TestPath:
+class TestPath(OneLoop):
     def test_without_a_path_it_is_the_users_own(self) -> None:
         state = platformdirs.user_state_path("mcp-tasks-client", appauthor=False)
         assert SqliteJournal().path == state / "journal.sqlite3"
