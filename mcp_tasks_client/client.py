@@ -237,11 +237,21 @@ class TasksClient:
         # Registered first: whoever finds the record in the journal must find the drive here.
         scheduler.drives[record.record_id] = drive
         if idempotency_key is not None:
-            with anyio.CancelScope(shield=True):
-                standing = await self._journal.claim(record)
-                if standing.record_id != record.record_id:
-                    return await self._join(standing, call, on_unknown)
+            try:
+                standing = await scheduler.to_its_end(self._claim, drive)
+            except BaseException:
+                scheduler.forget(drive)
+                raise
+            if standing.record_id != record.record_id:
+                return await scheduler.to_its_end(self._join, standing, call, on_unknown)
         return drive
+
+    async def _claim(self, drive: Drive) -> TaskRecord:
+        """Journal the intent to call, or find the call that the key stands for."""
+        standing = await self._journal.claim(drive.record)
+        if drive.abandoned and not drive.held and standing.record_id == drive.record.record_id:
+            await self._journal.remove(standing.record_id)
+        return standing
 
     async def _join(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> Drive:
         """Take up the call that an idempotency key already stands for."""

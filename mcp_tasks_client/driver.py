@@ -50,7 +50,7 @@ from .journal.base import Journal, TaskRecord
 from .machine import advance
 from .policy import PollPolicy
 from .sessions.base import INVALID_PARAMS, Session, TaskRef, ToolCall
-from .states import Gathering, Observing
+from .states import Calling, Gathering, Observing
 from .wire import Created, InputRequired, JSONObject, Returned, Task, shorten
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -66,12 +66,14 @@ class Drive:
         held: Reasons to go on driving: callers that wait, and the client itself for its handles.
         running: Whether it is being driven. ``held`` may be more than 0 while it is parked.
         pending: The ``tools/call`` to begin with, if it was not sent yet.
+        abandoned: Whether its caller went away before that.
         unsaved: Events whose commit failed, to be fed again.
     """
 
     __slots__ = (
         "__weakref__",
         "_changed",
+        "abandoned",
         "ask_scope",
         "asks",
         "call",
@@ -105,6 +107,7 @@ class Drive:
         self.asks: dict[str, Ask] = {}
         self.scopes: set[anyio.CancelScope] = set()
         self.pending: SendCall | None = None
+        self.abandoned = False
         self.call_scope: anyio.CancelScope | None = None
         self.ask_scope: anyio.CancelScope | None = None
         self.polling = False
@@ -236,7 +239,8 @@ class Driver:
                 drive.record = await self._save(drive, replace(drive.record, **changes))  # type: ignore[arg-type]  # dataclasses.replace takes fields by name
 
     async def _save(self, drive: Drive, record: TaskRecord) -> TaskRecord:
-        owner = self.owner if drive.running and not record.finished else None
+        owned = drive.running and isinstance(record.state, Calling | Gathering | Observing)
+        owner = self.owner if owned else None
         record = replace(record, owner=owner, updated_at=self.clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.
         if record.idempotency_key is not None or record.task_id is not None:

@@ -16,6 +16,11 @@ from .wire import JSONObject, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallBegun:
+    """The next round of ``tools/call`` is about to be sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallReturned:
     """``tools/call`` answered with a result."""
 
@@ -170,7 +175,8 @@ class Resumed:
 
 
 Event: TypeAlias = (
-    CallReturned
+    CallBegun
+    | CallReturned
     | CallFailed
     | CallRefused
     | CallLost

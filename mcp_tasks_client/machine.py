@@ -50,6 +50,7 @@ from .events import (
     AnswerReady,
     AnswerUnavailable,
     CallAgain,
+    CallBegun,
     CallFailed,
     CallLost,
     CallRefused,
@@ -189,22 +190,26 @@ def _asked_first(state: Calling, event: InputAsked) -> Step:
 def _gathering(state: Gathering, event: Event) -> Step:
     match event:
         case AnswerReady():
-            questions = answered(state.questions, event.key, event.answer)
-            ready = answers(questions, [q.key for q in questions])
-            if not ready:
-                return replace(state, questions=questions), (Save(),)
-            # From here on it is a call again: were its reply lost, the outcome would be unknown,
-            # and a state that still held the answers would invite to send them a second time.
-            send = SendCall(ready, state.request_state)
-            return Calling(round=state.round + 1), (Save(), send)
+            state = replace(state, questions=answered(state.questions, event.key, event.answer))
+            return state, (Save(), *_next_round(state))
         case AnswerUnavailable():
             return _unanswered(state, event)
+        case CallBegun():
+            # From here on it is a call again. Were its reply lost, the outcome would be unknown, and
+            # a state that still held the answers would invite to send them a second time.
+            return Calling(round=state.round + 1), (Save(),)
         case Resumed():
             questions = reopened(state.questions)
             questions, asks = asking(questions, [q.key for q in questions])
-            return replace(state, questions=questions), (Save(), *asks)
+            state = replace(state, questions=questions)
+            return state, (Save(), *asks, *_next_round(state))
         case _:
             raise ImpossibleEventError(state, event)
+
+
+def _next_round(state: Gathering) -> tuple[Action, ...]:
+    ready = answers(state.questions, [q.key for q in state.questions])
+    return (SendCall(ready, state.request_state),) if ready else ()
 
 
 def _outcome_unknown(state: OutcomeUnknown, event: Event) -> Step:
@@ -271,7 +276,7 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
 
 def _finished(state: Finished, event: Event) -> Step:
     match event:
-        case CallReturned() | CallFailed() | CallRefused() | CallLost() | CallAgain():
+        case CallBegun() | CallReturned() | CallFailed() | CallRefused() | CallLost() | CallAgain():
             raise ImpossibleEventError(state, event)
         case InputAsked() | TaskCreated():
             raise ImpossibleEventError(state, event)

@@ -18,7 +18,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from copy import copy
-from typing import assert_never
+from typing import TypeVar, assert_never
 from weakref import WeakValueDictionary
 
 import anyio
@@ -29,6 +29,7 @@ from .errors import InputUnansweredError, JournalError, OutcomeUnknownError, Ses
 from .events import (
     Action,
     Ask,
+    CallBegun,
     CallLost,
     CallRefused,
     CancelRequested,
@@ -51,6 +52,8 @@ from .states import Calling, Gathering, Observing, OutcomeUnknown
 from .wire import redact
 
 logger = logging.getLogger("mcp_tasks_client")
+
+T = TypeVar("T")
 
 
 class Scheduler:
@@ -194,11 +197,21 @@ class Scheduler:
         with anyio.CancelScope(shield=True) as drive.call_scope:
             if send.after_s:
                 await self._clock.wait(anyio.Event(), send.after_s)
+            if isinstance(drive.record.state, Gathering) and drive.running:
+                await self.driver.feed(drive, CallBegun())
             if drive.running:
                 event, error = await self.driver.call(drive, send)
             else:
                 event = CallRefused()
-        drive.call_scope = None
+        try:
+            if isinstance(drive.record.state, Calling):
+                await self._answered(drive, event, error)
+        finally:
+            # Until here, whoever takes the drive up again finds a call under way.
+            drive.call_scope = None
+
+    async def _answered(self, drive: Drive, event: Event, error: Exception | None) -> None:
+        """Do what the reply to ``tools/call`` means, or its absence."""
         actions = await self.driver.feed(drive, event)
         match event:
             case CallRefused():
@@ -239,7 +252,7 @@ class Scheduler:
         try:
             # What parked the drive while nobody listened is told first; the next hold starts anew.
             if not drive.running and (drive.error is None or drive.error_seen):
-                await self._start(drive)
+                await self._take_up(drive)
             yield
         finally:
             drive.held -= 1
@@ -253,7 +266,30 @@ class Scheduler:
             self._kept.add(drive)
             drive.held += 1
             if not drive.running:
-                await self._start(drive)
+                await self._take_up(drive)
+
+    async def to_its_end(self, work: Callable[..., Awaitable[T]], *args: object) -> T:
+        """Run something that must not stop half-way, whatever happens to the caller meanwhile.
+
+        In a task of its own, since asyncio's own ``Task.cancel()`` (a ``wait_for``, an
+        ``asyncio.timeout``) goes through every shield. Bounded by what it runs.
+        """
+        ended = anyio.Event()
+        outcome: list[T | Exception] = []
+
+        async def run() -> None:
+            with anyio.CancelScope(shield=True):
+                try:
+                    outcome.append(await work(*args))
+                except Exception as error:
+                    outcome.append(error)
+            ended.set()
+
+        self._tasks.start_soon(run)
+        await ended.wait()
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
 
     def check_open(self) -> None:
         """Refuse to begin anything after the end.
@@ -266,25 +302,27 @@ class Scheduler:
                 "The client is closed. Open one again and attach the handle's reference, or resume()."
             )
 
-    async def _start(self, drive: Drive) -> None:
-        """Take up a drive from wherever its record stands."""
-        before, drive.error, drive.running = drive.error, None, not drive.record.finished
+    async def _take_up(self, drive: Drive) -> None:
+        """Start a drive from wherever its record stands."""
+        if drive.record.finished:
+            return
+        before, drive.error, drive.running = drive.error, None, True
+        if drive.pending is not None:
+            send, drive.pending = drive.pending, None
+            self._spawn(drive, self._call, send)
+        elif drive.call_scope is not None:
+            drive.call_scope.deadline = float("inf")
+        else:
+            await self.to_its_end(self._start, drive, before)
+
+    async def _start(self, drive: Drive, before: Exception | None) -> None:
         try:
-            if drive.pending is not None:
-                send, drive.pending = drive.pending, None
-                self._spawn(drive, self._call, send)
-                return
-            if drive.call_scope is not None:
-                drive.call_scope.deadline = float("inf")
-                return
-            unsaved = len(drive.unsaved)
-            if isinstance(drive.record.state, Observing | Gathering):
+            if drive.unsaved or isinstance(drive.record.state, Observing | Gathering):
                 resumed = self.driver.resumed(drive)
-                for _ in range(unsaved):
+                for _ in range(len(drive.unsaved)):
                     await self._perform(drive, await self.driver.feed(drive, drive.unsaved.popleft()))
-                await self._perform(drive, await self.driver.feed(drive, resumed))
-            elif unsaved:
-                await self._perform(drive, await self.driver.feed(drive, drive.unsaved.popleft()))
+                if isinstance(drive.record.state, Observing | Gathering):
+                    await self._perform(drive, await self.driver.feed(drive, resumed))
             elif isinstance(drive.record.state, Calling | OutcomeUnknown):
                 self._park(drive, before or _lost(drive, None))
         except JournalError as error:
@@ -331,7 +369,7 @@ class Scheduler:
             JournalError: The wish could not be journaled, and was not sent.
         """
         self.check_open()
-        for action in await self.driver.feed(drive, CancelRequested()):
+        for action in await self.to_its_end(self.driver.feed, drive, CancelRequested()):
             if isinstance(action, SendCancel):
                 await self._send_cancel(drive)
             else:
@@ -342,8 +380,24 @@ class Scheduler:
         if drive.record.delivered_at is None and not self.closed:
             self._write_soon(drive, delivered_at=self._clock.time())
 
+    def forget(self, drive: Drive) -> None:
+        """Take back the intent of a call that nobody is going to send."""
+        drive.abandoned = True
+        if drive.pending is not None and drive.record.idempotency_key is not None and not self.closed:
+            self._tasks.start_soon(self._remove, drive)
+
+    async def _remove(self, drive: Drive) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                if not drive.held:
+                    await self.driver.journal.remove(drive.record.record_id)
+            except JournalError as error:
+                logger.warning("%r was never sent, and could not be removed: %s", drive.record, error)
+
     def close(self) -> None:
         """Let go of everything, and end. Writes finish; a ``tools/call`` under way gets its grace."""
+        for drive in list(self.drives.values()):
+            self.forget(drive)
         self.closed = True
         for drive in list(self.drives.values()):
             if drive.running:

@@ -36,11 +36,9 @@ from mcp_tasks_client.wire import (
 from ._loopback import Loopback
 from ._stops import LIMIT_S, QuickClock
 
-__all__ = ["TASK_ID", "HttpWorld", "World"]
+__all__ = ["TASK_ID", "Doings", "HttpWorld", "InMemory", "Server", "World"]
 
 TASK_ID: Final = "task-0123456789abcdef"
-ENDPOINT: Final = "one-task"
-SCOPE: Final = Scope(ENDPOINT)
 HINT_S: Final = 1.0
 RESULT: Final[JSONObject] = {"content": [{"type": "text", "text": "done"}], "structuredContent": {"n": 1}}
 TOOL: Final[JSONObject] = {
@@ -81,7 +79,7 @@ class Server:
         self._clock = clock
         self._rounds = rounds
         self._at_once = at_once
-        self._not_before = 0.0
+        self.not_before: float | None = 0.0
         self._polls_since_answer = 0
 
     def handle(self, method: str, params: Mapping[str, Any]) -> JSONObject:
@@ -123,8 +121,8 @@ class Server:
 
     def _get(self) -> JSONObject:
         now = self._clock.monotonic()
-        if now < self._not_before - 1e-6:  # the wall clock's resolution
-            self.early_polls.append(f"{self._not_before - now:.3f} s too early")
+        if self.not_before is not None and now < self.not_before - 1e-6:  # the wall clock's resolution
+            self.early_polls.append(f"{self.not_before - now:.3f} s too early")
         self.polls += 1
         if self.cancels and not self.completed:
             return cancelled(TASK_ID)
@@ -141,7 +139,8 @@ class Server:
         return completed(TASK_ID, RESULT)
 
     def _paced(self, reply: JSONObject) -> JSONObject:
-        self._not_before = self._clock.monotonic() + HINT_S
+        if self.not_before is not None:
+            self.not_before = self._clock.monotonic() + HINT_S
         return reply
 
     def _take(self, answers: Mapping[str, JSONObject]) -> None:
@@ -177,10 +176,11 @@ class InMemory(Session):
         self._server = server
         self._doings = doings
         self._never_replies = never_replies
+        self.closed = False
 
     @property
     def endpoint(self) -> str:
-        return ENDPOINT
+        return "in-memory"
 
     async def tool(self, name: str) -> Tool | None:
         await self._send("tools/list", {})
@@ -205,7 +205,7 @@ class InMemory(Session):
         await self._send("tasks/cancel", task_params(ref.task_id))
 
     async def aclose(self) -> None:
-        await anyio.lowlevel.checkpoint()
+        self.closed = True
 
     async def _send(self, method: str, params: JSONObject) -> JSONObject:
         with self._doings.one(method):
@@ -293,7 +293,8 @@ class World:
         timeout: For the calls.
 
     Args:
-        journal: ``None`` is a :class:`SlowJournal`.
+        journal: Shared with other worlds and kept open meanwhile; ``None`` is a :class:`SlowJournal`.
+        endpoint: Tells this world from others in the journal.
         rounds: See :class:`Server`.
         at_once: See :class:`Server`.
         never_replies: Whether the reply to ``tools/call`` is lost.
@@ -305,6 +306,7 @@ class World:
         self,
         *,
         journal: Journal | None = None,
+        endpoint: str = "one-task",
         rounds: Sequence[str] = (),
         at_once: bool = False,
         never_replies: bool = False,
@@ -318,6 +320,8 @@ class World:
         self.journal = journal or SlowJournal(self.doings)
         self.outcomes = 0
         self.timeout: float | None = None
+        self._scope = Scope(endpoint)
+        self._shares_journal = journal is not None
         self._never_replies = never_replies
         self._wanted_cancelled = False
         self._options = options | {"poll": PollPolicy(jitter=0.0, call_grace_s=call_grace_s)}
@@ -333,7 +337,7 @@ class World:
         client = TasksClient(
             self._session(),
             journal=self.journal,
-            endpoint=ENDPOINT,
+            endpoint=self._scope.endpoint,
             elicitation=self.host.elicit,
             **self._options,
         )
@@ -357,8 +361,9 @@ class World:
     async def after_a_client(self) -> None:
         """What must hold whenever a client has been closed."""
         self.at_rest()
-        with pytest.raises(JournalError, match="not open"):  # or the client has left it open
-            await self.journal.records(SCOPE)
+        if not self._shares_journal:
+            with pytest.raises(JournalError, match="not open"):  # or the client has left it open
+                await self.journal.records(self._scope)
         records = await self._records()
         assert len(records) <= 1, f"one call, many records: {records}"
         for record in records:
@@ -385,7 +390,7 @@ class World:
 
     async def _records(self) -> list[TaskRecord]:
         async with self.journal:
-            return await self.journal.records(SCOPE)
+            return await self.journal.records(self._scope)
 
 
 class HttpWorld(World):
@@ -399,6 +404,8 @@ class HttpWorld(World):
 
     def __init__(self, served: Loopback, *, given: bool, **options: Any) -> None:
         super().__init__(**options)
+        # The clock does not wait for the server's thread, so the server cannot tell what is early.
+        self.server.not_before = None
         self._served = served
         self._http_client = httpx.AsyncClient() if given else None
         served.handle = self.server.handle

@@ -144,7 +144,8 @@ class _Stepped(Coroutine[Any, Any, Any]):
     def __init__(self, inner: Any, watch: Watch) -> None:
         self._inner = inner
         self._watch = watch
-        watch.began(self, inner.__qualname__)
+        # What closes an abandoned asynchronous generator has no name.
+        watch.began(self, getattr(inner, "__qualname__", type(inner).__name__))
 
     def send(self, value: Any) -> Any:
         return self._step(self._inner.send, value)

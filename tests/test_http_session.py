@@ -1082,15 +1082,16 @@ async def test_json_that_only_python_reads_is_read(server: ScriptedServer, sessi
         b"null",
         b'"text"',
         b"{}",
-        b'{"id":ID,"result":{}}',
+        b'{"id":ID,"result":{"taskId":"t","status":"working"}}',
         b'{"jsonrpc":"2.0","id":ID}',
         b'{"jsonrpc":"2.0","id":ID,"result":null}',
         b'{"jsonrpc":"2.0","id":ID,"result":[]}',
         b'{"jsonrpc":"2.0","id":ID,"error":"no"}',
-        b'{"jsonrpc":"2.0","id":99,"result":{}}',
-        b'{"jsonrpc":"2.0","id":null,"result":{}}',
-        b'{"jsonrpc":"2.0","id":true,"result":{}}',
-        b'{"jsonrpc":"2.0","id":"ID","result":{}}',
+        b'{"jsonrpc":"2.0","id":ID,"error":"no","result":{"taskId":"t","status":"working"}}',
+        b'{"jsonrpc":"2.0","id":99,"result":{"taskId":"t","status":"working"}}',
+        b'{"jsonrpc":"2.0","id":null,"result":{"taskId":"t","status":"working"}}',
+        b'{"jsonrpc":"2.0","id":true,"result":{"taskId":"t","status":"working"}}',
+        b'{"jsonrpc":"2.0","id":"ID","result":{"taskId":"t","status":"working"}}',
         b'{"jsonrpc":"2.0","id":99,"error":{"code":-32602,"message":"another task is unknown"}}',
         b'{"jsonrpc":"2.0","method":"notifications/tasks","params":{}}',
         b"[" * 100_000,
@@ -1511,6 +1512,16 @@ async def test_a_long_text_of_the_servers_is_cut_in_the_message_alone(
     assert failed.remote_message == "x" * 9999
 
 
+@pytest.fixture
+def somewhere_else(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A time zone in which a local time cannot be taken for GMT."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XYZ+7")
+        time.tzset()
+        yield
+    time.tzset()
+
+
 NOW = datetime.datetime.now(datetime.UTC)
 
 
@@ -1524,16 +1535,31 @@ NOW = datetime.datetime.now(datetime.UTC)
         (email.utils.format_datetime(NOW + datetime.timedelta(hours=1), usegmt=True), 3000, 3600),
         (email.utils.format_datetime(NOW - datetime.timedelta(hours=1), usegmt=True), 0, 0),
         (time.strftime("%A, %d-%b-%y %H:%M:%S GMT", time.gmtime(NOW.timestamp() + 3600)), 3000, 3600),
+        (time.asctime(time.gmtime(NOW.timestamp() + 3600)), 3000, 3600),
     ],
 )
-def test_retry_after_is_read_as_seconds_or_as_a_date(value: str, low: float, high: float) -> None:
+def test_retry_after_is_read_as_seconds_or_as_a_date(
+    value: str, low: float, high: float, somewhere_else: None
+) -> None:
     seconds = retry_after_s(httpx.Headers({"Retry-After": value}))
     assert seconds is not None
     assert low <= seconds <= high
 
 
 @pytest.mark.parametrize(
-    "value", ["", "soon", "nan", "inf", "1e9", "9" * 400, "Thu, 99 Foo 2026 00:00:00 GMT", "1 2", "0x10"]
+    "value",
+    [
+        "",
+        "soon",
+        "nan",
+        "inf",
+        "1e9",
+        "9" * 400,
+        "Thu, 99 Foo 2026 00:00:00 GMT",
+        "1 2",
+        "0x10",
+        f"{10**30} Jan 2026 00:00:00 GMT",
+    ],
 )
 def test_a_retry_after_that_makes_no_sense_counts_as_absent(value: str) -> None:
     assert retry_after_s(httpx.Headers({"Retry-After": value})) is None

@@ -451,6 +451,19 @@ async def test_a_connection_is_used_again_after_any_reply_that_ended() -> None:
     assert server.connections == 1
 
 
+async def test_a_stream_is_left_a_moment_to_end_after_the_response() -> None:
+    async def script(peer: Connection, number: int) -> None:
+        while await peer.request():
+            await peer.send(SSE, chunk(b"data: " + peer.result() + b"\n\n"))
+            await anyio.wait_all_tasks_blocked()
+            await peer.send(END)
+
+    async with serving(script) as server, connected(server) as session:
+        await session.get(REF)
+        await session.get(REF)
+    assert server.connections == 1
+
+
 @pytest.mark.parametrize("status", ["200 OK", "401 Unauthorized", "307 Temporary Redirect"])
 async def test_a_server_that_does_not_end_its_reply_loses_the_connection(status: str) -> None:
     closed = anyio.Event()

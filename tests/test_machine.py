@@ -20,6 +20,7 @@ from mcp_tasks_client.events import (
     AnswerUnavailable,
     Ask,
     CallAgain,
+    CallBegun,
     CallFailed,
     CallLost,
     CallRefused,
@@ -239,6 +240,7 @@ def test_a_call_lost_in_a_later_round_starts_over_without_the_old_answers() -> N
     life = Life()
     life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
     life.answers("name")
+    life.feed(CallBegun())
     life.feed(CallLost())
     assert life.feed(CallAgain()) == (Save(), SendCall())
     assert life.state == Calling(round=0)
@@ -259,7 +261,10 @@ def test_the_call_goes_again_with_every_answer_and_the_state_once_the_last_quest
     life = Life()
     life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state="s"))
     assert life.answers("age", BOB) == (Save(),)
-    assert life.answers("name", ADA) == (Save(), SendCall({"name": ADA, "age": BOB}, "s"))
+    send = SendCall({"name": ADA, "age": BOB}, "s")
+    assert life.answers("name", ADA) == (Save(), send)
+    assert life.crashes() == (send,), "not sent yet, so nobody is asked again"
+    assert life.feed(CallBegun()) == (Save(),)
     assert life.state == Calling(round=1)
 
 
@@ -299,6 +304,7 @@ def test_a_later_round_may_ask_again_under_the_same_key() -> None:
     life = Life()
     life.feed(InputAsked(requests={"name": NAME}, request_state="1"))
     life.answers("name")
+    life.feed(CallBegun())
     assert life.feed(InputAsked(requests={"name": NAME}, request_state="2")) == (Save(), Ask("name", NAME))
     assert life.answers("name", BOB) == (Save(), SendCall({"name": BOB}, "2"))
 
@@ -315,6 +321,7 @@ def test_a_server_that_asks_for_ever_is_stopped_after_the_last_round(requests: d
         life.feed(InputAsked(requests=requests, request_state="s"))
         if requests:
             life.answers("name")
+            life.feed(CallBegun())
         assert isinstance(life.state, Calling)
     actions = life.feed(InputAsked(requests=requests, request_state="s"))
     outcome = Violated(message="The server asked for input 32 times and never began.")
@@ -1248,6 +1255,7 @@ def test_a_callback_that_fails_for_a_question_the_server_has_dropped_does_not_st
 
 TABLE = """
                      calling            gathering          outcome_unknown  observing  finished
+CallBegun            -                  calling            -                -          -
 CallReturned         finished           -                  -                -          -
 CallFailed           finished           -                  -                -          -
 CallRefused          calling            -                  -                -          -
@@ -1260,7 +1268,7 @@ Observed             -                  -                  -                obse
 PollFailed           -                  -                  -                observing  finished
 TaskMissing          -                  -                  -                finished   finished
 ObservationRefused   -                  -                  -                observing  finished
-AnswerReady          -                  gathering|calling  -                observing  finished
+AnswerReady          -                  gathering          -                observing  finished
 AnswerUnavailable    -                  gathering          -                observing  finished
 UpdateAcknowledged   -                  -                  -                observing  finished
 UpdateFailed         -                  -                  -                observing  finished
@@ -1314,6 +1322,7 @@ def sample_events() -> list[Event]:
         CallRefused(),
         CallLost(),
         CallAgain(),
+        CallBegun(),
         InputAsked(requests={"name": NAME}, request_state=None),
         InputAsked(requests={}, request_state="s"),
         TaskCreated(task=snapshot(), **at),

@@ -29,6 +29,7 @@ from mcp_tasks_client.events import (
     AnswerUnavailable,
     Ask,
     CallAgain,
+    CallBegun,
     CallFailed,
     CallLost,
     CallRefused,
@@ -160,6 +161,7 @@ class History:
         self.given: dict[str, Any] = {}
         self.answers = 0
         self.acknowledged: set[str] = set()
+        self.unsent: set[str] = set()
         self.silent_until = 0.0
         self.last_poll: float | None = None
 
@@ -190,7 +192,11 @@ class History:
 
     def moves(self) -> dict[Callable[[], None], float]:
         """What may happen next, and how likely it is."""
-        moves: dict[Callable[[], None], float] = {self.time_passes: 0.5, self.the_process_dies: 0.4}
+        moves: dict[Callable[[], None], float] = {
+            self.time_passes: 0.5,
+            self.the_clock_is_set_back: 0.1,
+            self.the_process_dies: 0.4,
+        }
         if isinstance(self.state, Observing | Gathering):
             moves[self.the_drive_stops_and_is_resumed] = 0.5 if self.driven else 5
         if isinstance(self.state, OutcomeUnknown):
@@ -204,7 +210,7 @@ class History:
                 self.the_call_ends: 0.5,
                 self.the_call_does_not_get_through: 1,
             }
-        if self.alarm is not None:
+        if self.alarm is not None and not self.polls:
             moves[self.the_alarm_goes_off] = 3
         if self.polls:
             moves |= {
@@ -235,7 +241,7 @@ class History:
         self.told.append(repr(event))
         if isinstance(event, InputAsked | TaskCreated | CallAgain):
             # Keys are unique within one round, and within one task.
-            self.asked, self.given, self.acknowledged = set(), {}, set()
+            self.asked, self.given, self.acknowledged, self.unsent = set(), {}, set(), set()
             self.silent_until, self.last_poll = 0.0, None
         if isinstance(event, Resumed):
             self.asked = set()  # whatever was before the host was withdrawn
@@ -263,6 +269,8 @@ class History:
             self.act(action)
         if isinstance(event, PollFailed | UpdateFailed) and event.retry_after_s is not None:
             self.silent_until = max(self.silent_until, self.elapsed + event.retry_after_s)
+        if isinstance(event, UpdateFailed):
+            self.unsent |= set(event.keys)
         if isinstance(event, UpdateAcknowledged):
             self.acknowledged |= set(event.keys)
         self.check_that_something_will_happen()
@@ -285,6 +293,8 @@ class History:
                 self.cancels += 1
             case SendCall():
                 self.calling = True
+                if isinstance(self.state, Gathering):
+                    self.feed(CallBegun())
             case Park():
                 self.let_go()
             case Forget():
@@ -339,6 +349,9 @@ class History:
                 self.asked.add(key)
             case SendAnswers(answers):
                 assert answers
+                if isinstance(event, Observed | AnswerReady):
+                    assert not self.unsent & set(answers), "a failed update was repeated without back-off"
+                self.unsent -= set(answers)
                 assert answers == {key: self.given[key] for key in answers}, "an answer is not the first one"
                 assert isinstance(self.state, Observing)
                 outstanding = set(self.state.task.input_requests or {})
@@ -439,15 +452,15 @@ class History:
         assert self.alarm is not None
         assert isinstance(self.state, Observing)
         self.elapsed = max(self.elapsed, self.alarm) + self.chance.seconds()
-        assert self.now >= self.state.due_at - ROUNDING_S, "a poll came before it was due"
         self.alarm = None
         self.feed(Tick(now=self.now, jitter=self.chance.jitter()))
 
     def a_poll_is_answered(self) -> None:
         self.polls -= 1
-        self.a_snapshot_comes_unasked()
+        self.feed(Observed(task=self.chance.going_on(), now=self.now, jitter=self.chance.jitter()))
 
     def a_snapshot_comes_unasked(self) -> None:
+        self.last_poll = None  # it may bring the next poll forward by the jitter, and not be saved
         self.feed(Observed(task=self.chance.going_on(), now=self.now, jitter=self.chance.jitter()))
 
     def a_poll_is_answered_as_before(self) -> None:
@@ -507,11 +520,14 @@ class History:
     def time_passes(self) -> None:
         self.elapsed += self.chance.seconds()
 
+    def the_clock_is_set_back(self) -> None:
+        self.clock -= self.chance.seconds()
+        self.last_poll = None  # how long ago it was, a later process cannot tell
+
     def time_passes_while_nobody_drives(self) -> None:
         self.elapsed += 0.01 + self.chance.seconds()  # a new process takes a moment to start
         if self.chance.one_in(6):
-            self.clock -= self.chance.seconds()
-            self.last_poll = None  # how long ago it was, no clock can tell any more
+            self.the_clock_is_set_back()
 
     def the_drive_stops_and_is_resumed(self) -> None:
         self.let_go()
@@ -524,6 +540,9 @@ class History:
         self.told.append("† the process dies")
         self.state = load_state(self.saved)
         self.time_passes_while_nobody_drives()
+        if isinstance(self.state, Observing) and self.state.due_at > self.now:
+            # Saved with one jitter, polled by another: within that fraction a poll may come early.
+            self.last_poll = None
         match self.state:
             case Observing() | Gathering():
                 self.feed(Resumed(now=self.now, jitter=self.chance.jitter(), due_is_exact=False))
@@ -604,7 +623,15 @@ REACHED = {
     "Poll": {"Tick"},
     "Publish": {"TaskCreated", "Observed"},
     "Report": {"TaskCreated", "Observed"},
-    "Save": {"AnswerReady", "CallLost", "CallAgain", "PollFailed", "UpdateAcknowledged", "UpdateRejected"},
+    "Save": {
+        "AnswerReady",
+        "CallBegun",
+        "CallLost",
+        "CallAgain",
+        "PollFailed",
+        "UpdateAcknowledged",
+        "UpdateRejected",
+    },
     "SendAnswers": {"AnswerReady", "Tick", "Resumed"},
     "SendCall": {"AnswerReady", "InputAsked", "CallAgain"},
     "SendCancel": {"CancelRequested", "Resumed"},

@@ -112,18 +112,14 @@ def _decompressor(response: httpx.Response, faults: Faults) -> _Decompress:
 
 
 def _deflate() -> _Decompress:
-    """Undoes ``deflate``, also without the wrapper that the standard asks for and some leave out."""
     stream = zlib.decompressobj()
-    begun = False
 
     def inflate(data: bytes, most: int) -> bytes:
-        nonlocal stream, begun
-        first, begun = not begun, True
+        nonlocal stream
         try:
             return stream.decompress(data, most)
         except zlib.error:
-            if not first:
-                raise
+            # Some servers leave out the wrapper that the standard asks for.
             stream = zlib.decompressobj(-zlib.MAX_WBITS)
             return stream.decompress(data, most)
 

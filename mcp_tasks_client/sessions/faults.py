@@ -14,6 +14,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC
 from typing import Final
 
 import httpx
@@ -25,7 +26,7 @@ from ..errors import (
     RemoteProtocolError,
     SessionError,
 )
-from ..wire import MalformedError, RpcError, header_value, shorten
+from ..wire import RpcError, header_value, shorten
 from .base import INVALID_PARAMS, REFUSED_CODES
 
 __all__ = ["CREDENTIAL_STATUSES", "HEADER_MISMATCH", "UNSUPPORTED_VERSION", "Faults", "retry_after_s"]
@@ -65,9 +66,11 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         seconds = float(value)
     else:
         try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError):
+            date = email.utils.parsedate_to_datetime(value)
+        except (ValueError, OverflowError):
             return None
+        # The oldest of the three forms of a date names no zone, and all of them are in GMT.
+        seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time()
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
@@ -76,7 +79,8 @@ class Faults:
 
     Args:
         method: JSON-RPC method, for the messages.
-        task_id: The task it is about; wherever a message quotes something, the ID is shortened.
+        task_id: The task it is about, of a form that a header can carry. Wherever a message quotes
+            something, the ID is shortened.
     """
 
     def __init__(self, method: str, task_id: str | None = None) -> None:
@@ -231,16 +235,10 @@ class Faults:
     def clean(self, text: str) -> str:
         """``text`` as a message may quote it: no whole task ID, and no novel."""
         if self._task_id is not None:
-            for form in self._forms(self._task_id):
+            # As it is, and as the server saw it in the Mcp-Name header.
+            for form in (self._task_id, header_value(self._task_id)):
                 text = text.replace(form, shorten(self._task_id))
         return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
-
-    @staticmethod
-    def _forms(task_id: str) -> tuple[str, ...]:
-        try:
-            return task_id, header_value(task_id)
-        except MalformedError:
-            return (task_id,)
 
     def _reason(self, error: Exception) -> str:
         name, text = type(error).__name__, self.clean(str(error)).rstrip(".")
