@@ -235,16 +235,18 @@ class TasksClient:
         drive = Drive(record, call)
         drive.pending = SendCall()
         # Registered first: whoever finds the record in the journal must find the drive here.
-        scheduler.drives[record.record_id] = drive
-        if idempotency_key is not None:
+        scheduler.register(drive)
+        if idempotency_key is None:
+            return drive
+        with scheduler.lookup():
             try:
                 standing = await scheduler.to_its_end(self._claim, drive)
             except BaseException:
                 scheduler.forget(drive)
                 raise
-            if standing.record_id != record.record_id:
-                return await scheduler.to_its_end(self._join, standing, call, on_unknown)
-        return drive
+            if standing.record_id == record.record_id:
+                return drive
+            return await scheduler.to_its_end(self._join, standing, call, on_unknown)
 
     async def _claim(self, drive: Drive) -> TaskRecord:
         """Journal the intent to call, or find the call that the key stands for."""
@@ -263,7 +265,11 @@ class TasksClient:
             )
         drive = self._drive(standing)
         drive.call = drive.call or call
-        if isinstance(drive.record.state, Calling | OutcomeUnknown) and not drive.sending:
+        ours = drive.record.owner == self._scheduler.driver.owner
+        if isinstance(drive.record.state, Calling) and ours and not drive.sending:
+            # Abandoned here before it was sent, or there would be a drive that is sending.
+            drive.pending = SendCall()
+        elif isinstance(drive.record.state, Calling | OutcomeUnknown) and not drive.sending:
             if on_unknown == "raise":
                 raise OutcomeUnknownError(
                     f"An earlier call of {call.name!r} under this key was sent and its reply was lost, so "
@@ -279,7 +285,7 @@ class TasksClient:
 
     def _drive(self, record: TaskRecord) -> Drive:
         """The drive of a record: the live one if there is one."""
-        return self._scheduler.drives.setdefault(record.record_id, Drive(record))
+        return self._scheduler.register(Drive(record))
 
     # ── finding again ─────────────────────────────────────────────────────────────────────────
 
@@ -295,7 +301,9 @@ class TasksClient:
         Raises:
             JournalError: The journal could not be read.
         """
-        drives = [self._drive(record) for record in await self._journal.records(self._scope, pending=True)]
+        with self._scheduler.lookup():
+            records = await self._journal.records(self._scope, pending=True)
+            drives = [self._drive(record) for record in records]
         async with anyio.create_task_group() as tasks:
             for drive in drives:
                 # Together, so that their commits share one write to the disk.
@@ -313,9 +321,10 @@ class TasksClient:
                 or names a call of which this journal holds nothing.
             JournalError: The journal could not be read or written.
         """
-        found = await self._find(task_id_or_reference)
-        known = isinstance(found, TaskRecord)
-        drive = self._drive(found) if isinstance(found, TaskRecord) else self._attached(*found)
+        with self._scheduler.lookup():
+            found = await self._find(task_id_or_reference)
+            known = isinstance(found, TaskRecord)
+            drive = self._drive(found) if isinstance(found, TaskRecord) else self._attached(*found)
         handle = TaskHandle(self._scheduler, drive)
         await self._scheduler.keep(drive)
         if not known:
@@ -347,6 +356,9 @@ class TasksClient:
         raise ValueError("there is no task ID in it, and the journal holds nothing of such a call")
 
     def _attached(self, task_id: str, tool: str | None) -> Drive:
+        for drive in self._scheduler.drives.values():
+            if drive.task is not None and drive.task.task_id == task_id:
+                return drive  # somebody else is just attaching it
         now = self._scheduler.driver.clock.time()
         record = TaskRecord(
             record_id=uuid.uuid4().hex,
@@ -360,8 +372,7 @@ class TasksClient:
         # No status was ever received, so none is claimed.
         task = Task(task_id=task_id, status="unknown")
         drive.unsaved.append(TaskCreated(task=task, now=now, jitter=0.0, attached=True))
-        self._scheduler.drives[record.record_id] = drive
-        return drive
+        return self._scheduler.register(drive)
 
     async def records(self) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal, oldest first.
@@ -418,8 +429,10 @@ class TasksClient:
             await self._tasks.__aexit__(None, None, None)
         finally:
             with anyio.CancelScope(shield=True):
-                await self._journal.aclose()
-                await self._session.aclose()
+                try:
+                    await self._journal.aclose()
+                finally:
+                    await self._session.aclose()
 
 
 def _session(

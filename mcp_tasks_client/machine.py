@@ -178,13 +178,11 @@ def _calling(state: Calling, event: Event, policy: PollPolicy) -> Step:
 def _asked_first(state: Calling, event: InputAsked) -> Step:
     if state.round == MAX_ROUNDS:
         return _finish(Violated(message=f"The server asked for input {MAX_ROUNDS} times and never began."))
-    if not event.requests:
-        later = SendCall(request_state=event.request_state, after_s=_STATE_ONLY_DELAY_S)
-        return Calling(round=state.round + 1), (Save(), later)
-    fresh = tuple(question(key, request) for key, request in event.requests.items())
-    questions, asks = asking(fresh, event.requests)
+    questions, asks = asking(
+        tuple(question(key, request) for key, request in event.requests.items()), event.requests
+    )
     gathering = Gathering(round=state.round, request_state=event.request_state, questions=questions)
-    return gathering, (Save(), *asks)
+    return gathering, (Save(), *asks, *_next_round(gathering))
 
 
 def _gathering(state: Gathering, event: Event) -> Step:
@@ -208,6 +206,9 @@ def _gathering(state: Gathering, event: Event) -> Step:
 
 
 def _next_round(state: Gathering) -> tuple[Action, ...]:
+    if not state.questions:
+        # The server only handed out state; it is given a moment before it is asked again.
+        return (SendCall(request_state=state.request_state, after_s=_STATE_ONLY_DELAY_S),)
     ready = answers(state.questions, [q.key for q in state.questions])
     return (SendCall(ready, state.request_state),) if ready else ()
 

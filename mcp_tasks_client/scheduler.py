@@ -15,8 +15,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from copy import copy
 from typing import TypeVar, assert_never
 from weakref import WeakValueDictionary
@@ -74,6 +74,8 @@ class Scheduler:
         self._order = itertools.count()
         self._polling = 0
         self._kept: set[Drive] = set()
+        self._lookups = 0
+        self._remembered: set[Drive] = set()
         self._alarm = anyio.Event()
         self.closed = False
 
@@ -133,7 +135,7 @@ class Scheduler:
                 case StopAsking():
                     drive.stop_asking()
                 case SendCall():
-                    self._spawn(drive, self._call, action)
+                    self._send_call(drive, action)
                 case SendAnswers():
                     self._spawn(drive, self._update, action)
                 case SendCancel():
@@ -190,32 +192,52 @@ class Scheduler:
             event = await self.driver.update(drive, send.answers)
             await self._perform(drive, await self.driver.feed(drive, event))
 
-    async def _call(self, drive: Drive, send: SendCall) -> None:
+    def _send_call(self, drive: Drive, send: SendCall) -> None:
+        drive.call_scope = anyio.CancelScope(shield=True)
+        self._spawn(drive, self._call, send, drive.call_scope)
+
+    async def _call(self, drive: Drive, send: SendCall, scope: anyio.CancelScope) -> None:
         """Send ``tools/call``; what its caller's going away may cut short is only the waiting."""
         event: Event = CallLost()
         error: Exception | None = None
-        with anyio.CancelScope(shield=True) as drive.call_scope:
-            if send.after_s:
-                await self._clock.wait(anyio.Event(), send.after_s)
-            if isinstance(drive.record.state, Gathering) and drive.running:
-                await self.driver.feed(drive, CallBegun())
-            if drive.running:
-                event, error = await self.driver.call(drive, send)
-            else:
-                event = CallRefused()
         try:
+            with scope:
+                if send.after_s:
+                    await self._clock.wait(anyio.Event(), send.after_s)
+                if not await self._wanted(drive):
+                    return
+                if isinstance(drive.record.state, Gathering):
+                    await self.driver.feed(drive, CallBegun())
+                event, error = await self.driver.call(drive, send)
             if isinstance(drive.record.state, Calling):
                 await self._answered(drive, event, error)
         finally:
             # Until here, whoever takes the drive up again finds a call under way.
-            drive.call_scope = None
+            if drive.call_scope is scope:
+                drive.call_scope = None
+
+    async def _wanted(self, drive: Drive) -> bool:
+        """Whether anybody still waits for a call that is about to be sent. If not, it is taken back."""
+        if not drive.running:
+            if isinstance(drive.record.state, Gathering):
+                return False  # its answers are kept, and the round can begin later
+            await self.driver.feed(drive, CallRefused())
+            drive.abandoned = True
+            if not drive.held:
+                self._park(drive, TasksClientError("The call was abandoned before it was sent."))
+                return False
+        if drive.abandoned:
+            # Taken back, and then wanted after all by somebody else with the same key.
+            drive.abandoned = False
+            await self.driver.write(drive)
+        return True
 
     async def _answered(self, drive: Drive, event: Event, error: Exception | None) -> None:
         """Do what the reply to ``tools/call`` means, or its absence."""
         actions = await self.driver.feed(drive, event)
         match event:
             case CallRefused():
-                self._park(drive, error or TasksClientError("The call was abandoned before it was sent."))
+                self._park(drive, error or _lost(drive, None))
             case CallLost():
                 self._park(drive, _lost(drive, error))
             case _:
@@ -268,6 +290,28 @@ class Scheduler:
             if not drive.running:
                 await self._take_up(drive)
 
+    def register(self, drive: Drive) -> Drive:
+        """The live drive of a record: the one given, unless there is one already."""
+        drive = self.drives.setdefault(drive.record.record_id, drive)
+        if self._lookups:
+            self._remembered.add(drive)
+        return drive
+
+    @contextmanager
+    def lookup(self) -> Iterator[None]:
+        """Keep every drive alive while records are read and matched with drives.
+
+        A record that was read a moment ago may be out of date; its drive never is.
+        """
+        self._lookups += 1
+        self._remembered.update(self.drives.values())
+        try:
+            yield
+        finally:
+            self._lookups -= 1
+            if not self._lookups:
+                self._remembered.clear()
+
     async def to_its_end(self, work: Callable[..., Awaitable[T]], *args: object) -> T:
         """Run something that must not stop half-way, whatever happens to the caller meanwhile.
 
@@ -309,7 +353,7 @@ class Scheduler:
         before, drive.error, drive.running = drive.error, None, True
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
-            self._spawn(drive, self._call, send)
+            self._send_call(drive, send)
         elif drive.call_scope is not None:
             drive.call_scope.deadline = float("inf")
         else:
@@ -320,7 +364,12 @@ class Scheduler:
             if drive.unsaved or isinstance(drive.record.state, Observing | Gathering):
                 resumed = self.driver.resumed(drive)
                 for _ in range(len(drive.unsaved)):
-                    await self._perform(drive, await self.driver.feed(drive, drive.unsaved.popleft()))
+                    try:
+                        actions = await self.driver.feed(drive, drive.unsaved[0])
+                    finally:
+                        # Only now, so that the task can be seen meanwhile; a failed one is at the end again.
+                        drive.unsaved.popleft()
+                    await self._perform(drive, actions)
                 if isinstance(drive.record.state, Observing | Gathering):
                     await self._perform(drive, await self.driver.feed(drive, resumed))
             elif isinstance(drive.record.state, Calling | OutcomeUnknown):
@@ -369,11 +418,31 @@ class Scheduler:
             JournalError: The wish could not be journaled, and was not sent.
         """
         self.check_open()
-        for action in await self.to_its_end(self.driver.feed, drive, CancelRequested()):
-            if isinstance(action, SendCancel):
+        told = anyio.Event()
+        failed: list[TasksClientError] = []
+
+        async def tell(drive: Drive) -> None:
+            try:
                 await self._send_cancel(drive)
-            else:
-                await self._perform(drive, (action,))
+            except TasksClientError as error:
+                failed.append(error)
+            finally:
+                told.set()
+
+        async def begin() -> bool:
+            actions = await self.driver.feed(drive, CancelRequested())
+            for action in actions:
+                if isinstance(action, SendCancel):
+                    # The drive's own business, that it is sent even if our caller goes away now.
+                    self._spawn(drive, tell)
+                else:
+                    await self._perform(drive, (action,))
+            return bool(actions)
+
+        if await self.to_its_end(begin):
+            await told.wait()
+        if failed:
+            raise failed[0]
 
     def delivered(self, drive: Drive) -> None:
         """Note that the host has the outcome now. Only after it has: a crash delivers it again."""

@@ -40,6 +40,7 @@ __all__ = ["TASK_ID", "Doings", "HttpWorld", "InMemory", "Server", "World"]
 
 TASK_ID: Final = "task-0123456789abcdef"
 HINT_S: Final = 1.0
+HINT: Final[JSONObject] = {"poll_interval_ms": HINT_S * 1000}
 RESULT: Final[JSONObject] = {"content": [{"type": "text", "text": "done"}], "structuredContent": {"n": 1}}
 TOOL: Final[JSONObject] = {
     "name": "tool",
@@ -66,9 +67,23 @@ class Server:
         rounds: What ``tools/call`` wants before the task: ``"question"``, or ``"state"`` for a round
             that only hands out state.
         at_once: Whether ``tools/call`` returns the result instead of a task.
+        brief: Leave out whatever is not needed to ask and to complete.
+        paced: Whether to look out for polls that come too early.
+
+    Attributes:
+        calls: ``tools/call`` by the number of rounds before it.
+        answers: All that ever came, by question.
     """
 
-    def __init__(self, clock: QuickClock, *, rounds: Sequence[str] = (), at_once: bool = False) -> None:
+    def __init__(
+        self,
+        clock: QuickClock,
+        *,
+        rounds: Sequence[str] = (),
+        at_once: bool = False,
+        brief: bool = False,
+        paced: bool = True,
+    ) -> None:
         self.calls: Counter[int] = Counter()
         self.answers: defaultdict[str, list[JSONObject]] = defaultdict(list)
         self.created = False
@@ -79,8 +94,10 @@ class Server:
         self._clock = clock
         self._rounds = rounds
         self._at_once = at_once
-        self.not_before: float | None = 0.0
-        self._polls_since_answer = 0
+        self._paced = paced
+        self._not_before = 0.0
+        self._before_the_question = [] if brief else ["working"]
+        self._after_the_answer = [] if brief else ["input_required", "working"]
 
     def handle(self, method: str, params: Mapping[str, Any]) -> JSONObject:
         """The result of a request."""
@@ -117,31 +134,28 @@ class Server:
             self.completed = True
             return RESULT
         self.create()
-        return self._paced(working(TASK_ID, poll_interval_ms=HINT_S * 1000))
+        self._not_before = self._clock.monotonic() + HINT_S
+        return working(TASK_ID, **HINT)
 
     def _get(self) -> JSONObject:
         now = self._clock.monotonic()
-        if self.not_before is not None and now < self.not_before - 1e-6:  # the wall clock's resolution
-            self.early_polls.append(f"{self.not_before - now:.3f} s too early")
+        if self._paced and now < self._not_before - 1e-6:  # the wall clock's resolution
+            self.early_polls.append(f"{self._not_before - now:.3f} s too early")
         self.polls += 1
         if self.cancels and not self.completed:
             return cancelled(TASK_ID)
-        if self.polls == 1:
-            return self._paced(working(TASK_ID, poll_interval_ms=HINT_S * 1000))
-        self._polls_since_answer += "question" in self.answers
-        if self._polls_since_answer < 2:
-            return self._paced(
-                input_required(TASK_ID, {"question": QUESTION}, poll_interval_ms=HINT_S * 1000)
-            )
-        if self._polls_since_answer == 2:
-            return self._paced(working(TASK_ID, poll_interval_ms=HINT_S * 1000))
-        self.completed = True
-        return completed(TASK_ID, RESULT)
-
-    def _paced(self, reply: JSONObject) -> JSONObject:
-        if self.not_before is not None:
-            self.not_before = self._clock.monotonic() + HINT_S
-        return reply
+        answered = "question" in self.answers
+        script = self._after_the_answer if answered else self._before_the_question
+        status = script.pop(0) if script else "completed" if answered else "input_required"
+        self._not_before = now + HINT_S
+        match status:
+            case "working":
+                return working(TASK_ID, **HINT)
+            case "input_required":
+                return input_required(TASK_ID, {"question": QUESTION}, **HINT)
+            case _:
+                self.completed = True
+                return completed(TASK_ID, RESULT)
 
     def _take(self, answers: Mapping[str, JSONObject]) -> None:
         for key, answer in answers.items():
@@ -295,8 +309,7 @@ class World:
     Args:
         journal: Shared with other worlds and kept open meanwhile; ``None`` is a :class:`SlowJournal`.
         endpoint: Tells this world from others in the journal.
-        rounds: See :class:`Server`.
-        at_once: See :class:`Server`.
+        server: Options of the :class:`Server`.
         never_replies: Whether the reply to ``tools/call`` is lost.
         call_grace_s: See :class:`PollPolicy`.
         options: For the clients.
@@ -307,15 +320,14 @@ class World:
         *,
         journal: Journal | None = None,
         endpoint: str = "one-task",
-        rounds: Sequence[str] = (),
-        at_once: bool = False,
+        server: Mapping[str, Any] | None = None,
         never_replies: bool = False,
         call_grace_s: float = 2.0,
         **options: Any,
     ) -> None:
         self.clock = QuickClock()
         self.doings = Doings()
-        self.server = Server(self.clock, rounds=rounds, at_once=at_once)
+        self.server = Server(self.clock, **(server or {}))
         self.host = Host(self.doings)
         self.journal = journal or SlowJournal(self.doings)
         self.outcomes = 0
@@ -403,9 +415,8 @@ class HttpWorld(World):
     """
 
     def __init__(self, served: Loopback, *, given: bool, **options: Any) -> None:
-        super().__init__(**options)
-        # The clock does not wait for the server's thread, so the server cannot tell what is early.
-        self.server.not_before = None
+        # The clock does not wait for the server's thread, which therefore cannot tell what is early.
+        super().__init__(server={"brief": True, "paced": False}, **options)
         self._served = served
         self._http_client = httpx.AsyncClient() if given else None
         served.handle = self.server.handle

@@ -943,6 +943,7 @@ async def test_nothing_is_sent_to_another_origin(server: ScriptedServer, locatio
     assert type(refused) is RemoteProtocolError
     assert not refused.retryable
     assert refused.http_status == 308
+    assert refused.not_executed
     assert "another origin" in str(refused)
     assert "stay here" in str(refused)
     assert len(server.requests) == 1
@@ -1111,6 +1112,7 @@ async def test_a_success_that_is_no_reply_is_malformed_and_may_pass(
     assert malformed.retryable
     assert not malformed.not_executed
     assert "try again" in str(malformed)
+    assert ("empty body" in str(malformed)) == (not body.strip())
 
 
 def bare_deflate(data: bytes) -> bytes:
@@ -1491,6 +1493,7 @@ async def test_a_limited_request_may_be_repeated_whatever_its_code(
     server.answers("tasks/get", error(code, status, **{"retry-after": "12"}))
     failed = await fails(session)
     assert (failed.retryable, failed.retry_after_s, failed.code) == (True, 12.0, code)
+    assert failed.not_executed == (status == 429 or code == -32600)
 
 
 async def test_an_id_that_the_server_quotes_as_a_header_is_shortened(

@@ -157,6 +157,7 @@ class History:
         self.let_go()
         self.calling = True
         # What the witness remembers, over crashes too.
+        self.sent = True
         self.asked: set[str] = set()
         self.given: dict[str, Any] = {}
         self.answers = 0
@@ -247,6 +248,10 @@ class History:
             self.asked = set()  # whatever was before the host was withdrawn
         if isinstance(event, AnswerUnavailable):
             self.asked.discard(event.key)  # nobody answered; if it is still wanted, it is asked again
+        if isinstance(event, InputAsked | CallAgain | CallRefused):
+            self.sent = False  # answered, allowed a second time, or surely never begun
+        if isinstance(event, Tick | Resumed):
+            self.unsent = set()  # the wait is over
         if isinstance(event, AnswerReady) and event.key in open_keys(before):
             self.given.setdefault(event.key, event.answer)
         after, actions = advance(before, event, self.policy)
@@ -292,13 +297,14 @@ class History:
             case SendCancel():
                 self.cancels += 1
             case SendCall():
-                self.calling = True
+                assert not self.sent, "tools/call was repeated by itself"
+                self.calling = self.sent = True
                 if isinstance(self.state, Gathering):
                     self.feed(CallBegun())
             case Park():
                 self.let_go()
             case Forget():
-                self.calling = True  # the host tries again; nothing was kept of the first time
+                self.calling = self.sent = True  # the host tries again; nothing was kept of the first time
             case Finish():
                 self.alarm = None
 
@@ -349,9 +355,7 @@ class History:
                 self.asked.add(key)
             case SendAnswers(answers):
                 assert answers
-                if isinstance(event, Observed | AnswerReady):
-                    assert not self.unsent & set(answers), "a failed update was repeated without back-off"
-                self.unsent -= set(answers)
+                assert not self.unsent & set(answers), "a failed update was repeated without back-off"
                 assert answers == {key: self.given[key] for key in answers}, "an answer is not the first one"
                 assert isinstance(self.state, Observing)
                 outstanding = set(self.state.task.input_requests or {})
@@ -640,7 +644,7 @@ REACHED = {
 """Which events must have led to which actions, or chance has missed what these tests are for."""
 
 
-@requirement("law:1", "law:3", "law:4")
+@requirement("law:1", "law:2", "law:3", "law:4")
 @pytest.mark.parametrize("policy", [PollPolicy(), PollPolicy.eager()], ids=["default", "eager"])
 def test_no_history_breaks_a_law(policy: PollPolicy) -> None:
     tally: Counter[tuple[str, str]] = Counter()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from anyio import to_thread
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
 from mcp_tasks_client.journal import sqlite_file
 from mcp_tasks_client.journal.base import TaskRecord
+from mcp_tasks_client.journal.row import Row
 from mcp_tasks_client.journal.sqlite import _ALL, _BY_KEY, _BY_TASK, _PENDING, SqliteJournal
 from mcp_tasks_client.journal.sqlite_file import APPLICATION_ID, scripts
 from mcp_tasks_client.states import Completed
@@ -132,6 +134,7 @@ def commits_held(spy: Spy) -> Iterator[threading.Event]:
 PREAMBLE: Final = """
 import os, sys, anyio
 from mcp_tasks_client.errors import JournalError
+from mcp_tasks_client.journal.row import Row
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from tests.test_journal_contract import SCOPE, finished, observing, record
 path = sys.argv[1]
@@ -341,9 +344,10 @@ await journal.open()
 pid = os.fork()
 try:
     await journal.save(record(record_id="r"))
-    print("saved", flush=True)
+    said = "saved"
 except JournalError as error:
-    print("refused" if "before a fork" in str(error) else error, flush=True)
+    said = "refused" if "before a fork" in str(error) else str(error)
+os.write(1, f"{said}\\n".encode())  # in one piece, for both write to the same pipe
 await journal.aclose()
 if pid == 0:
     os._exit(0)
@@ -484,17 +488,20 @@ await journal.aclose()
                     assert (await by_id(journal, "r")).task_id == "task-1"
 
     async def test_an_error_about_a_row_does_not_quote_it(self, path: Path) -> None:
-        await written(path, record(state=observing()))
+        secret = '{"kind": "observing", "task": "my secret"}'
+        await written(path, given := record(state=observing()))
         with raw(path) as connection:
-            connection.execute("""UPDATE records SET state = '{"kind": "observing", "task": "my secret"}'""")
+            connection.execute("UPDATE records SET state = ?", (secret,))
 
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
-                with pytest.raises(JournalCorruptError) as caught:
+                with pytest.raises(JournalCorruptError) as by_journal:
                     await journal.records(SCOPE)
+        with pytest.raises(JournalCorruptError) as by_row:
+            Row.of(given)._replace(state=secret).record()
 
-        assert "my secret" not in str(caught.value)
-        assert caught.value.__cause__ is None
+        for caught in (by_journal, by_row):
+            assert "my secret" not in "".join(traceback.format_exception(caught.value))
 
     async def test_a_file_removed_or_replaced_under_us_is_an_error(self, path: Path) -> None:
         for replaced in (False, True):
@@ -599,6 +606,12 @@ await journal.aclose()
                         other.execute("COMMIT")
         assert stored(path) == ["r"]
 
+    async def test_later_locks_are_waited_for_as_long_as_asked(self, path: Path, spy: Spy) -> None:
+        """And not for what was left of it when the file was opened."""
+        with anyio.fail_after(30):
+            async with SqliteJournal(path, busy_timeout_s=20):
+                assert spy.connections[-1].execute("PRAGMA busy_timeout").fetchone() == (20_000,)
+
     async def test_a_file_locked_by_another_process_cannot_be_opened(self, path: Path) -> None:
         await written(path, record())
         with raw(path) as other:
@@ -667,7 +680,7 @@ class TestHostileFiles(OneLoop):
         "a cut-off magic": (b"SQLite format 3\0", JournalCorruptError, "move it away"),
         "zeros": (bytes(8192), JournalCorruptError, "move it away"),
         "another program's": (header(application_id=77), JournalSchemaError, "use another path"),
-        "nobody's": (header(application_id=0), JournalSchemaError, "use another path"),
+        "nobody's": (header(application_id=0, user_version=0), JournalSchemaError, "use another path"),
         "a newer version's": (header(user_version=1000), JournalSchemaError, "upgrade mcp-tasks-client or"),
     }
 
@@ -968,6 +981,25 @@ class TestVersions(OneLoop):
             await opened(path)
 
         assert stored(path) == ["r"]
+
+    async def test_a_migration_waits_for_the_older_version_to_leave(
+        self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """SQLite does not wait by itself where the journal mode is to change."""
+        newer = (*scripts(), "CREATE TABLE added (x);")
+        await written(path)
+        spy.statements.clear()
+        monkeypatch.setattr(sqlite_file, "scripts", lambda: newer)
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                with raw(path) as older:
+                    older.execute("SELECT * FROM meta").fetchall()
+                    tasks.start_soon(opened, path, 30.0)
+                    while spy.statements.count("PRAGMA journal_mode = DELETE") < 2:
+                        await anyio.sleep(0)
+
+        with raw(path) as connection:
+            assert connection.execute("SELECT * FROM added").fetchall() == []
 
     async def test_of_many_that_find_an_older_file_one_migrates_it(
         self, path: Path, monkeypatch: pytest.MonkeyPatch

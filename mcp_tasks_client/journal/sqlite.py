@@ -7,7 +7,6 @@ are described in ``schema.sql``.
 
 from __future__ import annotations
 
-import math
 import os
 import sqlite3
 import threading
@@ -62,7 +61,7 @@ class SqliteJournal(Journal):
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, busy_timeout_s: float = 5.0) -> None:
-        if not 0 <= busy_timeout_s <= _LONGEST_TIMEOUT_S or math.isnan(busy_timeout_s):
+        if not 0 <= busy_timeout_s <= _LONGEST_TIMEOUT_S:
             raise ValueError(
                 f"busy_timeout_s must be between 0 and {_LONGEST_TIMEOUT_S}, not {busy_timeout_s}"
             )
