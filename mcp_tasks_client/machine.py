@@ -188,7 +188,10 @@ def _asked_first(state: Calling, event: InputAsked) -> Step:
 def _gathering(state: Gathering, event: Event) -> Step:
     match event:
         case AnswerReady():
-            state = replace(state, questions=answered(state.questions, event.key, event.answer))
+            questions = answered(state.questions, event.key, event.answer)
+            if questions == state.questions:
+                return state, ()  # not the first answer, so there is nothing to send for it either
+            state = replace(state, questions=questions)
             return state, (Save(), *_next_round(state))
         case AnswerUnavailable():
             return _unanswered(state, event)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
+import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import httpx
@@ -163,7 +164,14 @@ class Server:
 
 
 class Doings(Counter[str]):
-    """What is under way, by kind."""
+    """What is under way, by kind.
+
+    Attributes:
+        frozen: Whether the server and the host have stopped in the middle of things, for good, so that
+            whatever still waits for them is not over until it is cancelled.
+    """
+
+    frozen = False
 
     @contextmanager
     def one(self, kind: str) -> Iterator[None]:
@@ -175,6 +183,12 @@ class Doings(Counter[str]):
 
     def now(self) -> frozenset[str]:
         return frozenset(+self)
+
+    async def turn(self) -> None:
+        """Let the event loop go on."""
+        if self.frozen:
+            await anyio.sleep_forever()
+        await anyio.lowlevel.checkpoint()
 
 
 class InMemory(Session):
@@ -222,11 +236,14 @@ class InMemory(Session):
         self.closed = True
 
     async def _send(self, method: str, params: JSONObject) -> JSONObject:
+        # These two are awaited even after the stop, for so long as the policy says.
+        patient = method in ("tools/call", "tasks/cancel")
+        turn = anyio.lowlevel.checkpoint if patient else self._doings.turn
         with self._doings.one(method):
-            await anyio.lowlevel.checkpoint()
+            await turn()
             reply = self._server.handle(method, params)
-            await anyio.lowlevel.checkpoint()
-            await anyio.lowlevel.checkpoint()
+            await turn()
+            await turn()
             if self._never_replies and method == "tools/call":
                 for _ in range(20):
                     await anyio.lowlevel.checkpoint()
@@ -294,7 +311,7 @@ class Host:
         content: dict[str, Any] = {"n": len(self.asked)}
         with self._doings.one("asking"):
             for _ in range(3):
-                await anyio.lowlevel.checkpoint()
+                await self._doings.turn()
         self.answered[context.key] += 1
         return ElicitResult(action="accept", content=content)
 

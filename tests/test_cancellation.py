@@ -11,7 +11,7 @@ import gc
 import itertools
 import random
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -132,6 +132,9 @@ class Scenario:
     """1 stops at every moment, 2 at every other one, which is still once for each suspension; more
     is a sample, for what takes long."""
 
+    keeps: bool = False
+    """Whether the client may go on with it after a stop, for the handles that it gave out."""
+
     world: Callable[[], World] = World
     before: Life | None = None
     """A life that is not stopped, to have something to resume."""
@@ -183,7 +186,14 @@ SCENARIOS: Final = [
         hows=(How.BLOCK, How.NATIVE_CALL, How.TIMEOUT),
         world=partial(World, on_abandon="cancel"),
     ),
-    Scenario(name="start and follow", act=start, again=resume, covers=ALL, hows=(How.BLOCK, How.AT_ONCE)),
+    Scenario(
+        name="start and follow",
+        act=start,
+        again=resume,
+        covers=ALL,
+        hows=(How.BLOCK, How.AT_ONCE),
+        keeps=True,
+    ),
     Scenario(
         name="start and cancel",
         act=start_and_cancel,
@@ -191,6 +201,7 @@ SCENARIOS: Final = [
         covers=frozenset({"tools/call", "tasks/cancel", "tasks/get", "journal"}),
         hows=UNTIMED,
         every=1,
+        keeps=True,
     ),
     Scenario(
         name="resume",
@@ -199,6 +210,7 @@ SCENARIOS: Final = [
         again=resume,
         covers=IN_THE_TASK,
         hows=(How.BLOCK, How.CALL),
+        keeps=True,
     ),
     Scenario(
         name="attach",
@@ -206,6 +218,7 @@ SCENARIOS: Final = [
         again=attach,
         covers=IN_THE_TASK - {"tools/list"},
         hows=(How.BLOCK, How.AT_ONCE, How.NATIVE_CALL),
+        keeps=True,
     ),
 ]
 
@@ -213,7 +226,7 @@ SCENARIOS: Final = [
 # ── one run ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def alone(watch: Watch, life: Callable[[], Awaitable[None]]) -> None:
+async def alone(watch: Watch, life: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Live in a task of its own, which must then have been the last one."""
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
@@ -228,7 +241,7 @@ class Run:
         self.scenario = scenario
         self.how = how
         self.world = scenario.world()
-        self.stop = Stop(how, at, self.world.doings.now)
+        self.stop = Stop(how, at, self._stopped)
 
     async def __call__(self) -> Stop:
         try:
@@ -238,6 +251,7 @@ class Run:
                         await self.scenario.before(self.world, client)
                 with watched(self.stop.moment) as self.watch:
                     await alone(self.watch, self._first_life)
+                    self.world.doings.frozen = False
                     await self.world.after_a_client()
                     if not self.world.outcomes:
                         await alone(self.watch, self._second_life)
@@ -247,6 +261,12 @@ class Run:
             error.add_note(f"stop {self.stop.at}, {self.stop.where}; under way {sorted(self.stop.meanwhile)}")
             raise
         return self.stop
+
+    def _stopped(self) -> frozenset[str]:
+        """Called at the stop: everybody else stops as well, where nothing is meant to go on."""
+        goes_on = self.how is How.AT_ONCE or (self.scenario.keeps and not self.how.whole)
+        self.world.doings.frozen = not goes_on
+        return self.world.doings.now()
 
     async def _first_life(self) -> None:
         async with self.stop.block(), self.world.client() as client:
@@ -297,6 +317,7 @@ class Run:
         """Nothing is left but the scheduler's loop, and the handles' work is done."""
         await self.watch.until(lambda: set(self.watch.alive) <= self.idle)
         self.world.at_rest()
+        self.world.doings.frozen = False
 
     async def _second_life(self) -> None:
         async with self.world.client() as client:
