@@ -103,6 +103,7 @@ class TasksClient:
         self._clock: Clock | None = None
         self._running: Scheduler | None = None
         self._tasks: TaskGroup | None = None
+        self._joining = anyio.Lock()
 
     # ── calling ───────────────────────────────────────────────────────────────────────────────
 
@@ -151,12 +152,10 @@ class TasksClient:
             handle = TaskHandle(scheduler, drive)
             if not drive.record.finished:
                 await self._see_through(handle, drive, on_update)
-        if handle is None or not handle.done:
-            raise WaitTimeoutError(
-                f"{name!r} gave no result within {timeout} seconds. Its task goes on: await "
-                "error.handle.result(), or resume() later.",
-                handle=handle,
-            )
+        if handle is None:
+            raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
+        if not handle.done:
+            raise handle._timed_out(timeout)
         return await handle.result()
 
     async def start_tool(
@@ -192,7 +191,8 @@ class TasksClient:
                         await _tell(on_update, task)
                 await handle._wait(self._scheduler, drive, lambda _: False)
             except anyio.get_cancelled_exc_class():
-                if self._on_abandon == "cancel":
+                # Not under others who wait for the same call.
+                if self._on_abandon == "cancel" and drive.held == 1:
                     await self._cancel_abandoned(drive)
                 raise
 
@@ -220,6 +220,7 @@ class TasksClient:
             raise ValueError("an idempotency key cannot be empty; leave it out to call without one")
         call = ToolCall(name=name, arguments=_json(name, arguments), meta=_json(name, meta) if meta else None)
         scheduler = self._scheduler
+        scheduler.check_open()
         now = scheduler.driver.clock.time()
         record = TaskRecord(
             record_id=uuid.uuid4().hex,
@@ -256,7 +257,11 @@ class TasksClient:
         return standing
 
     async def _join(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> Drive:
-        """Take up the call that an idempotency key already stands for."""
+        """Take up the call that an idempotency key already stands for; one at a time."""
+        async with self._joining:
+            return await self._joined(standing, call, on_unknown)
+
+    async def _joined(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> Drive:
         if standing.tool != call.name or standing.arguments_digest != digest(call.arguments):
             what = f"the tool {standing.tool!r}" if standing.tool != call.name else "other arguments"
             raise IdempotencyConflictError(

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
+from typing import Final
 
 import anyio
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
@@ -49,11 +50,18 @@ from .inputs import InputContext, Inputs, NoAnswerError
 from .journal.base import Journal, TaskRecord
 from .machine import advance
 from .policy import PollPolicy
-from .sessions.base import INVALID_PARAMS, Session, TaskRef, ToolCall
+from .sessions.base import INVALID_PARAMS, REFUSED_CODES, Session, TaskRef, ToolCall
 from .states import Calling, Gathering, Observing
 from .wire import Created, InputRequired, JSONObject, Returned, Task, shorten
 
 logger = logging.getLogger("mcp_tasks_client")
+
+_GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
+"""Whatever JSON-RPC error comes with them, it need not be the tool's."""
+
+
+_KEPT: Final = (AnswerReady, CallFailed, CallLost, CallReturned, InputAsked, TaskCreated)
+"""Events that will not come again by themselves, as the reply to a poll does."""
 
 
 class Drive:
@@ -129,8 +137,8 @@ class Drive:
 
     @property
     def sending(self) -> bool:
-        """Whether ``tools/call`` is under way here, or about to be."""
-        return self.pending is not None or self.call_scope is not None or self.running
+        """Whether ``tools/call`` is under way here, is about to be, or has a reply not yet journaled."""
+        return self.pending is not None or self.call_scope is not None or self.running or bool(self.unsaved)
 
     def park(self, error: Exception) -> None:
         """Stop for a reason that whoever waits has to hear."""
@@ -211,8 +219,8 @@ class Driver:
         """Advance the machine by one event, commit if it says so, and return what is to be done.
 
         Not cancellable, and bounded by the journal's own limits: between an event and its commit
-        there is nothing to be gained by stopping. An event that cannot be committed is kept and
-        fed again when the drive is resumed, so that a full disk costs neither an ID nor an answer.
+        there is nothing to be gained by stopping. A reply or an answer that cannot be committed is
+        kept and fed again when the drive is resumed, so that a full disk costs neither.
 
         Raises:
             JournalError: The commit failed; the state is what it was.
@@ -226,9 +234,14 @@ class Driver:
                         record = await self._save(drive, record)
                     elif any(isinstance(action, Forget) for action in actions):
                         await self.journal.remove(record.record_id)
-                except JournalError:
-                    drive.unsaved.append(event)
-                    raise
+                except Exception as error:
+                    if isinstance(event, _KEPT) and not any(event is kept for kept in drive.unsaved):
+                        drive.unsaved.append(event)
+                    if isinstance(error, JournalError):
+                        raise
+                    raise JournalError(
+                        f"The journal failed, {type(error).__name__}: {error}. Mend it, and take up the task."
+                    ) from error
                 drive.record = record
         return tuple(action for action in actions if not isinstance(action, Save | Forget))
 
@@ -265,8 +278,8 @@ class Driver:
             reply = await self.session.call(call)
         except SessionError as error:
             if error.not_executed:
-                return CallRefused(), _refusal(error)
-            if error.code is not None:
+                return CallRefused(for_good=error.code in REFUSED_CODES), _refusal(error)
+            if error.code is not None and error.http_status not in _GATEWAY_STATUSES:
                 return CallFailed(code=error.code, message=error.remote_message, data=error.data), None
             return CallLost(), error
         except Exception as error:
@@ -320,7 +333,10 @@ class Driver:
             SessionError: The server could not be told.
         """
         attempts = AsyncRetrying(
-            retry=retry_if_exception(lambda e: isinstance(e, SessionError) and e.retryable),
+            # A server that wants to be left alone is not asked again; the next resume repeats it.
+            retry=retry_if_exception(
+                lambda e: isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
+            ),
             wait=wait_exponential(multiplier=0.1, max=1.0) + wait_random(0, 0.1),
             stop=stop_after_attempt(3),
             reraise=True,

@@ -38,7 +38,12 @@ class CallFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRefused:
-    """``tools/call`` surely did not run; nothing of it needs to be remembered."""
+    """``tools/call`` surely did not run; nothing of it needs to be remembered.
+
+    Except the answers of its round, unless the server will not have them at all (``for_good``).
+    """
+
+    for_good: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

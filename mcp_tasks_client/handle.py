@@ -120,11 +120,7 @@ class TaskHandle:
         with anyio.move_on_after(timeout):
             await self._settle(scheduler, drive)
         if not drive.record.finished:
-            raise WaitTimeoutError(
-                f"No outcome within {timeout} seconds. The task goes on: await error.handle.result(), or "
-                "resume() later.",
-                handle=self,
-            )
+            raise self._timed_out(timeout)
         return await self._deliver(scheduler, drive)
 
     async def refresh(self) -> Task:
@@ -137,6 +133,8 @@ class TaskHandle:
             TasksClientError: As :meth:`result`; also if the server made no task of the call.
         """
         scheduler, drive = self._live()
+        if drive.record.finished and drive.task is not None:
+            return drive.task
         async with scheduler.hold(drive):
             polls, drive.refreshing = drive.polls, drive.refreshing + 1
             try:
@@ -229,7 +227,7 @@ class TaskHandle:
             case Failed() as failed:
                 raise TaskFailedError(
                     f"The call of {self.tool!r} ended in error {failed.code}: "
-                    f"{self._quoted(failed.message)}. To try again, make a new call.",
+                    f"{self._quoted(failed.message)}. To try again, {self._again()}.",
                     code=failed.code,
                     message=failed.message,
                     data=failed.data,
@@ -239,23 +237,40 @@ class TaskHandle:
             case Cancelled(status_message=message):
                 said = f": {self._quoted(message)}" if message else ""
                 raise TaskCancelledError(
-                    f"The task of {self.tool!r} was cancelled{said}. To try again, make a new call.",
+                    f"The task of {self.tool!r} was cancelled{said}. To try again, {self._again()}.",
                     handle=self,
                 )
             case Gone(why="expired"):
                 raise TaskExpiredError(
                     f"The task of {self.tool!r} is gone: its time-to-live has passed. Resume tasks before "
-                    "their ttlMs is over, or make a new call.",
+                    f"their ttlMs is over, or {self._again()}.",
                     handle=self,
                 )
             case Gone():
                 raise TaskNotFoundError(
                     f"The server does not know the task of {self.tool!r}. It may have lost it in a restart; "
-                    "make a new call if the tool may run again.",
+                    f"{self._again()} if the tool may run again.",
                     handle=self,
                 )
             case Violated(message=message):
                 raise RemoteProtocolError(f"{message} Report it to the server's author.", handle=self)
+
+    def _timed_out(self, timeout: float | None) -> WaitTimeoutError:
+        if self.task_id is None:
+            return WaitTimeoutError(
+                f"The server has not answered the call of {self.tool!r} within {timeout} seconds. Await "
+                "error.handle.result() at once to wait on; with an idempotency_key the call can be repeated.",
+                handle=self,
+            )
+        return WaitTimeoutError(
+            f"No outcome of {self.tool!r} within {timeout} seconds. Unless it was cancelled, the task goes "
+            "on: await error.handle.result(), or resume() later.",
+            handle=self,
+        )
+
+    def _again(self) -> str:
+        keyed = self._drive is not None and self._drive.record.idempotency_key is not None
+        return "make a new call under a new idempotency key" if keyed else "make a new call"
 
     def _quoted(self, text: str) -> str:
         return redact(text, self.task_id)
@@ -317,7 +332,7 @@ class Updates(AsyncIterator[Task]):
     async def __anext__(self) -> Task:
         """Return the next snapshot that differs from the last one returned."""
         drive = self._drive
-        if self._keep:
+        if self._keep and not drive.record.finished:
             await self._scheduler.keep(drive)
             self._keep = False
         while not self._ended:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+import anyio
 import anyio.to_thread
 from mcp_types import (
     CreateMessageRequestParams,
@@ -198,6 +200,12 @@ async def _ask(
             )
             if inspect.isawaitable(result):
                 result = await result
+    except anyio.get_cancelled_exc_class():
+        if anyio.current_effective_deadline() == -math.inf:
+            raise  # it is we who are being stopped
+        # The callback awaited something that its host has cancelled. That is no business of anybody
+        # else here, but passed on it would look like the end of the whole client.
+        raise NoAnswerError(f"the {name} callback was cancelled; answer, or return ErrorData") from None
     except Exception as error:
         raise NoAnswerError(f"the {name} callback raised {type(error).__name__}: {error}") from error
     if isinstance(result, ErrorData):

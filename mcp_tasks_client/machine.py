@@ -164,6 +164,8 @@ def _calling(state: Calling, event: Event, policy: PollPolicy) -> Step:
         case CallFailed():
             return _finish(Failed(code=event.code, message=event.message, data=event.data))
         case CallRefused():
+            if state.gathered is not None and not event.for_good:
+                return state.gathered, (Save(),)
             return state, (Forget(),)
         case CallLost():
             return OutcomeUnknown(), (Save(),)
@@ -196,9 +198,8 @@ def _gathering(state: Gathering, event: Event) -> Step:
         case AnswerUnavailable():
             return _unanswered(state, event)
         case CallBegun():
-            # From here on it is a call again. Were its reply lost, the outcome would be unknown, and
-            # a state that still held the answers would invite to send them a second time.
-            return Calling(round=state.round + 1), (Save(),)
+            # From here on it is a call again: were its reply lost, the outcome would be unknown.
+            return Calling(round=state.round + 1, gathered=state), (Save(),)
         case Resumed():
             questions = reopened(state.questions)
             questions, asks = asking(questions, [q.key for q in questions])
@@ -388,7 +389,7 @@ def _failed(state: Observing, event: PollFailed | UpdateFailed, policy: PollPoli
 def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
     """Take up a drive: ask what is open, send what is answered, keep the pace that was set."""
     # A rejected answer goes again as well: it never changes, but the server may have.
-    questions = reopened(unsent(state.questions, "sending", "unsent", "rejected"))
+    questions = reopened(unsent(state.questions, "sending", "rejected"))
     state = after_restart(
         replace(state, questions=questions), event.now, event.jitter, policy, exact=event.due_is_exact
     )

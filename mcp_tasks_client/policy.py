@@ -7,6 +7,7 @@ largest of them counts, and jitter only adds. The one exception is asked for by 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,11 +61,11 @@ class PollPolicy:
             if not getattr(self, ceiling) >= getattr(self, floor):
                 raise ValueError(f"{ceiling} must be at least {floor}, got {getattr(self, ceiling)}")
         for name in ("jitter", "ttl_grace_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} cannot be negative or endless, got {getattr(self, name)}")
         if not 0 <= self.early_looks <= len(_EARLY_LOOKS):
             raise ValueError(f"early_looks must be between 0 and {len(_EARLY_LOOKS)}, got {self.early_looks}")
-        if self.polls_in_flight < 1:
+        if not self.polls_in_flight >= 1:
             raise ValueError("polls_in_flight must be at least 1")
 
     @classmethod

@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
@@ -74,6 +75,7 @@ class Scheduler:
         self._order = itertools.count()
         self._polling = 0
         self._kept: set[Drive] = set()
+        self._unsaved: set[Drive] = set()  # hold what no journal does, and must not be forgotten
         self._lookups = 0
         self._remembered: set[Drive] = set()
         self._alarm = anyio.Event()
@@ -114,6 +116,9 @@ class Scheduler:
             drive.polling = False
             self._polling -= 1
             self._alarm.set()
+            if drive.running and drive.due <= self._clock.monotonic():
+                # Taken up again while this poll was being stopped, and passed over since.
+                heapq.heappush(self._heap, (drive.due, next(self._order), drive))
 
     # ── acting ────────────────────────────────────────────────────────────────────────────────
 
@@ -143,7 +148,8 @@ class Scheduler:
                 case Publish():
                     drive.pulse()
                 case Report(violation):
-                    logger.warning("The server broke the protocol for %r: %s", drive.record, violation)
+                    said = redact(violation, drive.record.task_id)
+                    logger.warning("The server broke the protocol for %r: %s", drive.record, said)
                 case Finish():
                     self._let_go(drive)
                     drive.pulse()
@@ -165,6 +171,10 @@ class Scheduler:
             drive.scopes.add(scope)
             try:
                 await work(drive, *args)
+            except anyio.get_cancelled_exc_class():
+                if anyio.current_effective_deadline() == -math.inf:
+                    raise
+                self._park(drive, TasksClientError("A request was cancelled from inside; resume the task."))
             except Exception as error:
                 self._park(drive, error)
             finally:
@@ -363,14 +373,14 @@ class Scheduler:
         try:
             if drive.unsaved or isinstance(drive.record.state, Observing | Gathering):
                 resumed = self.driver.resumed(drive)
-                for _ in range(len(drive.unsaved)):
-                    try:
-                        actions = await self.driver.feed(drive, drive.unsaved[0])
-                    finally:
-                        # Only now, so that the task can be seen meanwhile; a failed one is at the end again.
-                        drive.unsaved.popleft()
+                while drive.unsaved:
+                    actions = await self.driver.feed(drive, drive.unsaved[0])
+                    drive.unsaved.popleft()  # only now, so that its task can be seen meanwhile
                     await self._perform(drive, actions)
-                if isinstance(drive.record.state, Observing | Gathering):
+                self._unsaved.discard(drive)
+                if isinstance(drive.record.state, Gathering) and drive.call is None:
+                    self._park(drive, _needs_its_call(drive))
+                elif isinstance(drive.record.state, Observing | Gathering) and drive.call_scope is None:
                     await self._perform(drive, await self.driver.feed(drive, resumed))
             elif isinstance(drive.record.state, Calling | OutcomeUnknown):
                 self._park(drive, before or _lost(drive, None))
@@ -392,6 +402,8 @@ class Scheduler:
             self._write_soon(drive)
 
     def _park(self, drive: Drive, error: Exception) -> None:
+        if drive.unsaved:
+            self._unsaved.add(drive)
         self._let_go(drive)
         drive.park(error)
 
@@ -430,6 +442,8 @@ class Scheduler:
                 told.set()
 
         async def begin() -> bool:
+            if not isinstance(drive.record.state, Observing):
+                return False  # there is no task to cancel
             actions = await self.driver.feed(drive, CancelRequested())
             for action in actions:
                 if isinstance(action, SendCancel):
@@ -489,6 +503,16 @@ def _unanswered(drive: Drive, reason: Unanswered | SessionError) -> Exception:
     )
     error.__cause__ = reason.cause
     return error
+
+
+def _needs_its_call(drive: Drive) -> InputUnansweredError:
+    state = drive.record.state
+    keys = tuple(q.key for q in state.questions) if isinstance(state, Gathering) else ()
+    return InputUnansweredError(
+        f"The server asked before it began {drive.record.tool!r}, and the arguments are not in the journal. "
+        "Repeat the call with its arguments and its idempotency key; what was answered is kept.",
+        keys=keys,
+    )
 
 
 def _lost(drive: Drive, cause: Exception | None) -> Exception:

@@ -30,14 +30,6 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calling:
-    """``tools/call`` is on its way, or will be in a moment."""
-
-    kind: Literal["calling"] = "calling"
-    round: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:
     """The server asked before it started; answers are being collected for the next round."""
 
@@ -45,6 +37,16 @@ class Gathering:
     round: int
     request_state: str | None
     questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calling:
+    """``tools/call`` is on its way, or will be in a moment."""
+
+    kind: Literal["calling"] = "calling"
+    round: int = 0
+    gathered: Gathering | None = None
+    """What this round answers, to begin it again should the server refuse it unread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

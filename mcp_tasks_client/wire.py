@@ -192,8 +192,9 @@ class Task(BaseModel):
         )
 
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
-        message = [("status_message", self.status_message)] if self.status_message is not None else []
-        return [("task_id", shorten(self.task_id)), ("status", self.status), *message]
+        words = self.status_message
+        message = [("status_message", redact(words, self.task_id))] if words is not None else []
+        return [("task_id", shorten(self.task_id)), ("status", redact(self.status, self.task_id)), *message]
 
 
 def read_task(raw: object) -> Task:

@@ -236,8 +236,8 @@ class InMemory(Session):
         self.closed = True
 
     async def _send(self, method: str, params: JSONObject) -> JSONObject:
-        # These two are awaited even after the stop, for so long as the policy says.
-        patient = method in ("tools/call", "tasks/cancel")
+        # These are awaited even after the stop, for a time that is limited.
+        patient = method in ("tools/call", "tasks/cancel", "tools/list")
         turn = anyio.lowlevel.checkpoint if patient else self._doings.turn
         with self._doings.one(method):
             await turn()

@@ -264,8 +264,10 @@ def test_the_call_goes_again_with_every_answer_and_the_state_once_the_last_quest
     send = SendCall({"name": ADA, "age": BOB}, "s")
     assert life.answers("name", ADA) == (Save(), send)
     assert life.crashes() == (send,), "not sent yet, so nobody is asked again"
+    gathered = life.state
+    assert isinstance(gathered, Gathering)
     assert life.feed(CallBegun()) == (Save(),)
-    assert life.state == Calling(round=1)
+    assert life.state == Calling(round=1, gathered=gathered)
 
 
 def test_a_second_answer_to_the_same_question_before_the_task_changes_nothing() -> None:
@@ -300,14 +302,33 @@ def test_a_resumed_round_asks_only_what_has_no_answer_yet() -> None:
     assert life.crashes() == (Ask("age", AGE),)
 
 
+def test_a_round_that_was_not_even_read_keeps_its_answers_for_the_next_try() -> None:
+    life = Life()
+    life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    life.answers("name")
+    life.feed(CallBegun())
+    assert life.feed(CallRefused()) == (Save(),)
+    assert life.resumes() == (SendCall({"name": ADA}, "s"),)
+
+
+def test_a_round_that_the_server_will_not_have_is_forgotten() -> None:
+    life = Life()
+    life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    life.answers("name")
+    life.feed(CallBegun())
+    assert life.feed(CallRefused(for_good=True)) == (Forget(),)
+
+
 def test_a_round_with_nothing_but_state_is_repeated_after_a_pause() -> None:
     life = Life()
     actions = life.feed(InputAsked(requests={}, request_state="s"))
     send = SendCall(request_state="s", after_s=0.25)
     assert actions == (Save(), send)
     assert life.crashes() == (send,)
+    gathered = life.state
+    assert isinstance(gathered, Gathering)
     assert life.feed(CallBegun()) == (Save(),)
-    assert life.state == Calling(round=1)
+    assert life.state == Calling(round=1, gathered=gathered)
 
 
 def test_a_later_round_may_ask_again_under_the_same_key() -> None:
@@ -1259,6 +1280,68 @@ def test_a_callback_that_fails_for_a_question_the_server_has_dropped_does_not_st
     life = asking()
     life.sees()  # the server went on without an answer
     assert not only(Park, life.feed(AnswerUnavailable(key="name", why="the form was closed")))
+
+
+def test_an_answer_that_waited_for_another_goes_once_the_server_has_dropped_that_other() -> None:
+    life = asking(name=NAME, age=AGE)
+    assert life.answers("age", BOB) == (Save(),)
+    assert only(SendAnswers, life.asked(age=AGE)) == [SendAnswers({"age": BOB})]
+
+
+def test_a_dropped_question_whose_callback_failed_is_asked_again_alone_when_the_server_wants_it_again() -> (
+    None
+):
+    life = asking(name=NAME, age=AGE)
+    life.asked(age=AGE)
+    life.feed(AnswerUnavailable(key="name", why="the form was closed"))
+    assert only(Ask, life.asked(name=NAME, age=AGE)) == [Ask("name", NAME)]
+
+
+def test_a_late_answer_counts_after_a_park_and_still_waits_for_the_others() -> None:
+    life = asking(name=NAME, age=AGE)
+    life.feed(AnswerUnavailable(key="name", why="no callback"))
+    assert life.answers("age", BOB) == (Save(),)
+    assert life.stage("age") == "answered"
+    assert only(Ask, life.resumes()) == [Ask("name", NAME)]
+
+
+def test_a_question_that_was_asked_on_resume_is_not_asked_by_the_next_snapshot_as_well() -> None:
+    life = asking()
+    assert only(Ask, life.resumes()) == [Ask("name", NAME)]
+    assert life.asked(name=NAME) == (Wake(5.0),)
+
+
+def test_a_task_the_host_has_cancelled_collects_no_more_questions() -> None:
+    life = working()
+    life.feed(CancelRequested())
+    life.asked(name=NAME)
+    assert life.observing.questions == ()
+
+
+def test_nothing_is_sent_even_in_the_last_moment_of_a_silence() -> None:
+    life = asking()
+    life.poll_fails(retry_after_s=120.0)
+    life.now += 119.5
+    assert life.answers("name") == (Save(),)
+    life.now += 0.5
+    assert life.ticks() == (SendAnswers({"name": ADA}), Poll())
+
+
+def test_the_longer_one_of_two_silences_counts() -> None:
+    life = sending()
+    life.update_fails("name", retry_after_s=120.0)
+    life.now += 20.0
+    assert life.poll_fails(retry_after_s=10.0) == (Save(), Wake(100.0))
+    assert life.crashes() == (Wake(100.0),)
+
+
+def test_a_silence_does_not_begin_again_with_every_restart_after_the_clock_was_set_back() -> None:
+    life = working()
+    life.poll_fails(retry_after_s=120.0)
+    life.now -= 86_400.0
+    assert life.crashes() == (Wake(120.0),)
+    life.now += 100.0
+    assert life.crashes() == (Wake(20.0),)
 
 
 # ── every event in every state ────────────────────────────────────────────────────────────────

@@ -238,7 +238,7 @@ class History:
     # ── one step, and the laws ────────────────────────────────────────────────────────────────
 
     def feed(self, event: Event) -> None:
-        before, self.driven = self.state, True
+        before, self.driven = self.state, not isinstance(event, CallRefused)
         self.told.append(repr(event))
         if isinstance(event, InputAsked | TaskCreated | CallAgain):
             # Keys are unique within one round, and within one task.
@@ -445,7 +445,7 @@ class History:
 
     def the_call_does_not_get_through(self) -> None:
         self.calling = False
-        self.feed(self.chance.pick(CallLost(), CallLost(), CallRefused()))
+        self.feed(self.chance.pick(CallLost(), CallLost(), CallRefused(), CallRefused(for_good=True)))
 
     def the_caller_allows_a_second_call(self) -> None:
         self.feed(CallAgain())

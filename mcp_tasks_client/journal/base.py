@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Self, TypeAlias
 from pydantic import Field, TypeAdapter
 
 from ..states import Completed, Failed, Finished, Observing, State
-from ..wire import PROTOCOL_VERSION, Task, shorten
+from ..wire import PROTOCOL_VERSION, Task, redact, shorten
 
 __all__ = ["Journal", "Scope", "TaskRecord", "dump_state", "load_state"]
 
@@ -111,8 +111,9 @@ class TaskRecord:
 
     def __repr__(self) -> str:
         task_id = shorten(self.task_id) if self.task_id else None
+        status = redact(self.status, self.task_id)
         return (
-            f"TaskRecord(tool={self.tool!r}, task_id={task_id!r}, status={self.status!r}, "
+            f"TaskRecord(tool={self.tool!r}, task_id={task_id!r}, status={status!r}, "
             f"idempotency_key={self.idempotency_key!r})"
         )
 
