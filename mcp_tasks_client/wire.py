@@ -271,7 +271,8 @@ def read_call_reply(raw: object) -> CallReply:
         raise MalformedError(f"the result of tools/call must be an object, not {type(raw).__name__}")
     match raw.get("resultType"):
         case "task":
-            return Created(read_task(raw))
+            # The ID must not be lost for want of a status; the first poll brings one.
+            return Created(read_task(raw if _text(raw.get("status")) else {**raw, "status": "unknown"}))
         case "input_required":
             requests, state = _object(raw.get("inputRequests")), _text(raw.get("requestState"))
             if not requests and state is None:

@@ -37,6 +37,8 @@ from mcp_tasks_client.sessions.faults import retry_after_s
 from mcp_tasks_client.sessions.http import HttpSession
 from mcp_tasks_client.wire import Created, InputRequired, Returned
 
+from ._requirements import requirement
+
 pytestmark = pytest.mark.anyio
 
 URL = "https://server.example/mcp"
@@ -1258,6 +1260,7 @@ async def test_a_snapshot_may_call_itself_a_task(server: ScriptedServer, session
     assert (await session.get(REF)).task_id == TASK_ID
 
 
+@requirement("create:unsupported-request")
 @pytest.mark.parametrize("method", ["server/discover", "tools/list", "tasks/update", "tasks/cancel"])
 async def test_nothing_but_a_call_may_be_answered_with_a_task(
     server: ScriptedServer, session: HttpSession, method: str, naps: list[float]

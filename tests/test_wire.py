@@ -611,3 +611,11 @@ def test_what_has_no_json_form_has_no_digest() -> None:
 def test_a_servers_words_are_quoted_without_the_task_id() -> None:
     assert redact(f"Task {TASK_ID} broke", TASK_ID) == f"Task {shorten(TASK_ID)} broke"
     assert redact("Nothing broke", None) == "Nothing broke"
+
+
+@pytest.mark.parametrize("status", [{}, {"status": None}, {"status": ""}, {"status": 7}])
+def test_a_creation_without_a_usable_status_does_not_cost_the_task_id(status: dict[str, Any]) -> None:
+    reply = read_call_reply({"resultType": "task", "taskId": TASK_ID, **status})
+    assert isinstance(reply, Created)
+    assert reply.task.task_id == TASK_ID
+    assert not reply.task.known_status
