@@ -305,6 +305,8 @@ class Driver:
                     now=self.clock.time(), jitter=self.jitter(), retry_after_s=error.retry_after_s
                 )
             return ObservationRefused(error=error)
+        except Exception as error:
+            return ObservationRefused(error=_foreign("tasks/get", error))
         return Observed(task=task, now=self.clock.time(), jitter=self.jitter())
 
     async def update(self, drive: Drive, answers: Mapping[str, JSONObject]) -> Event:
@@ -324,6 +326,8 @@ class Driver:
                     retry_after_s=error.retry_after_s,
                 )
             return ObservationRefused(error=error)
+        except Exception as error:
+            return ObservationRefused(error=_foreign("tasks/update", error))
         return UpdateAcknowledged(keys=keys)
 
     async def cancel(self, drive: Drive) -> Event:
@@ -380,6 +384,16 @@ def _refusal(error: SessionError) -> Exception:
     )
     failed.__cause__ = error
     return failed
+
+
+def _foreign(method: str, cause: Exception) -> SessionError:
+    """What a session, an auth flow or a hook raised of its own, as an error that carries the handle."""
+    error = SessionError(
+        f"{method} could not be sent: {type(cause).__name__}: {cause}. Mend what raised it, then resume the "
+        "task."
+    )
+    error.__cause__ = cause
+    return error
 
 
 def _ref(drive: Drive) -> TaskRef:

@@ -302,12 +302,14 @@ class TaskHandle:
         if scheduler.closed:
             return None
         schema = None
-        with anyio.move_on_after(_SCHEMA_TIMEOUT_S):
+        with anyio.move_on_after(_SCHEMA_TIMEOUT_S) as waited:
             try:
                 tool = await scheduler.driver.session.tool(self.tool) if self.tool is not None else None
                 schema = tool.output_schema if tool is not None else None
             except SessionError as error:
                 logger.info("The output of %r is not checked against its schema: %s", self.tool, error)
+        if waited.cancelled_caught:
+            logger.info("The output of %r is not checked: tools/list takes too long", self.tool)
         if schema is None:
             return None
         if "structuredContent" not in raw:

@@ -13,10 +13,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 from mcp_types import (
     CreateMessageRequestParams,
     CreateMessageResult,
@@ -76,6 +77,10 @@ RootsCallback: TypeAlias = (
     ]
 )
 """With or without the params, which are empty; the official SDK's shape is without."""
+
+
+_MOST_THREADS: Final = 1000
+_LIMITER: Final = RunVar[anyio.CapacityLimiter]("mcp_tasks_client_callbacks")
 
 
 class NoAnswerError(Exception):
@@ -171,6 +176,16 @@ class Callbacks(Inputs):
         return _wire("elicitation", result.model_copy(update={"content": content}))
 
 
+def _threads() -> anyio.CapacityLimiter:
+    # Of their own: a host's other worker threads must not wait for people who take their time.
+    try:
+        return _LIMITER.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(_MOST_THREADS)
+        _LIMITER.set(limiter)
+        return limiter
+
+
 def _takes_params(roots: Callable[..., Any] | None) -> bool:
     """Whether the roots callback takes the params too; the SDK's shape is without."""
     if roots is None:
@@ -196,7 +211,7 @@ async def _ask(
         else:
             # Boxed, because trio takes a thread that returns a coroutine for a mistake.
             (result,) = await anyio.to_thread.run_sync(
-                lambda: (callback(*arguments),), abandon_on_cancel=True
+                lambda: (callback(*arguments),), abandon_on_cancel=True, limiter=_threads()
             )
             if inspect.isawaitable(result):
                 result = await result

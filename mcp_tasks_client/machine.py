@@ -330,8 +330,11 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         reports |= reused
         # A host that gave the task up is not bothered with its questions any more.
         fresh = fresh if state.cancel == "no" else ()
-    state, actions = _again(replace(state, questions=state.questions + fresh), event, policy, reports)
-    if changed or fresh:
+    news = changed or bool(fresh)
+    state, actions = _again(
+        replace(state, questions=state.questions + fresh), event, policy, reports, news=news
+    )
+    if news:
         actions = (Save(), *actions, Publish(task))
     if state.cancel != "no":
         return state, actions
@@ -367,12 +370,12 @@ def _outcome(task: Task, *, seed: bool) -> Outcome | None:
 
 
 def _again(
-    state: Observing, event: Observed, policy: PollPolicy, reports: dict[str, str]
+    state: Observing, event: Observed, policy: PollPolicy, reports: dict[str, str], *, news: bool = False
 ) -> tuple[Observing, tuple[Action, ...]]:
     """Report what there is to report, and set the next poll at the server's pace."""
     fresh = {kind: text for kind, text in reports.items() if kind not in state.reported}
     state = replace(state, reported=(*state.reported, *fresh))
-    state = after_reply(state, event.now, event.jitter, policy)
+    state = after_reply(state, event.now, event.jitter, policy, news=news)
     return state, (*map(Report, fresh.values()), Wake(state.wait_s))
 
 

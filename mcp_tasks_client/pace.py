@@ -23,13 +23,18 @@ def after_poll(state: Observing, now: float, jitter: float, policy: PollPolicy) 
     )
 
 
-def after_reply(state: Observing, now: float, jitter: float, policy: PollPolicy) -> Observing:
-    """A snapshot arrived: the server's pace, or an early look, but no sound while it is to be quiet."""
+def after_reply(state: Observing, now: float, jitter: float, policy: PollPolicy, *, news: bool) -> Observing:
+    """A snapshot arrived: the server's pace, or an early look, but no sound while it is to be quiet.
+
+    Without ``news`` nothing is journaled, so the next poll comes no sooner than was planned when this
+    one was sent: that plan may have been journaled, and another process would trust it.
+    """
     look = early_look(state.poll_interval_ms, state.looks, policy)
     if look is not None:
         state = replace(state, looks=state.looks + 1)
     wait = look or poll_delay(state.poll_interval_ms, state.unchanged, policy, jitter)
-    return _due(state, now, max(wait, quiet(state, now)))
+    planned = _left(state.due_at, state.wait_s, now) if look is None and not news else 0.0
+    return _due(state, now, max(wait, planned, quiet(state, now)))
 
 
 def after_failure(

@@ -150,7 +150,8 @@ SCENARIOS: Final = [
         act=call,
         again=resume,
         covers=ALL,
-        hows=(How.BLOCK, How.CALL, How.NATIVE_BLOCK, How.TIMEOUT),
+        hows=(How.BLOCK, How.CALL, How.AT_ONCE, How.NATIVE_BLOCK, How.TIMEOUT),
+        every=1,
     ),
     Scenario(name="call with on_update", act=call_with_updates, again=resume, covers=ALL, hows=(How.CALL,)),
     Scenario(
@@ -462,7 +463,7 @@ async def test_stopped_while_it_opens_or_closes_a_client_closes_its_journal_and_
     assert at > 5
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def served() -> Iterator[Loopback]:
     with loopback() as server:
         yield server
@@ -476,11 +477,19 @@ def served() -> Iterator[Loopback]:
     [
         pytest.param(How.BLOCK, False, id="block-our own http client"),
         pytest.param(How.CALL, True, id="call-a given http client"),
+        pytest.param(How.NATIVE_BLOCK, False, id="native block-our own http client"),
     ],
 )
 async def test_stopped_at_any_moment_no_connection_is_left(
-    how: How, given: bool, served: Loopback, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: Told
+    how: How,
+    given: bool,
+    anyio_backend_name: str,
+    served: Loopback,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    told: Told,
 ) -> None:
+    possible(how, anyio_backend_name)
     # Loading the certificates takes longer than all the rest, for a server that has none.
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))

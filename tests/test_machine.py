@@ -534,6 +534,7 @@ def test_a_poll_that_succeeds_ends_the_back_off() -> None:
     life = working()
     for _ in range(5):
         life.poll_fails()
+    life.ticks()
     assert life.sees() == (Wake(5.0),)
     assert life.poll_fails() == (Wake(5.0),)
 
@@ -847,6 +848,14 @@ def test_a_second_key_that_appears_after_the_first_was_acknowledged_goes_alone()
     life.acknowledged("name")
     assert only(Ask, life.asked(name=NAME, age=AGE)) == [Ask("age", AGE)]
     assert life.answers("age", BOB) == (Save(), SendAnswers({"age": BOB}))
+
+
+@requirement("law:4")
+def test_the_next_poll_is_no_sooner_than_what_another_process_would_have_read_in_the_journal() -> None:
+    life = working()
+    life.now += 5.0
+    life.feed(Tick(now=life.now, jitter=1.0))
+    assert life.sees() == (Wake(5.5),)
 
 
 @pytest.mark.parametrize("stage", ["asking", "sending", "acknowledged"])
