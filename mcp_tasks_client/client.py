@@ -197,13 +197,16 @@ class TasksClient:
                 raise
 
     async def _cancel_abandoned(self, drive: Drive) -> None:
-        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + self._policy.cancel_timeout_s):
+        deadline = anyio.current_time() + self._policy.cancel_timeout_s
+        with anyio.CancelScope(shield=True, deadline=deadline) as scope:
             try:
                 # The reply with the task ID may be on its way.
                 await self._scheduler.wait(drive, lambda d: not isinstance(d.record.state, Calling))
                 await self._scheduler.cancel(drive)
             except TasksClientError as error:
                 logger.warning("The abandoned %r could not be cancelled: %s", drive.record, error)
+        if scope.cancelled_caught:
+            logger.warning("The abandoned %r could not be cancelled in time; its task goes on", drive.record)
 
     async def _begin(
         self,

@@ -61,11 +61,10 @@ async def main(url: str, journal: str, stop: str) -> None:
             await client.start_tool("ask_name", {"seconds": 0.3}, idempotency_key="k")
             await reached()
         if stop == "result-committed":
-            await client._scheduler.keep(
-                await client._begin("ask_name", {"seconds": 0.3}, "k", "raise", None)
-            )
-            while not (await client.records())[0].finished:
-                await anyio.sleep(0.01)
+            drive = await client._begin("ask_name", {"seconds": 0.3}, "k", "raise", None)
+            await client._scheduler.keep(drive)
+            while not drive.record.finished:
+                await drive.change()
             await reached()
         await client.call_tool("ask_name", {"seconds": 0.3}, idempotency_key="k")
 
