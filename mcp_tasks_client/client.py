@@ -436,11 +436,16 @@ class TasksClient:
             # Without the block's own exception, which would come back wrapped in a group.
             await self._tasks.__aexit__(None, None, None)
         finally:
-            with anyio.CancelScope(shield=True):
-                try:
-                    await self._journal.aclose()
-                finally:
-                    await self._session.aclose()
+            # In a task of its own, which asyncio's own cancellation of this one does not stop.
+            async with anyio.create_task_group() as closing:
+                closing.start_soon(self._close)
+
+    async def _close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._journal.aclose()
+            finally:
+                await self._session.aclose()
 
 
 def _session(

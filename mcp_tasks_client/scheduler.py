@@ -97,6 +97,7 @@ class Scheduler:
                         break
                     self._polling += 1
                     drive.polling = True
+                    drive.due = math.inf  # until the reply, or a new start, says when
                     self._spawn(drive, self._tick)
                 heapq.heappop(self._heap)
             free = self._heap and self._polling < self.policy.polls_in_flight

@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Any, Final
 
 from mcp_tasks_client.wire import JSONObject
@@ -23,19 +24,26 @@ _EVENT_STREAM: Final = frozenset({"tools/call", "tasks/update"})
 
 
 class Loopback:
-    """Answers JSON-RPC over HTTP/1.1 with whatever ``handle`` makes of it.
+    """Answers JSON-RPC over HTTP/1.1 with whatever the present ``handle`` makes of it.
 
     Attributes:
         url: Where it is.
-        handle: Makes the result of a method and its params; set it anew for each client.
     """
 
     def __init__(self) -> None:
         self.url = ""
-        self.handle: Handle | None = None
+        self._handle: Handle | None = None
         self._connections = 0
         self._requests = 0
+        self._epoch = 0
         self._changed = threading.Condition()
+
+    def begin(self, handle: Handle) -> None:
+        """Serve somebody else from now on. What those before have left open does not count any more."""
+        with self._changed:
+            self._handle = handle
+            self._epoch += 1
+            self._connections = self._requests = 0
 
     def left_alone(self, limit_s: float) -> bool:
         """Wait until no connection is open.
@@ -55,33 +63,39 @@ class Loopback:
         with self._changed:
             return self._changed.wait_for(lambda: self._requests == 0, limit_s)
 
-    async def serve(self, ready: Callable[[], object]) -> None:
-        """Serve until cancelled."""
+    async def serve(self, ready: Callable[[Callable[[], None]], None]) -> None:
+        """Serve until what ``ready`` was given is called, from whatever thread."""
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def stop() -> None:
+            loop.call_soon_threadsafe(stopped.set)
+
         server = await asyncio.start_server(self._connection, "127.0.0.1")
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
-        ready()
-        async with server:
-            await server.serve_forever()
+        ready(stop)
+        await stopped.wait()
+        server.close()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._count(connections=1)
+        epoch = self._epoch
+        self._count(epoch, connections=1)
         try:
             while True:
-                await self._answer(reader, writer)
+                await self._answer(epoch, reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client has gone
         finally:
             writer.close()
-            self._count(connections=-1)
+            self._count(epoch, connections=-1)
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, epoch: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("ascii").lower()
         length = int(head.partition("content-length:")[2].partition("\r\n")[0])
         message = json.loads(await reader.readexactly(length))
-        self._count(requests=1)
+        self._count(epoch, requests=1)
         try:
-            assert self.handle is not None
-            result = self.handle(message["method"], message["params"])
+            assert self._handle is not None
+            result = self._handle(message["method"], message["params"])
             reply = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
             if message["method"] not in _EVENT_STREAM:
                 writer.write(
@@ -99,10 +113,12 @@ class Loopback:
             writer.write(b"0\r\n\r\n")
             await writer.drain()
         finally:
-            self._count(requests=-1)
+            self._count(epoch, requests=-1)
 
-    def _count(self, *, connections: int = 0, requests: int = 0) -> None:
+    def _count(self, epoch: int, *, connections: int = 0, requests: int = 0) -> None:
         with self._changed:
+            if epoch != self._epoch:
+                return
             self._connections += connections
             self._requests += requests
             self._changed.notify_all()
@@ -112,28 +128,14 @@ class Loopback:
 def loopback() -> Iterator[Loopback]:
     """A server for the length of the block."""
     served = Loopback()
-    ready = threading.Event()
-    loop = asyncio.new_event_loop()
-    main = loop.create_task(served.serve(ready.set))
-
-    def run() -> None:
-        try:
-            loop.run_until_complete(main)
-        except asyncio.CancelledError:
-            pass
-        finally:
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            loop.close()
-
-    thread = threading.Thread(target=run, name="loopback")
+    ready: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    # run() also ends the connections that are left.
+    thread = threading.Thread(target=lambda: asyncio.run(served.serve(ready.put)), name="loopback")
     thread.start()
+    stop = ready.get(timeout=10)
     try:
-        assert ready.wait(10)
         yield served
     finally:
-        loop.call_soon_threadsafe(main.cancel)
+        stop()
         thread.join(10)
     assert not thread.is_alive()

@@ -436,7 +436,7 @@ class HttpWorld(World):
         super().__init__(server={"brief": True, "paced": False}, **options)
         self._served = served
         self._http_client = httpx.AsyncClient() if given else None
-        served.handle = self.server.handle
+        served.begin(self.server.handle)
 
     def _session(self) -> Session:
         return OverHttp(self.doings, self._served.url, http_client=self._http_client)

@@ -151,7 +151,6 @@ SCENARIOS: Final = [
         again=resume,
         covers=ALL,
         hows=(How.BLOCK, How.CALL, How.AT_ONCE, How.NATIVE_BLOCK, How.TIMEOUT),
-        every=1,
     ),
     Scenario(name="call with on_update", act=call_with_updates, again=resume, covers=ALL, hows=(How.CALL,)),
     Scenario(
