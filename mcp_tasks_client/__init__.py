@@ -13,6 +13,7 @@ The rooms, each importing only those above it:
 ``policy``              when to poll, when to retry, when a task's time is over
 ``states``, ``events``  what a call can be, what can happen to it and what then has to be done
 ``questions``           the server's questions of one call
+``pace``                when the next request for a task may go
 ``machine``             the life of one call: ``advance(state, event, policy)``; pure, like all above
 ``journal``             what must survive a crash: the contract, SQLite, memory
 ``sessions``            ways of reaching a server: the contract, HTTP
