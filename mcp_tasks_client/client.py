@@ -17,7 +17,8 @@ from anyio.abc import TaskGroup
 from mcp_types import CallToolResult
 
 from .clock import Clock
-from .driver import Drive, Driver
+from .drive import Drive
+from .driver import Driver
 from .errors import IdempotencyConflictError, OutcomeUnknownError, TasksClientError, WaitTimeoutError
 from .events import CallAgain, CallLost, SendCall, TaskCreated
 from .handle import TaskHandle, TaskReference, Updates
@@ -147,7 +148,7 @@ class TasksClient:
             ValueError: Arguments or options make no sense.
         """
         scheduler, handle = self._scheduler, None
-        with anyio.move_on_after(timeout):
+        with anyio.move_on_after(timeout) as waiting:
             drive = await self._begin(name, arguments, idempotency_key, on_unknown, meta)
             handle = TaskHandle(scheduler, drive)
             if not drive.record.finished:
@@ -156,7 +157,7 @@ class TasksClient:
             raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
         if not handle.done:
             raise handle._timed_out(timeout)
-        return await handle.result()
+        return await handle._deliver(scheduler, drive, waiting.deadline)
 
     async def start_tool(
         self,

@@ -1,15 +1,14 @@
 """One step of one call: event → advance → commit → act. No loop of its own.
 
-:class:`Drive` is one call being driven, in memory. :class:`Driver` feeds it events and sends its
-requests; each request comes back as the next event. Who calls the driver when is the scheduler's
-business, what an event means is the machine's.
+A :class:`Driver` feeds events to a drive and sends its requests; each request comes back as the
+next event. Who calls the driver when is the scheduler's business, what an event means is the
+machine's.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
@@ -19,6 +18,7 @@ import anyio
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
 from .clock import Clock, SystemClock
+from .drive import Drive
 from .errors import JournalError, SessionError, TaskFailedError
 from .events import (
     Action,
@@ -50,9 +50,9 @@ from .inputs import InputContext, Inputs, NoAnswerError
 from .journal.base import Journal, TaskRecord
 from .machine import advance
 from .policy import PollPolicy
-from .sessions.base import INVALID_PARAMS, REFUSED_CODES, Session, TaskRef, ToolCall
+from .sessions.base import INVALID_PARAMS, REFUSED_CODES, Leaving, Session, TaskRef
 from .states import Calling, Gathering, Observing
-from .wire import Created, InputRequired, JSONObject, Returned, Task, shorten
+from .wire import Created, InputRequired, JSONObject, Returned, shorten
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -62,123 +62,6 @@ _GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
 
 _KEPT: Final = (AnswerReady, CallFailed, CallLost, CallReturned, InputAsked, TaskCreated)
 """Events that will not come again by themselves, as the reply to a poll does."""
-
-
-class Drive:
-    """One call, from the moment it is made or taken up.
-
-    Attributes:
-        record: What is known, and journaled as far as it has to be.
-        call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
-        error: Why the drive is parked; ``None`` while it runs and once it is over.
-        held: Reasons to go on driving: callers that wait, and the client itself for its handles.
-        running: Whether it is being driven. ``held`` may be more than 0 while it is parked.
-        pending: The ``tools/call`` to begin with, if it was not sent yet.
-        abandoned: Whether its caller went away before that.
-        unsaved: Events whose commit failed, to be fed again.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_changed",
-        "abandoned",
-        "ask_scope",
-        "asks",
-        "call",
-        "call_scope",
-        "due",
-        "error",
-        "error_seen",
-        "held",
-        "lock",
-        "pending",
-        "polling",
-        "polls",
-        "record",
-        "refreshing",
-        "running",
-        "scopes",
-        "unsaved",
-        "version",
-    )
-
-    def __init__(self, record: TaskRecord, call: ToolCall | None = None) -> None:
-        self.record = record
-        self.call = call
-        self.error: Exception | None = None
-        self.error_seen = False
-        self.held = 0
-        self.running = False
-        self.due = 0.0
-        self.version = 0
-        self.unsaved: deque[Event] = deque()
-        self.asks: dict[str, Ask] = {}
-        self.scopes: set[anyio.CancelScope] = set()
-        self.pending: SendCall | None = None
-        self.abandoned = False
-        self.call_scope: anyio.CancelScope | None = None
-        self.ask_scope: anyio.CancelScope | None = None
-        self.polling = False
-        self.polls = 0
-        self.refreshing = 0
-        self.lock = anyio.Lock()
-        self._changed: anyio.Event | None = None
-
-    @property
-    def task(self) -> Task | None:
-        """The latest snapshot; also of a creation that could not be journaled."""
-        created = [event.task for event in self.unsaved if isinstance(event, TaskCreated)]
-        return created[-1] if created else self.record.task
-
-    @property
-    def over(self) -> bool:
-        """Whether there is nothing to wait for: it ended, or it is parked with an error."""
-        return self.record.finished or self.error is not None
-
-    @property
-    def sending(self) -> bool:
-        """Whether ``tools/call`` is under way here, is about to be, or has a reply not yet journaled."""
-        return self.pending is not None or self.call_scope is not None or self.running or bool(self.unsaved)
-
-    def park(self, error: Exception) -> None:
-        """Stop for a reason that whoever waits has to hear."""
-        self.error, self.error_seen = error, False
-        self.pulse()
-
-    def pulse(self) -> None:
-        """Wake everybody who waits for a change."""
-        self.version += 1
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = None
-
-    def polled(self) -> None:
-        """Count a poll, and tell those who wait for just that. The others sleep on."""
-        self.polls += 1
-        if self.refreshing:
-            self.pulse()
-
-    def is_open(self, key: str) -> bool:
-        """Whether a question has no answer yet."""
-        state = self.record.state
-        questions = state.questions if isinstance(state, Observing | Gathering) else ()
-        return any(q.key == key and q.stage in ("open", "asking") for q in questions)
-
-    def stop_asking(self) -> None:
-        """Withdraw the prompt that is up, and those in the queue."""
-        self.asks.clear()
-        if self.ask_scope is not None:
-            self.ask_scope.cancel()
-            self.ask_scope = None
-
-    async def change(self) -> None:
-        """Return at the next pulse."""
-        if self._changed is None:
-            self._changed = anyio.Event()
-        await self._changed.wait()
-
-    def __repr__(self) -> str:
-        return f"Drive({self.record!r})"
 
 
 class Driver:
@@ -266,8 +149,13 @@ class Driver:
 
     # ── requests, each of which comes back as an event ────────────────────────────────────────
 
-    async def call(self, drive: Drive, send: SendCall) -> tuple[Event, Exception | None]:
+    async def call(self, drive: Drive, send: SendCall, leaving: Leaving) -> tuple[Event, Exception | None]:
         """Send ``tools/call``, once.
+
+        Args:
+            drive: Whose call.
+            send: What this round adds to it.
+            leaving: Awaited when the request is about to leave.
 
         Returns:
             The event, and for a refused or lost call the error to tell the caller.
@@ -275,7 +163,7 @@ class Driver:
         assert drive.call is not None, "only a call that was made here can be sent"
         call = replace(drive.call, input_responses=send.input_responses, request_state=send.request_state)
         try:
-            reply = await self.session.call(call)
+            reply = await self.session.call(call, leaving)
         except SessionError as error:
             if error.not_executed:
                 return CallRefused(for_good=error.code in REFUSED_CODES), _refusal(error)

@@ -10,7 +10,7 @@ import anyio
 from mcp_types import CallToolResult
 from pydantic import ValidationError
 
-from .driver import Drive
+from .drive import Drive
 from .errors import (
     RemoteProtocolError,
     SessionError,
@@ -117,11 +117,11 @@ class TaskHandle:
             JournalError: A step could not be made durable, and was therefore not taken.
         """
         scheduler, drive = self._live()
-        with anyio.move_on_after(timeout):
+        with anyio.move_on_after(timeout) as waiting:
             await self._settle(scheduler, drive)
         if not drive.record.finished:
             raise self._timed_out(timeout)
-        return await self._deliver(scheduler, drive)
+        return await self._deliver(scheduler, drive, waiting.deadline)
 
     async def refresh(self) -> Task:
         """The snapshot that the next poll brings.
@@ -208,22 +208,22 @@ class TaskHandle:
             error.handle = self
             raise
 
-    async def _deliver(self, scheduler: Scheduler, drive: Drive) -> CallToolResult:
+    async def _deliver(self, scheduler: Scheduler, drive: Drive, deadline: float) -> CallToolResult:
         """Give the host what became of the call, and only then note that it has it."""
         state = drive.record.state
         assert isinstance(state, Finished)
         try:
-            result = await self._outcome(scheduler, state)
+            result = await self._outcome(scheduler, state, deadline)
         except TasksClientError:
             scheduler.delivered(drive)
             raise
         scheduler.delivered(drive)
         return result
 
-    async def _outcome(self, scheduler: Scheduler, state: Finished) -> CallToolResult:
+    async def _outcome(self, scheduler: Scheduler, state: Finished, deadline: float) -> CallToolResult:
         match state.outcome:
             case Completed(result=raw):
-                return await self._read(scheduler, raw)
+                return await self._read(scheduler, raw, deadline)
             case Failed() as failed:
                 raise TaskFailedError(
                     f"The call of {self.tool!r} ended in error {failed.code}: "
@@ -275,7 +275,7 @@ class TaskHandle:
     def _quoted(self, text: str) -> str:
         return redact(text, self.task_id)
 
-    async def _read(self, scheduler: Scheduler, raw: dict[str, Any]) -> CallToolResult:
+    async def _read(self, scheduler: Scheduler, raw: dict[str, Any], deadline: float) -> CallToolResult:
         try:
             result = CallToolResult.model_validate(raw, extra="allow")
         except ValidationError as error:
@@ -286,7 +286,8 @@ class TaskHandle:
                 "as it came: see handle.task, or records().",
                 handle=self,
             ) from None
-        problem_found = None if result.is_error else await self._schema_problem(scheduler, result, raw)
+        schema = None if result.is_error else await self._output_schema(scheduler, deadline)
+        problem_found = self._schema_problem(schema, result, raw) if schema is not None else None
         if problem_found is not None:
             raise RemoteProtocolError(
                 f"The result of {self.tool!r} does not match the tool's output schema, {problem_found}. "
@@ -295,23 +296,25 @@ class TaskHandle:
             )
         return result
 
-    async def _schema_problem(
-        self, scheduler: Scheduler, result: CallToolResult, raw: dict[str, Any]
-    ) -> str | None:
-        """Why the result does not match the tool's output schema, where that can be known."""
-        if scheduler.closed:
+    async def _output_schema(self, scheduler: Scheduler, deadline: float) -> dict[str, Any] | None:
+        """What the tool promised to return, where that can be known soon enough."""
+        if scheduler.closed or self.tool is None:
             return None
-        schema = None
-        with anyio.move_on_after(_SCHEMA_TIMEOUT_S) as waited:
+        deadline = min(deadline, anyio.current_time() + _SCHEMA_TIMEOUT_S)
+        with anyio.CancelScope(deadline=deadline):
             try:
-                tool = await scheduler.driver.session.tool(self.tool) if self.tool is not None else None
-                schema = tool.output_schema if tool is not None else None
+                tool = await scheduler.driver.session.tool(self.tool)
+                return tool.output_schema if tool is not None else None
             except SessionError as error:
                 logger.info("The output of %r is not checked against its schema: %s", self.tool, error)
-        if waited.cancelled_caught:
-            logger.info("The output of %r is not checked: tools/list takes too long", self.tool)
-        if schema is None:
-            return None
+                return None
+        logger.info("The output of %r is not checked: tools/list takes too long", self.tool)
+        return None
+
+    def _schema_problem(
+        self, schema: dict[str, Any], result: CallToolResult, raw: dict[str, Any]
+    ) -> str | None:
+        """Why the result does not match the schema; ``None`` if it does, or nothing can be said."""
         if "structuredContent" not in raw:
             return "it has no structuredContent"
         try:

@@ -25,16 +25,14 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio.abc import TaskGroup
 
-from .driver import Drive, Driver
-from .errors import InputUnansweredError, JournalError, OutcomeUnknownError, SessionError, TasksClientError
+from .calls import Calls, lost, needs_its_call
+from .drive import CallUnderWay, Drive
+from .driver import Driver
+from .errors import InputUnansweredError, JournalError, SessionError, TasksClientError
 from .events import (
     Action,
     Ask,
-    CallBegun,
-    CallLost,
-    CallRefused,
     CancelRequested,
-    Event,
     Finish,
     Forget,
     Park,
@@ -71,6 +69,7 @@ class Scheduler:
         self.drives: WeakValueDictionary[str, Drive] = WeakValueDictionary()
         self._tasks = tasks
         self._clock = driver.clock
+        self._calls = Calls(driver, perform=self._perform, park=self._park)
         self._heap: list[tuple[float, int, Drive]] = []
         self._order = itertools.count()
         self._polling = 0
@@ -204,55 +203,8 @@ class Scheduler:
             await self._perform(drive, await self.driver.feed(drive, event))
 
     def _send_call(self, drive: Drive, send: SendCall) -> None:
-        drive.call_scope = anyio.CancelScope(shield=True)
-        self._spawn(drive, self._call, send, drive.call_scope)
-
-    async def _call(self, drive: Drive, send: SendCall, scope: anyio.CancelScope) -> None:
-        """Send ``tools/call``; what its caller's going away may cut short is only the waiting."""
-        event: Event = CallLost()
-        error: Exception | None = None
-        try:
-            with scope:
-                if send.after_s:
-                    await self._clock.wait(anyio.Event(), send.after_s)
-                if not await self._wanted(drive):
-                    return
-                if isinstance(drive.record.state, Gathering):
-                    await self.driver.feed(drive, CallBegun())
-                event, error = await self.driver.call(drive, send)
-            if isinstance(drive.record.state, Calling):
-                await self._answered(drive, event, error)
-        finally:
-            # Until here, whoever takes the drive up again finds a call under way.
-            if drive.call_scope is scope:
-                drive.call_scope = None
-
-    async def _wanted(self, drive: Drive) -> bool:
-        """Whether anybody still waits for a call that is about to be sent. If not, it is taken back."""
-        if not drive.running:
-            if isinstance(drive.record.state, Gathering):
-                return False  # its answers are kept, and the round can begin later
-            await self.driver.feed(drive, CallRefused())
-            drive.abandoned = True
-            if not drive.held:
-                self._park(drive, TasksClientError("The call was abandoned before it was sent."))
-                return False
-        if drive.abandoned:
-            # Taken back, and then wanted after all by somebody else with the same key.
-            drive.abandoned = False
-            await self.driver.write(drive)
-        return True
-
-    async def _answered(self, drive: Drive, event: Event, error: Exception | None) -> None:
-        """Do what the reply to ``tools/call`` means, or its absence."""
-        actions = await self.driver.feed(drive, event)
-        match event:
-            case CallRefused():
-                self._park(drive, error or _lost(drive, None))
-            case CallLost():
-                self._park(drive, _lost(drive, error))
-            case _:
-                await self._perform(drive, actions)
+        drive.calling = CallUnderWay()
+        self._spawn(drive, self._calls.run, send, drive.calling)
 
     async def _cancel(self, drive: Drive) -> None:
         try:
@@ -365,8 +317,8 @@ class Scheduler:
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
             self._send_call(drive, send)
-        elif drive.call_scope is not None:
-            drive.call_scope.deadline = float("inf")
+        elif drive.calling is not None:
+            drive.calling.keep()
         else:
             await self.to_its_end(self._start, drive, before)
 
@@ -380,11 +332,11 @@ class Scheduler:
                     await self._perform(drive, actions)
                 self._unsaved.discard(drive)
                 if isinstance(drive.record.state, Gathering) and drive.call is None:
-                    self._park(drive, _needs_its_call(drive))
-                elif isinstance(drive.record.state, Observing | Gathering) and drive.call_scope is None:
+                    self._park(drive, needs_its_call(drive))
+                elif isinstance(drive.record.state, Observing | Gathering) and drive.calling is None:
                     await self._perform(drive, await self.driver.feed(drive, resumed))
             elif isinstance(drive.record.state, Calling | OutcomeUnknown):
-                self._park(drive, before or _lost(drive, None))
+                self._park(drive, before or lost(drive, None))
         except JournalError as error:
             self._park(drive, error)
 
@@ -397,8 +349,8 @@ class Scheduler:
         drive.stop_asking()
         for scope in drive.scopes:
             scope.cancel()
-        if drive.call_scope is not None:
-            drive.call_scope.deadline = anyio.current_time() + self.policy.call_grace_s
+        if drive.calling is not None:
+            drive.calling.cut(self.policy.call_grace_s)
         if was_running and isinstance(drive.record.state, Observing | Gathering):
             self._write_soon(drive)
 
@@ -504,34 +456,3 @@ def _unanswered(drive: Drive, reason: Unanswered | SessionError) -> Exception:
     )
     error.__cause__ = reason.cause
     return error
-
-
-def _needs_its_call(drive: Drive) -> InputUnansweredError:
-    state = drive.record.state
-    keys = tuple(q.key for q in state.questions) if isinstance(state, Gathering) else ()
-    return InputUnansweredError(
-        f"The server asked before it began {drive.record.tool!r}, and the arguments are not in the journal. "
-        "Repeat the call with its arguments and its idempotency key; what was answered is kept.",
-        keys=keys,
-    )
-
-
-def _lost(drive: Drive, cause: Exception | None) -> Exception:
-    """What to tell about a ``tools/call`` whose reply never came."""
-    record = drive.record
-    if record.idempotency_key is not None:
-        error: Exception = OutcomeUnknownError(
-            f"The reply to tools/call for {record.tool!r} was lost, so the tool may have run. "
-            'Call again with on_unknown="resend" only if it may run twice.',
-            record=record,
-        )
-        error.__cause__ = cause
-        return error
-    logger.warning(
-        "The reply to tools/call for %r was lost. The tool may have run; without an idempotency key "
-        "nothing is journaled before the reply, so there is nothing to resume.",
-        record.tool,
-    )
-    return cause or TasksClientError(
-        f"The call of {record.tool!r} was abandoned and its reply was lost; the tool may have run."
-    )

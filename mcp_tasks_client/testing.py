@@ -32,7 +32,7 @@ from mcp_types import Tool
 from .client import TasksClient
 from .clock import Clock
 from .errors import SessionError
-from .sessions.base import INVALID_PARAMS, Session, TaskRef, ToolCall
+from .sessions.base import INVALID_PARAMS, Leaving, Session, TaskRef, ToolCall
 from .wire import CallReply, Created, JSONObject, Task, read_call_reply, read_task
 
 __all__ = [
@@ -174,8 +174,9 @@ class ScriptedSession(Session):
         """The tool as given."""
         return self.tools.get(name)
 
-    async def call(self, call: ToolCall) -> CallReply:
+    async def call(self, call: ToolCall, leaving: Leaving = anyio.lowlevel.checkpoint) -> CallReply:
         """Play the next step of ``calls``."""
+        await leaving()
         self._log("tools/call", call=call, request_state=call.request_state)
         reply = read_call_reply(await self._play(self.calls))
         if isinstance(reply, Created):

@@ -20,7 +20,7 @@ from mcp_types import CallToolResult, ElicitResult, Tool
 
 from mcp_tasks_client import ConnectionLostError, JournalError, MemoryJournal, PollPolicy, TasksClient
 from mcp_tasks_client.journal.base import Journal, Scope, TaskRecord
-from mcp_tasks_client.sessions.base import Session, TaskRef, ToolCall
+from mcp_tasks_client.sessions.base import Leaving, Session, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http import HttpSession
 from mcp_tasks_client.states import Observing
 from mcp_tasks_client.testing import cancelled, completed, input_required, working
@@ -214,7 +214,8 @@ class InMemory(Session):
         await self._send("tools/list", {})
         return Tool.model_validate(TOOL)
 
-    async def call(self, call: ToolCall) -> CallReply:
+    async def call(self, call: ToolCall, leaving: Leaving) -> CallReply:
+        await leaving()
         params = call_params(
             call.name,
             call.arguments,
@@ -262,9 +263,9 @@ class OverHttp(HttpSession):
         with self._doings.one("tools/list"):
             return await super().tool(name)
 
-    async def call(self, call: ToolCall) -> CallReply:
+    async def call(self, call: ToolCall, leaving: Leaving = anyio.lowlevel.checkpoint) -> CallReply:
         with self._doings.one("tools/call"):
-            return await super().call(call)
+            return await super().call(call, leaving)
 
     async def get(self, ref: TaskRef) -> Task:
         with self._doings.one("tasks/get"):

@@ -36,7 +36,7 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.sessions.base import Leaving, TaskRef, ToolCall
 from mcp_tasks_client.testing import (
     STALL,
     ScriptedSession,
@@ -431,8 +431,8 @@ def test_nothing_is_asked_of_the_server_and_no_thread_is_left_after_the_block() 
 class Counter(ScriptedSession):
     """Makes a task of its own of each call, which returns what the call was given."""
 
-    async def call(self, call: ToolCall) -> CallReply:
-        await super().call(call)
+    async def call(self, call: ToolCall, leaving: Leaving = anyio.lowlevel.checkpoint) -> CallReply:
+        await super().call(call, leaving)
         task_id = f"task-{call.arguments['n']}"
         self.gets[task_id] = [
             working(task_id, poll_interval_ms=5),

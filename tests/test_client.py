@@ -670,9 +670,9 @@ async def test_under_a_key_the_intent_is_journaled_before_the_call_is_sent() -> 
     world = World()
     seen: list[str] = []
 
-    async def call(call: Any) -> Any:
+    async def call(call: Any, leaving: Any) -> Any:
         seen.append((await world.only_record()).status)
-        return await ScriptedSession.call(world.server, call)
+        return await ScriptedSession.call(world.server, call, leaving)
 
     world.server.call = call  # type: ignore[method-assign]  # looks into the journal at that moment
     async with world.client() as client:
@@ -738,7 +738,8 @@ async def test_a_call_in_flight_is_left_a_moment_so_that_its_task_id_is_journale
     world = World()
     reply, sent = anyio.Event(), anyio.Event()
 
-    async def slow(call: Any) -> Any:
+    async def slow(call: Any, leaving: Any) -> Any:
+        await leaving()
         sent.set()
         await reply.wait()
         return await ScriptedSession.call(world.server, call)
@@ -754,6 +755,50 @@ async def test_a_call_in_flight_is_left_a_moment_so_that_its_task_id_is_journale
     record = await world.only_record()
     assert record.task_id == TASK
     assert record.pending
+
+
+@requirement("law:2")
+async def test_a_call_that_is_abandoned_before_it_leaves_was_never_made() -> None:
+    world = World()
+    stalls = [True]
+
+    async def call(call: Any, leaving: Any) -> Any:
+        if stalls[0]:
+            await anyio.sleep_forever()  # as a tools/list may that does not answer
+        return await ScriptedSession.call(world.server, call, leaving)
+
+    world.server.call = call  # type: ignore[method-assign]  # asks for something first
+    async with world.client() as client:
+        with pytest.raises(WaitTimeoutError) as caught:
+            await client.call_tool("tool", timeout=0.01, idempotency_key="k")
+        while await client.records():
+            await anyio.lowlevel.checkpoint()
+        assert world.server.log("tools/call") == []
+        stalls[0] = False
+        assert text(await world.call(client, idempotency_key="k")) == "done"
+        assert len(world.server.log("tools/call")) == 1
+        assert caught.value.handle is not None
+
+
+@requirement("law:2")
+async def test_a_call_that_never_left_is_made_when_its_handle_is_awaited() -> None:
+    world = World()
+    stalls = [True]
+
+    async def call(call: Any, leaving: Any) -> Any:
+        if stalls[0]:
+            await anyio.sleep_forever()
+        return await ScriptedSession.call(world.server, call, leaving)
+
+    world.server.call = call  # type: ignore[method-assign]  # asks for something first
+    async with world.client() as client:
+        with pytest.raises(WaitTimeoutError) as caught:
+            await client.call_tool("tool", timeout=0.01)
+        stalls[0] = False
+        assert caught.value.handle is not None
+        await world.during(caught.value.handle.result, 3600)
+        assert text(await caught.value.handle.result()) == "done"
+        assert len(world.server.log("tools/call")) == 1
 
 
 @requirement("law:2")

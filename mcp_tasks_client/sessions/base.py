@@ -14,15 +14,17 @@ Every verb raises :class:`SessionError` or a subclass, and nothing else of its o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from mcp_types import Tool
 
 from ..wire import CallReply, JSONObject, Task
 
-__all__ = ["INVALID_PARAMS", "REFUSED_CODES", "Session", "TaskRef", "ToolCall"]
+__all__ = ["INVALID_PARAMS", "REFUSED_CODES", "Leaving", "Session", "TaskRef", "ToolCall"]
+
+Leaving: TypeAlias = Callable[[], Awaitable[None]]
 
 INVALID_PARAMS: Final = -32602
 """To ``tasks/*``: the server does not know the task."""
@@ -64,8 +66,15 @@ class Session(ABC):
         """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
 
     @abstractmethod
-    async def call(self, call: ToolCall) -> CallReply:
-        """Send ``tools/call`` once. Never repeats it, whatever happens."""
+    async def call(self, call: ToolCall, leaving: Leaving) -> CallReply:
+        """Send ``tools/call`` once. Never repeats it, whatever happens.
+
+        Args:
+            call: What to call.
+            leaving: Must be awaited right before the request may reach the server, after all that
+                has to be asked or waited for first: until then a caller that goes away takes the
+                call back, from then on the tool may have run.
+        """
 
     @abstractmethod
     async def get(self, ref: TaskRef) -> Task:

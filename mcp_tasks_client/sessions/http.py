@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 import httpx
+from anyio.lowlevel import checkpoint
 from mcp_types import Tool
 
 from ..errors import RemoteProtocolError, SessionError
@@ -37,7 +38,7 @@ from ..wire import (
     request_meta,
     task_params,
 )
-from .base import Session, TaskRef, ToolCall
+from .base import Leaving, Session, TaskRef, ToolCall
 from .bodies import ACCEPTED_ENCODINGS
 from .catalogue import Catalogue
 from .channel import HttpChannel, Request, origin_of, parse_url
@@ -141,8 +142,12 @@ class HttpSession(Session):
         listed = await self._catalogue.find(name)
         return listed.tool if listed is not None else None
 
-    async def call(self, call: ToolCall) -> CallReply:
+    async def call(self, call: ToolCall, leaving: Leaving = checkpoint) -> CallReply:
         """Send ``tools/call`` once. Never repeats it, whatever happens.
+
+        Args:
+            call: What to call.
+            leaving: Awaited once the tool is looked up and there is room under the cap.
 
         Raises:
             SessionError: No result. ``not_executed`` is set if nothing can have happened.
@@ -165,6 +170,7 @@ class HttpSession(Session):
         if listed is not None:
             request.headers.update(param_headers(listed.headers, call.arguments))
         async with self._call_slots:
+            await leaving()
             try:
                 result = await self._channel.send(request, self._call_read_timeout_s)
             except SessionError as error:

@@ -37,8 +37,8 @@ async def main(url: str, journal: str, stop: str) -> None:
         case "call-sent":  # the request has arrived, its reply has not been looked at
             send = HttpSession.call
 
-            async def call(self: HttpSession, call: Any) -> Any:
-                await send(self, call)
+            async def call(self: HttpSession, call: Any, leaving: Any) -> Any:
+                await send(self, call, leaving)
                 await reached()
 
             HttpSession.call = call  # type: ignore[method-assign]  # the point to stop at
