@@ -1,0 +1,163 @@
+"""One call as it is being driven: what is known of it, who waits for it, what is under way for it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import anyio
+import anyio.lowlevel
+
+from .events import Ask, Event, SendCall, TaskCreated
+from .journal.base import TaskRecord
+from .sessions.base import ToolCall
+from .states import Gathering, Observing
+from .wire import Task
+
+
+class CallUnderWay:
+    """A ``tools/call``, from the decision to send it until its reply is journaled.
+
+    What its caller's going away may cut short is only the waiting, and only after a grace; before
+    it has left there is nothing to wait for.
+    """
+
+    __slots__ = ("has_left", "scope")
+
+    def __init__(self) -> None:
+        self.has_left = False
+        self.scope = anyio.CancelScope(shield=True)
+
+    async def leaving(self) -> None:
+        """Note that from here on the tool may run. A call that was cut goes no further than this."""
+        await anyio.lowlevel.checkpoint()
+        self.has_left = True
+
+    def cut(self, grace_s: float) -> None:
+        """Its callers are gone."""
+        if self.has_left:
+            self.scope.deadline = anyio.current_time() + grace_s
+        else:
+            self.scope.cancel()
+
+    def keep(self) -> None:
+        """Somebody waits for it again."""
+        self.scope.deadline = math.inf
+
+
+class Drive:
+    """One call, from the moment it is made or taken up.
+
+    Attributes:
+        record: What is known, and journaled as far as it has to be.
+        call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
+        error: Why the drive is parked; ``None`` while it runs and once it is over.
+        held: Reasons to go on driving: callers that wait, and the client itself for its handles.
+        running: Whether it is being driven. ``held`` may be more than 0 while it is parked.
+        pending: The ``tools/call`` to begin with, if it was not sent yet.
+        calling: The ``tools/call`` that is under way.
+        abandoned: Whether its caller went away before that.
+        unsaved: Events whose commit failed, to be fed again.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_changed",
+        "abandoned",
+        "ask_scope",
+        "asks",
+        "call",
+        "calling",
+        "due",
+        "error",
+        "error_seen",
+        "held",
+        "lock",
+        "pending",
+        "polling",
+        "polls",
+        "record",
+        "refreshing",
+        "running",
+        "scopes",
+        "unsaved",
+        "version",
+    )
+
+    def __init__(self, record: TaskRecord, call: ToolCall | None = None) -> None:
+        self.record = record
+        self.call = call
+        self.error: Exception | None = None
+        self.error_seen = False
+        self.held = 0
+        self.running = False
+        self.due = 0.0
+        self.version = 0
+        self.unsaved: deque[Event] = deque()
+        self.asks: dict[str, Ask] = {}
+        self.scopes: set[anyio.CancelScope] = set()
+        self.pending: SendCall | None = None
+        self.calling: CallUnderWay | None = None
+        self.abandoned = False
+        self.ask_scope: anyio.CancelScope | None = None
+        self.polling = False
+        self.polls = 0
+        self.refreshing = 0
+        self.lock = anyio.Lock()
+        self._changed: anyio.Event | None = None
+
+    @property
+    def task(self) -> Task | None:
+        """The latest snapshot; also of a creation that could not be journaled."""
+        created = [event.task for event in self.unsaved if isinstance(event, TaskCreated)]
+        return created[-1] if created else self.record.task
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for: it ended, or it is parked with an error."""
+        return self.record.finished or self.error is not None
+
+    @property
+    def sending(self) -> bool:
+        """Whether ``tools/call`` is under way here, is about to be, or has a reply not yet journaled."""
+        return self.pending is not None or self.calling is not None or self.running or bool(self.unsaved)
+
+    def park(self, error: Exception) -> None:
+        """Stop for a reason that whoever waits has to hear."""
+        self.error, self.error_seen = error, False
+        self.pulse()
+
+    def pulse(self) -> None:
+        """Wake everybody who waits for a change."""
+        self.version += 1
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    def polled(self) -> None:
+        """Count a poll, and tell those who wait for just that. The others sleep on."""
+        self.polls += 1
+        if self.refreshing:
+            self.pulse()
+
+    def is_open(self, key: str) -> bool:
+        """Whether a question has no answer yet."""
+        state = self.record.state
+        questions = state.questions if isinstance(state, Observing | Gathering) else ()
+        return any(q.key == key and q.stage in ("open", "asking") for q in questions)
+
+    def stop_asking(self) -> None:
+        """Withdraw the prompt that is up, and those in the queue."""
+        self.asks.clear()
+        if self.ask_scope is not None:
+            self.ask_scope.cancel()
+            self.ask_scope = None
+
+    async def change(self) -> None:
+        """Return at the next pulse."""
+        if self._changed is None:
+            self._changed = anyio.Event()
+        await self._changed.wait()
+
+    def __repr__(self) -> str:
+        return f"Drive({self.record!r})"
