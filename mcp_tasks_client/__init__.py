@@ -14,13 +14,16 @@ The rooms, each importing only those above it:
 ``states``, ``events``  what a call can be, what can happen to it and what then has to be done
 ``questions``           the server's questions of one call
 ``pace``                when the next request for a task may go
-``machine``             the life of one call: ``advance(state, event, policy)``; pure, like all above
+``machine``             the life of one call: ``advance(state, event, policy)``, and in ``rounds`` what
+                        comes before there is a task; pure, like all above
 ``journal``             what must survive a crash: the contract, SQLite, memory
 ``sessions``            ways of reaching a server: the contract, HTTP
 ``clock``, ``schema``   time, passed in; values against JSON Schemas
 ``inputs``              questions to the host's callbacks, answers checked before they go
-``driver``              one step of one call: event, advance, commit, act
+``drive``, ``driver``   a call as it is driven; one step of it: event, advance, commit, act
+``calls``               the life of one ``tools/call``: sent at most once, whatever its caller does
 ``scheduler``           the only loop: due times in a heap, coroutines for what is under way
+``idempotency``         the call that a key stands for: a new one, or the one that there is already
 ``handle``, ``client``  what a host holds; ``blocking`` is the same without an event loop
 ``testing``             a manual clock and a scripted server for the tests of hosts, and ours
 ======================  ========================================================================

@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Final, TypeAlias, TypeVar, assert_never
+from typing import assert_never
 
 from .events import (
     Action,
@@ -59,7 +59,6 @@ from .events import (
     CancelRequested,
     Event,
     Finish,
-    Forget,
     InputAsked,
     ObservationRefused,
     Observed,
@@ -71,7 +70,6 @@ from .events import (
     Resumed,
     Save,
     SendAnswers,
-    SendCall,
     SendCancel,
     StopAsking,
     TaskCreated,
@@ -92,13 +90,13 @@ from .questions import (
     back,
     closed,
     new_questions,
-    question,
     rejected,
     reopened,
     sending,
     sent,
     unsent,
 )
+from .rounds import MAX_ROUNDS, ImpossibleEventError, Step, calling, gathering, outcome_unknown, unanswered
 from .states import (
     Calling,
     Cancelled,
@@ -116,21 +114,7 @@ from .states import (
 )
 from .wire import Task, read_rpc_error
 
-MAX_ROUNDS: Final = 32
-"""Rounds of questions before a task or a result, at most; a server that asks forever is stopped."""
-
-_STATE_ONLY_DELAY_S: Final = 0.25
-"""Seconds before the next round when the server asked nothing and only handed out state."""
-
-Step: TypeAlias = tuple[State, tuple[Action, ...]]
-StateT = TypeVar("StateT", Gathering, Observing)
-
-
-class ImpossibleEventError(AssertionError):
-    """An event arrived in a state where it cannot happen: a defect of this package."""
-
-    def __init__(self, state: State, event: Event) -> None:
-        super().__init__(f"{type(event).__name__} cannot happen in {type(state).__name__}")
+__all__ = ["MAX_ROUNDS", "ImpossibleEventError", "advance"]
 
 
 def advance(state: State, event: Event, policy: PollPolicy) -> Step:
@@ -141,11 +125,11 @@ def advance(state: State, event: Event, policy: PollPolicy) -> Step:
     """
     match state:
         case Calling():
-            return _calling(state, event, policy)
+            return _created(event, policy) if isinstance(event, TaskCreated) else calling(state, event)
         case Gathering():
-            return _gathering(state, event)
+            return gathering(state, event)
         case OutcomeUnknown():
-            return _outcome_unknown(state, event)
+            return outcome_unknown(state, event)
         case Observing():
             return _observing(state, event, policy)
         case Finished():
@@ -154,75 +138,7 @@ def advance(state: State, event: Event, policy: PollPolicy) -> Step:
             assert_never(state)
 
 
-# ── before the task ───────────────────────────────────────────────────────────────────────────
-
-
-def _calling(state: Calling, event: Event, policy: PollPolicy) -> Step:
-    match event:
-        case CallReturned():
-            return _finish(Completed(result=event.result))
-        case CallFailed():
-            return _finish(Failed(code=event.code, message=event.message, data=event.data))
-        case CallRefused():
-            if state.gathered is not None and not event.for_good:
-                return state.gathered, (Save(),)
-            return state, (Forget(),)
-        case CallLost():
-            return OutcomeUnknown(), (Save(),)
-        case InputAsked():
-            return _asked_first(state, event)
-        case TaskCreated():
-            return _created(event, policy)
-        case _:
-            raise ImpossibleEventError(state, event)
-
-
-def _asked_first(state: Calling, event: InputAsked) -> Step:
-    if state.round == MAX_ROUNDS:
-        return _finish(Violated(message=f"The server asked for input {MAX_ROUNDS} times and never began."))
-    questions, asks = asking(
-        tuple(question(key, request) for key, request in event.requests.items()), event.requests
-    )
-    gathering = Gathering(round=state.round, request_state=event.request_state, questions=questions)
-    return gathering, (Save(), *asks, *_next_round(gathering))
-
-
-def _gathering(state: Gathering, event: Event) -> Step:
-    match event:
-        case AnswerReady():
-            questions = answered(state.questions, event.key, event.answer)
-            if questions == state.questions:
-                return state, ()  # not the first answer, so there is nothing to send for it either
-            state = replace(state, questions=questions)
-            return state, (Save(), *_next_round(state))
-        case AnswerUnavailable():
-            return _unanswered(state, event)
-        case CallBegun():
-            # From here on it is a call again: were its reply lost, the outcome would be unknown.
-            return Calling(round=state.round + 1, gathered=state), (Save(),)
-        case Resumed():
-            questions = reopened(state.questions)
-            questions, asks = asking(questions, [q.key for q in questions])
-            state = replace(state, questions=questions)
-            return state, (Save(), *asks, *_next_round(state))
-        case _:
-            raise ImpossibleEventError(state, event)
-
-
-def _next_round(state: Gathering) -> tuple[Action, ...]:
-    if not state.questions:
-        # The server only handed out state; it is given a moment before it is asked again.
-        return (SendCall(request_state=state.request_state, after_s=_STATE_ONLY_DELAY_S),)
-    ready = answers(state.questions, [q.key for q in state.questions])
-    return (SendCall(ready, state.request_state),) if ready else ()
-
-
-def _outcome_unknown(state: OutcomeUnknown, event: Event) -> Step:
-    match event:
-        case CallAgain():
-            return Calling(), (Save(), SendCall())
-        case _:
-            raise ImpossibleEventError(state, event)
+# ── while there is a task ─────────────────────────────────────────────────────────────────────
 
 
 def _created(event: TaskCreated, policy: PollPolicy) -> Step:
@@ -231,9 +147,6 @@ def _created(event: TaskCreated, policy: PollPolicy) -> Step:
         return state, (Save(), Wake(0.0))
     seed = Observed(task=event.task, now=event.now, jitter=event.jitter)
     return _observe(state, seed, policy, seed=True)
-
-
-# ── while there is a task ─────────────────────────────────────────────────────────────────────
 
 
 def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
@@ -261,7 +174,7 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             if state.cancel != "no" or event.key not in _outstanding(state):
                 # Nobody waits for this answer any more.
                 return replace(state, questions=reopened(state.questions, event.key)), ()
-            return _unanswered(state, event)
+            return unanswered(state, event)
         case UpdateAcknowledged():
             return replace(state, questions=sent(state.questions, event.keys, closed)), (Save(),)
         case UpdateFailed():
@@ -406,19 +319,12 @@ def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
 
 
 def _finish(
-    outcome: Outcome, state: Observing | None = None, reports: tuple[Report, ...] = ()
+    outcome: Outcome, state: Observing, reports: tuple[Report, ...] = ()
 ) -> tuple[Finished, tuple[Action, ...]]:
-    if state is None:
-        return Finished(outcome=outcome), (Save(), Finish(outcome))
     # The payload is in the outcome; a second copy of a large result would be written with it.
     task = state.task.model_copy(update={"result": None, "error": None, "input_requests": None})
     published = (Publish(state.task),) if state.task.terminal else ()
     return Finished(outcome=outcome, task=task), (Save(), StopAsking(), *reports, *published, Finish(outcome))
-
-
-def _unanswered(state: StateT, event: AnswerUnavailable) -> tuple[StateT, tuple[Action, ...]]:
-    parked = Park(Unanswered((event.key,), event.why, event.cause))
-    return replace(state, questions=reopened(state.questions)), (StopAsking(), parked)
 
 
 def _outstanding(state: Observing) -> Collection[str]:

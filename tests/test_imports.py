@@ -26,6 +26,7 @@ ORDER: Final = (
     "events",
     "questions",
     "pace",
+    "rounds",
     "machine",
     "journal",
     "journal.base",
@@ -64,7 +65,7 @@ ORDER: Final = (
 )
 """Every module, in an order in which each imports only earlier ones. A name may be reserved."""
 
-PURE: Final = ("errors", "wire", "policy", "states", "events", "questions", "pace", "machine")
+PURE: Final = ("errors", "wire", "policy", "states", "events", "questions", "pace", "rounds", "machine")
 
 PURE_IMPORTS: Final = {
     "__future__": "no module at all",

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOMS = ("errors", "wire", "policy", "states", "events", "questions", "pace", "machine")
+ROOMS = ("errors", "wire", "policy", "states", "events", "questions", "pace", "rounds", "machine")
 TESTS = ("test_errors", "test_wire", "test_policy", "test_machine")
 
 
