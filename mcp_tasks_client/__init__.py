@@ -22,9 +22,12 @@ The rooms, each importing only those above it:
 ``inputs``              questions to the host's callbacks, answers checked before they go
 ``drive``, ``driver``   a call as it is driven; one step of it: event, advance, commit, act
 ``calls``               the life of one ``tools/call``: sent at most once, whatever its caller does
-``scheduler``           the only loop: due times in a heap, coroutines for what is under way
+``turns``               the only loop: due times in a heap, a cap on polls in flight
+``scheduler``           what is under way for each call, who waits for it, and when that ends
+``handle``              a call in the host's hands
 ``idempotency``         the call that a key stands for: a new one, or the one that there is already
-``handle``, ``client``  what a host holds; ``blocking`` is the same without an event loop
+``engine``              what all ways in share, from opening to closing
+``client``              what a host opens; ``blocking`` is the same without an event loop
 ``testing``             a manual clock and a scripted server for the tests of hosts, and ours
 ======================  ========================================================================
 """

@@ -208,8 +208,11 @@ class TaskHandle:
             error.handle = self
             raise
 
-    async def _deliver(self, scheduler: Scheduler, drive: Drive, deadline: float) -> CallToolResult:
-        """Give the host what became of the call, and only then note that it has it."""
+    async def _deliver(self, scheduler: Scheduler, drive: Drive, deadline: float | None) -> CallToolResult:
+        """Give the host what became of the call, and only then note that it has it.
+
+        Without a ``deadline`` the result is not checked against the output schema.
+        """
         state = drive.record.state
         assert isinstance(state, Finished)
         try:
@@ -220,7 +223,7 @@ class TaskHandle:
         scheduler.delivered(drive)
         return result
 
-    async def _outcome(self, scheduler: Scheduler, state: Finished, deadline: float) -> CallToolResult:
+    async def _outcome(self, scheduler: Scheduler, state: Finished, deadline: float | None) -> CallToolResult:
         match state.outcome:
             case Completed(result=raw):
                 return await self._read(scheduler, raw, deadline)
@@ -275,7 +278,9 @@ class TaskHandle:
     def _quoted(self, text: str) -> str:
         return redact(text, self.task_id)
 
-    async def _read(self, scheduler: Scheduler, raw: dict[str, Any], deadline: float) -> CallToolResult:
+    async def _read(
+        self, scheduler: Scheduler, raw: dict[str, Any], deadline: float | None
+    ) -> CallToolResult:
         try:
             result = CallToolResult.model_validate(raw, extra="allow")
         except ValidationError as error:
@@ -286,7 +291,9 @@ class TaskHandle:
                 "as it came: see handle.task, or records().",
                 handle=self,
             ) from None
-        schema = None if result.is_error else await self._output_schema(scheduler, deadline)
+        schema = None
+        if deadline is not None and not result.is_error:
+            schema = await self._output_schema(scheduler, deadline)
         problem_found = self._schema_problem(schema, result, raw) if schema is not None else None
         if problem_found is not None:
             raise RemoteProtocolError(

@@ -1,4 +1,4 @@
-"""The only loop: every call at one endpoint as a due time in a heap.
+"""All calls at one endpoint: what is under way for them, and how long.
 
 A task that waits for its next poll is a heap entry and a record, not a coroutine. Coroutines
 exist for what is really under way: a request, a question before a person. They belong to their
@@ -12,8 +12,6 @@ finish, so that a task ID on its way is still journaled.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -48,6 +46,7 @@ from .events import (
     Wake,
 )
 from .states import Calling, Gathering, Observing, OutcomeUnknown
+from .turns import Turns
 from .wire import redact
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -70,55 +69,26 @@ class Scheduler:
         self._tasks = tasks
         self._clock = driver.clock
         self._calls = Calls(driver, perform=self._perform, park=self._park)
-        self._heap: list[tuple[float, int, Drive]] = []
-        self._order = itertools.count()
-        self._polling = 0
+        self._turns = Turns(driver.clock, driver.policy.polls_in_flight, self._poll)
         self._kept: set[Drive] = set()
         self._unsaved: set[Drive] = set()  # hold what no journal does, and must not be forgotten
         self._lookups = 0
         self._remembered: set[Drive] = set()
-        self._alarm = anyio.Event()
         self.closed = False
 
-    # ── the loop ──────────────────────────────────────────────────────────────────────────────
-
     async def run(self) -> None:
-        """Start what is due, as far as the cap on polls in flight allows; earliest first."""
-        while True:
-            self._alarm = anyio.Event()
-            now = self._clock.monotonic()
-            while self._heap and self._polling < self.policy.polls_in_flight:
-                due, _, drive = self._heap[0]
-                # Entries of drives that stopped, were woken otherwise, or have a poll in flight
-                # (whose reply sets the next due time) are passed over.
-                if drive.running and due == drive.due and not drive.polling:
-                    if due > now:
-                        break
-                    self._polling += 1
-                    drive.polling = True
-                    drive.due = math.inf  # until the reply, or a new start, says when
-                    self._spawn(drive, self._tick)
-                heapq.heappop(self._heap)
-            free = self._heap and self._polling < self.policy.polls_in_flight
-            await self._clock.wait(self._alarm, self._heap[0][0] - now if free else None)
+        """Poll each drive when it is due, for ever."""
+        await self._turns.run()
 
-    def _wake(self, drive: Drive, after_s: float) -> None:
-        if drive.running:
-            drive.due = self._clock.monotonic() + after_s
-            heapq.heappush(self._heap, (drive.due, next(self._order), drive))
-            self._alarm.set()
+    def _poll(self, drive: Drive) -> None:
+        self._spawn(drive, self._tick)
 
     async def _tick(self, drive: Drive) -> None:
         try:
             if _observed(drive):
                 await self._perform(drive, await self.driver.feed(drive, self.driver.tick()))
         finally:
-            drive.polling = False
-            self._polling -= 1
-            self._alarm.set()
-            if drive.running and drive.due <= self._clock.monotonic():
-                # Taken up again while this poll was being stopped, and passed over since.
-                heapq.heappush(self._heap, (drive.due, next(self._order), drive))
+            self._turns.over(drive)
 
     # ── acting ────────────────────────────────────────────────────────────────────────────────
 
@@ -126,7 +96,7 @@ class Scheduler:
         for action in actions:
             match action:
                 case Wake(after_s):
-                    self._wake(drive, after_s)
+                    self._turns.wake(drive, after_s)
                 case Poll():
                     event = await self.driver.poll(drive)
                     drive.polling = False
@@ -438,7 +408,7 @@ class Scheduler:
         for drive in list(self.drives.values()):
             if drive.running:
                 self._park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
-        self._heap.clear()
+        self._turns.clear()
         self._tasks.cancel_scope.cancel()
 
 

@@ -233,7 +233,7 @@ def scripted_client(session: ScriptedSession, **options: Any) -> TasksClient:
         options: Those of :class:`TasksClient`; give a journal, or it is the user's own.
     """
     client = TasksClient(session, **options)
-    client._clock = session.clock
+    client._engine.clock = session.clock
     return client
 
 

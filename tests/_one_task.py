@@ -371,7 +371,7 @@ class World:
             elicitation=self.host.elicit,
             **self._options,
         )
-        client._clock = self.clock
+        client._engine.clock = self.clock
         return client
 
     def _session(self) -> Session:

@@ -16,6 +16,7 @@ from mcp_types import ElicitResult
 
 from mcp_tasks_client import TasksClient
 from mcp_tasks_client.scheduler import Scheduler
+from mcp_tasks_client.sessions.base import ToolCall
 from mcp_tasks_client.sessions.http import HttpSession
 
 ANSWER = ElicitResult(action="accept", content={"name": "Ada"})
@@ -61,8 +62,9 @@ async def main(url: str, journal: str, stop: str) -> None:
             await client.start_tool("ask_name", {"seconds": 0.3}, idempotency_key="k")
             await reached()
         if stop == "result-committed":
-            drive = await client._begin("ask_name", {"seconds": 0.3}, "k", "raise", None)
-            await client._scheduler.keep(drive)
+            call = ToolCall(name="ask_name", arguments={"seconds": 0.3})
+            drive = await client._engine._begin(call, "k", "raise")
+            await client._engine.scheduler.keep(drive)
             while not drive.record.finished:
                 await drive.change()
             await reached()

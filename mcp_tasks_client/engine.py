@@ -1,0 +1,337 @@
+"""What all ways in share: one session, one journal, one scheduler, from opening to closing.
+
+:class:`TasksClient` is an engine that its host opens; the SDK's extension opens one for each task
+that it is handed. Nothing of an engine runs outside its ``async with`` block.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Literal, Self, TypeAlias
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp_types import CallToolResult
+
+from .clock import Clock
+from .drive import Drive
+from .driver import Driver
+from .errors import TasksClientError, WaitTimeoutError
+from .events import TaskCreated
+from .handle import TaskHandle, TaskReference, Updates
+from .idempotency import Intents, OnUnknown
+from .inputs import Inputs
+from .journal.base import Journal, Scope, TaskRecord
+from .policy import PollPolicy
+from .scheduler import Scheduler
+from .sessions.base import Session, ToolCall
+from .states import Calling
+from .wire import Task
+
+__all__ = ["Engine", "OnAbandon", "OnUpdate", "chosen_journal"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+OnAbandon: TypeAlias = Literal["detach", "cancel"]
+OnUpdate: TypeAlias = Callable[[Task], Awaitable[None] | None]
+
+
+class Engine:
+    """Makes calls and sees tasks through, at one endpoint and for one principal.
+
+    Args:
+        session: Where requests go; closed with the engine.
+        journal: Where states go first; closed with the engine, as often as it was opened.
+        inputs: Who answers questions.
+        policy: Latency against load.
+        scope: Under which the journal keeps what is done here.
+        on_abandon: What happens to the task of a call that nobody waits for any more.
+        clock: ``None`` is the system's.
+
+    Raises:
+        ValueError: ``on_abandon`` is neither word.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        journal: Journal,
+        inputs: Inputs,
+        policy: PollPolicy,
+        scope: Scope,
+        on_abandon: OnAbandon,
+        clock: Clock | None = None,
+    ) -> None:
+        if on_abandon not in ("detach", "cancel"):
+            raise ValueError(f'on_abandon must be "detach" or "cancel", got {on_abandon!r}')
+        self.clock = clock
+        self.journal = journal
+        self._session = session
+        self._inputs = inputs
+        self._policy = policy
+        self._scope = scope
+        self._on_abandon = on_abandon
+        self._running: Scheduler | None = None
+        self._intents: Intents | None = None
+        self._tasks: TaskGroup | None = None
+
+    # ── calling ───────────────────────────────────────────────────────────────────────────────
+
+    async def call(
+        self,
+        call: ToolCall,
+        *,
+        timeout: float | None,
+        key: str | None,
+        on_unknown: OnUnknown,
+        on_update: OnUpdate | None,
+    ) -> CallToolResult:
+        """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
+        handle = drive = None
+        with anyio.move_on_after(timeout) as waiting:
+            drive = await self._begin(call, key, on_unknown)
+            handle = TaskHandle(self.scheduler, drive)
+            await self._see_through(handle, drive, on_update)
+        if handle is None or drive is None:
+            raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
+        if not handle.done:
+            raise handle._timed_out(timeout)
+        return await handle._deliver(self.scheduler, drive, waiting.deadline)
+
+    async def start(self, call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> TaskHandle:
+        """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
+        drive = await self._begin(call, key, on_unknown)
+        handle = TaskHandle(self.scheduler, drive)
+        if not drive.record.finished:
+            async with self.scheduler.hold(drive):
+                await handle._wait(self.scheduler, drive, lambda d: d.task is not None)
+                await self.scheduler.keep(drive)
+        return handle
+
+    async def see_through(
+        self, task: Task, tool: str, *, timeout: float | None, on_update: OnUpdate | None
+    ) -> CallToolResult:
+        """Wait for the result of a task that somebody else's ``tools/call`` was answered with.
+
+        It is journaled before anything else. The result is not checked against the output schema.
+
+        Raises:
+            TasksClientError: As :meth:`TasksClient.call_tool`; ``.handle`` always names the task.
+        """
+        drive = self._drive_of(task, tool, attached=False)
+        handle = TaskHandle(self.scheduler, drive)
+        try:
+            with anyio.move_on_after(timeout):
+                await self._see_through(handle, drive, on_update)
+            if not handle.done:
+                raise handle._timed_out(timeout)
+            return await handle._deliver(self.scheduler, drive, deadline=None)
+        except TasksClientError as error:
+            error.handle = error.handle or handle
+            raise
+
+    async def _begin(self, call: ToolCall, key: str | None, on_unknown: OnUnknown) -> Drive:
+        self.scheduler.check_open()
+        assert self._intents is not None  # it comes with the scheduler
+        return await self._intents.begin(call, key, on_unknown)
+
+    async def _see_through(self, handle: TaskHandle, drive: Drive, on_update: OnUpdate | None) -> None:
+        """Hold the drive until it is over. Being stopped here is what abandons a call."""
+        if drive.record.finished:
+            return
+        async with self.scheduler.hold(drive):
+            try:
+                if on_update is not None:
+                    async for task in Updates(handle, keep=False):
+                        await _tell(on_update, task)
+                await handle._wait(self.scheduler, drive, lambda _: False)
+            except anyio.get_cancelled_exc_class():
+                # Not under others who wait for the same call.
+                if self._on_abandon == "cancel" and drive.held == 1:
+                    await self._cancel_abandoned(drive)
+                raise
+
+    async def _cancel_abandoned(self, drive: Drive) -> None:
+        deadline = anyio.current_time() + self._policy.cancel_timeout_s
+        with anyio.CancelScope(shield=True, deadline=deadline) as scope:
+            try:
+                # The reply with the task ID may be on its way.
+                await self.scheduler.wait(drive, lambda d: not isinstance(d.record.state, Calling))
+                await self.scheduler.cancel(drive)
+            except TasksClientError as error:
+                logger.warning("The abandoned %r could not be cancelled: %s", drive.record, error)
+        if scope.cancelled_caught:
+            logger.warning("The abandoned %r could not be cancelled in time; its task goes on", drive.record)
+
+    # ── finding again ─────────────────────────────────────────────────────────────────────────
+
+    async def resume(self) -> list[TaskHandle]:
+        """Take up every unfinished task; see :meth:`TasksClient.resume`."""
+        with self.scheduler.lookup():
+            records = await self.journal.records(self._scope, pending=True)
+            drives = [self.scheduler.register(Drive(record)) for record in records]
+        async with anyio.create_task_group() as tasks:
+            for drive in drives:
+                # Together, so that their commits share one write to the disk.
+                tasks.start_soon(self.scheduler.keep, drive)
+        return [TaskHandle(self.scheduler, drive) for drive in drives]
+
+    async def attach(self, wanted: str | TaskReference) -> TaskHandle:
+        """Observe a task that is known by its ID or reference; see :meth:`TasksClient.attach`."""
+        with self.scheduler.lookup():
+            found = await self._find(wanted)
+            if isinstance(found, TaskRecord):
+                drive = self.scheduler.register(Drive(found))
+            else:
+                drive = self._attached(*found)
+        handle = TaskHandle(self.scheduler, drive)
+        await self.scheduler.keep(drive)
+        if not isinstance(found, TaskRecord):
+            # Nothing is known of it yet, so a first look is taken; an error waits for result().
+            drive.refreshing += 1
+            try:
+                while not drive.polls and not drive.over:
+                    await drive.change()
+            finally:
+                drive.refreshing -= 1
+        return handle
+
+    async def _find(self, wanted: str | TaskReference) -> TaskRecord | tuple[str, str | None]:
+        """The record, or the task ID and tool of a task that the journal does not hold."""
+        if isinstance(wanted, str):
+            task_id, tool, record_id = wanted, None, None
+        else:
+            if (wanted["endpoint"], wanted["principal"]) != (self._scope.endpoint, self._scope.principal):
+                raise ValueError(
+                    f"the reference belongs to endpoint {wanted['endpoint']!r} and principal "
+                    f"{wanted['principal']!r}; attach it with a client for those"
+                )
+            task_id, tool, record_id = wanted["task_id"] or "", wanted["tool"], wanted["record_id"]
+        if task_id:
+            return await self.journal.by_task_id(self._scope, task_id) or (task_id, tool)
+        for record in await self.journal.records(self._scope) if record_id is not None else ():
+            if record.record_id == record_id:
+                return record
+        raise ValueError("there is no task ID in it, and the journal holds nothing of such a call")
+
+    def _attached(self, task_id: str, tool: str | None) -> Drive:
+        for drive in self.scheduler.drives.values():
+            if drive.task is not None and drive.task.task_id == task_id:
+                return drive  # somebody else is just attaching it
+        # No status was ever received, so none is claimed.
+        return self._drive_of(Task(task_id=task_id, status="unknown"), tool, attached=True)
+
+    def _drive_of(self, task: Task, tool: str | None, *, attached: bool) -> Drive:
+        """A drive that begins with a task, which it journals first."""
+        driver = self.scheduler.driver
+        now = driver.clock.time()
+        record = TaskRecord(
+            record_id=uuid.uuid4().hex,
+            scope=self._scope,
+            tool=tool,
+            state=Calling(),
+            created_at=now,
+            updated_at=now,
+        )
+        drive = Drive(record)
+        jitter = 0.0 if attached else driver.jitter()
+        drive.unsaved.append(TaskCreated(task=task, now=now, jitter=jitter, attached=attached))
+        return self.scheduler.register(drive)
+
+    async def records(self) -> list[TaskRecord]:
+        """What the journal knows of this endpoint and principal, oldest first."""
+        self.scheduler.check_open()
+        return await self.journal.records(self._scope)
+
+    # ── opening and closing ───────────────────────────────────────────────────────────────────
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler, once the engine is open.
+
+        Raises:
+            TasksClientError: It is not open yet.
+        """
+        if self._running is None:
+            raise TasksClientError("The client is not open. Use: async with TasksClient(...) as client")
+        return self._running
+
+    async def __aenter__(self) -> Self:
+        """Open the journal, which proves that it can be written. Nothing is sent yet.
+
+        Raises:
+            JournalError: The journal cannot be used; the message says why and what to do.
+        """
+        if self._running is not None:
+            raise TasksClientError("A client is opened once. Make another one.")
+        await self.journal.open()
+        tasks = anyio.create_task_group()
+        await tasks.__aenter__()
+        driver = Driver(
+            session=self._session,
+            journal=self.journal,
+            inputs=self._inputs,
+            policy=self._policy,
+            owner=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}",
+            clock=self.clock,
+        )
+        self._running = Scheduler(driver, tasks)
+        self._intents = Intents(self._running, self._scope)
+        tasks.start_soon(self._running.run)
+        self._tasks = tasks
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Let go of every task, finish what has to be written, close."""
+        assert self._tasks is not None
+        self.scheduler.close()
+        try:
+            # Without the block's own exception, which would come back wrapped in a group.
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            # In a task of its own, which asyncio's own cancellation of this one does not stop.
+            async with anyio.create_task_group() as closing:
+                closing.start_soon(self._close)
+
+    async def _close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self.journal.aclose()
+            finally:
+                await self._session.aclose()
+
+
+async def _tell(on_update: OnUpdate, task: Task) -> None:
+    try:
+        told = on_update(task)
+        if inspect.isawaitable(told):
+            await told
+    except Exception:
+        logger.exception("on_update raised; the call goes on")
+
+
+def chosen_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal:
+    """The journal that an argument stands for: itself, a file, or the user's own if ``None``.
+
+    Raises:
+        TypeError: It is none of these.
+    """
+    if isinstance(journal, Journal):
+        return journal
+    if journal is None or isinstance(journal, str | os.PathLike):
+        from .journal.sqlite import SqliteJournal
+
+        return SqliteJournal(journal)
+    raise TypeError(f"journal must be a path, a Journal or None, not {type(journal).__name__}")

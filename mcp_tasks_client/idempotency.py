@@ -1,0 +1,118 @@
+"""The call that an idempotency key stands for: a new one, or the one that there is already."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Literal, TypeAlias
+
+import anyio
+
+from .drive import Drive
+from .errors import IdempotencyConflictError, OutcomeUnknownError
+from .events import CallAgain, CallLost, SendCall
+from .journal.base import Scope, TaskRecord
+from .scheduler import Scheduler
+from .sessions.base import ToolCall
+from .states import Calling, OutcomeUnknown
+from .wire import digest
+
+__all__ = ["Intents", "OnUnknown"]
+
+OnUnknown: TypeAlias = Literal["raise", "resend"]
+
+
+class Intents:
+    """Begins calls. Under a key the intent is journaled before anything is sent.
+
+    Args:
+        scheduler: Where the calls are driven.
+        scope: Whose keys they are.
+    """
+
+    def __init__(self, scheduler: Scheduler, scope: Scope) -> None:
+        self._scheduler = scheduler
+        self._scope = scope
+        self._journal = scheduler.driver.journal
+        self._joining = anyio.Lock()
+
+    async def begin(self, call: ToolCall, key: str | None, on_unknown: OnUnknown) -> Drive:
+        """The drive of a call: a new one, or the one that its key stands for.
+
+        Raises:
+            IdempotencyConflictError: The key belongs to another tool or other arguments.
+            OutcomeUnknownError: The key's earlier call was sent and its reply was lost.
+            JournalError: The intent could not be journaled.
+            ValueError: ``key`` or ``on_unknown`` makes no sense.
+        """
+        if on_unknown not in ("raise", "resend"):
+            raise ValueError(f'on_unknown must be "raise" or "resend", got {on_unknown!r}')
+        if key == "":
+            raise ValueError("an idempotency key cannot be empty; leave it out to call without one")
+        scheduler = self._scheduler
+        scheduler.check_open()
+        now = scheduler.driver.clock.time()
+        record = TaskRecord(
+            record_id=uuid.uuid4().hex,
+            scope=self._scope,
+            tool=call.name,
+            arguments_digest=digest(call.arguments),
+            idempotency_key=key,
+            state=Calling(),
+            created_at=now,
+            updated_at=now,
+            owner=scheduler.driver.owner,
+        )
+        drive = Drive(record, call)
+        drive.pending = SendCall()
+        # Registered first: whoever finds the record in the journal must find the drive here.
+        scheduler.register(drive)
+        if key is None:
+            return drive
+        with scheduler.lookup():
+            try:
+                standing = await scheduler.to_its_end(self._claim, drive)
+            except BaseException:
+                scheduler.forget(drive)
+                raise
+            if standing.record_id == record.record_id:
+                return drive
+            return await scheduler.to_its_end(self._join, standing, call, on_unknown)
+
+    async def _claim(self, drive: Drive) -> TaskRecord:
+        """Journal the intent to call, or find the call that the key stands for."""
+        standing = await self._journal.claim(drive.record)
+        if drive.abandoned and not drive.held and standing.record_id == drive.record.record_id:
+            await self._journal.remove(standing.record_id)
+        return standing
+
+    async def _join(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> Drive:
+        """Take up the call that a key already stands for; one at a time."""
+        async with self._joining:
+            return await self._joined(standing, call, on_unknown)
+
+    async def _joined(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> Drive:
+        if standing.tool != call.name or standing.arguments_digest != digest(call.arguments):
+            what = f"the tool {standing.tool!r}" if standing.tool != call.name else "other arguments"
+            raise IdempotencyConflictError(
+                f"The idempotency key {standing.idempotency_key!r} belongs to a call with {what}. Use a key "
+                "of its own for each different call."
+            )
+        drive = self._scheduler.register(Drive(standing))
+        drive.call = drive.call or call
+        ours = drive.record.owner == self._scheduler.driver.owner
+        if isinstance(drive.record.state, Calling) and ours and not drive.sending:
+            # Abandoned here before it was sent, or there would be a drive that is sending.
+            drive.pending = SendCall()
+        elif isinstance(drive.record.state, Calling | OutcomeUnknown) and not drive.sending:
+            if on_unknown == "raise":
+                raise OutcomeUnknownError(
+                    f"An earlier call of {call.name!r} under this key was sent and its reply was lost, so "
+                    'the tool may have run. Pass on_unknown="resend" only if it may run twice.',
+                    record=drive.record,
+                )
+            if isinstance(drive.record.state, Calling):
+                await self._scheduler.driver.feed(drive, CallLost())
+            (send,) = await self._scheduler.driver.feed(drive, CallAgain())
+            assert isinstance(send, SendCall)
+            drive.error, drive.pending = None, send
+        return drive
