@@ -633,6 +633,22 @@ async def test_a_broken_entry_costs_itself_and_not_the_list(
     assert URL in logged[0].getMessage()
 
 
+async def test_a_tool_with_marks_that_are_not_allowed_is_not_called_until_they_are_mended(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    """MUST reject tool definitions whose x-mcp-header breaks the rules (Streamable HTTP)."""
+    marked = {"name": "deploy", "inputSchema": {"properties": {"a": {"type": "number", "x-mcp-header": "A"}}}}
+    mended = {"name": "deploy", "inputSchema": {"properties": {"a": {"type": "string", "x-mcp-header": "A"}}}}
+    server.answers("tools/list", result({"tools": [marked]}), result({"tools": [mended]}))
+    with pytest.raises(RemoteProtocolError, match="x-mcp-header") as caught:
+        await session.call(ToolCall(name="deploy", arguments={"a": "x"}))
+    assert caught.value.not_executed
+    assert not caught.value.retryable
+    assert "tools/call" not in server.methods
+    await session.call(ToolCall(name="deploy", arguments={"a": "x"}))
+    assert server.requests[-1].headers["mcp-param-a"] == "x"
+
+
 @pytest.mark.parametrize(
     "page",
     [{}, {"tools": None}, {"tools": {}}, {"tools": [], "nextCursor": 7}, {"tools": [], "resultType": "task"}],
@@ -713,6 +729,27 @@ async def test_what_may_pass_is_asked_again_before_the_first_call(
     assert server.methods == ["server/discover"] * 3 + ["tools/list"] * 2 + ["tools/call"]
     assert len(naps) == 3
     assert all(0.2 <= nap <= 2.2 for nap in naps)
+
+
+async def test_a_server_that_refuses_the_version_that_it_offers_is_asked_again(
+    server: ScriptedServer, session: HttpSession, naps: list[float]
+) -> None:
+    """A client should choose a mutually supported version of the error's list and retry."""
+    refused = error(-32022, 400, data={"supported": ["2026-07-28"], "requested": "2026-07-28"})
+    server.answers("server/discover", refused, result({"supportedVersions": ["2026-07-28"]}))
+    await session.call(ToolCall(name="deploy"))
+    assert server.methods == ["server/discover"] * 2 + ["tools/list", "tools/call"]
+    assert len(naps) == 1
+
+
+async def test_a_server_that_keeps_refusing_the_version_that_it_offers_is_given_up(
+    server: ScriptedServer, session: HttpSession, naps: list[float]
+) -> None:
+    server.answers("server/discover", error(-32022, 400, data={"supported": ["2026-07-28"]}))
+    with pytest.raises(RemoteProtocolError, match="-32022") as caught:
+        await session.call(ToolCall(name="deploy"))
+    assert caught.value.not_executed
+    assert server.methods == ["server/discover"] * 3
 
 
 async def test_asking_again_has_an_end_and_nothing_was_executed(

@@ -54,6 +54,9 @@ class ListedTool:
     headers: HeaderMap
     """Which of its arguments also travel as headers."""
 
+    fault: str | None = None
+    """Why it must be neither offered nor called: marks for headers that the protocol does not allow."""
+
 
 class Catalogue:
     """The tools of one server, looked up by name.
@@ -118,12 +121,17 @@ class Catalogue:
         try:
             result = await self._request("server/discover", {})
         except SessionError as error:
+            offered = error.data.get("supported") if isinstance(error.data, dict) else None
+            if error.code == UNSUPPORTED_VERSION and _has_ours(offered):
+                # It refuses what it offers. The protocol has the client ask again in a version of
+                # the list, and the only one that is ours is the one it was asked in.
+                error.retryable = True
+                raise
             if error.code in _OTHER_VERSION_CODES or error.http_status in _OTHER_VERSION_STATUSES:
-                data = error.data if isinstance(error.data, dict) else {}
-                raise _other_version(data.get("supported"), error.code, error.http_status) from error
+                raise _other_version(offered, error.code, error.http_status) from error
             raise
         offered = result.get("supportedVersions")
-        if not isinstance(offered, list) or PROTOCOL_VERSION not in offered:
+        if not _has_ours(offered):
             raise _other_version(offered)
 
     async def _page(self, cursor: str | None) -> JSONObject:
@@ -146,20 +154,27 @@ class Catalogue:
         for entry in entries:
             try:
                 tool = Tool.model_validate(entry, by_name=False)
-                tools[tool.name] = ListedTool(tool, header_map(tool.input_schema))
             except ValidationError as error:
                 fields = ", ".join(
                     ".".join(map(str, e["loc"])) or "entry"
                     for e in error.errors(include_input=False, include_url=False)
                 )
                 self._skipped(entry, f"unusable {fields}")
+                continue
+            try:
+                tools[tool.name] = ListedTool(tool, header_map(tool.input_schema))
             except MalformedError as error:
                 self._skipped(entry, str(error))
+                tools[tool.name] = ListedTool(tool, {}, fault=str(error))
         return tools
 
     def _skipped(self, entry: object, why: str) -> None:
         name = entry.get("name") if isinstance(entry, dict) else None
         _log.warning("%s lists a tool that is left out: %.80r (%.200s)", self._endpoint, name, why)
+
+
+def _has_ours(versions: object) -> bool:
+    return isinstance(versions, list) and PROTOCOL_VERSION in versions
 
 
 def _other_version(

@@ -140,7 +140,7 @@ class HttpSession(Session):
             SessionError: The server could not be asked.
         """
         listed = await self._catalogue.find(name)
-        return listed.tool if listed is not None else None
+        return listed.tool if listed is not None and listed.fault is None else None
 
     async def call(self, call: ToolCall, leaving: Leaving = checkpoint) -> CallReply:
         """Send ``tools/call`` once. Never repeats it, whatever happens.
@@ -168,6 +168,14 @@ class HttpSession(Session):
             error.not_executed = True
             raise
         if listed is not None:
+            if listed.fault is not None:
+                # The next call looks whether the server has been mended.
+                self._catalogue.forget_tools()
+                raise RemoteProtocolError(
+                    f"The tool {call.name!r} is listed with a schema that the protocol has clients reject "
+                    f"({listed.fault:.200}). It can be called when the server's list is mended.",
+                    not_executed=True,
+                )
             request.headers.update(param_headers(listed.headers, call.arguments))
         async with self._call_slots:
             await leaving()
