@@ -8,13 +8,14 @@ outcome is unknown.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 
 import anyio
 
 from .drive import CallUnderWay, Drive
 from .driver import Driver
-from .errors import InputUnansweredError, OutcomeUnknownError, TasksClientError
+from .errors import InputUnansweredError, OutcomeUnknownError, SessionError, TasksClientError
 from .events import Action, CallBegun, CallLost, CallRefused, Event, SendCall
 from .states import Calling, Gathering
 
@@ -65,7 +66,14 @@ class Calls:
         with calling.scope:
             if send.after_s:
                 await self._driver.clock.wait(anyio.Event(), send.after_s)
-            return await self._driver.call(drive, send, calling.leaving)
+            try:
+                return await self._driver.call(drive, send, calling.leaving)
+            except anyio.get_cancelled_exc_class():
+                if anyio.current_effective_deadline() == -math.inf:
+                    raise  # it is we who are being stopped
+                # Something that the session awaited was cancelled; that ends this call, and nothing else.
+                error = SessionError(f"tools/call for {drive.record.tool!r} was cancelled from inside.")
+                return (CallLost() if calling.has_left else CallRefused()), error
         return (CallLost(), None) if calling.has_left else None
 
     def _replaced(self, drive: Drive, calling: CallUnderWay) -> CallUnderWay:
@@ -106,7 +114,8 @@ class Calls:
 def needs_its_call(drive: Drive) -> InputUnansweredError:
     """What to tell about a call that cannot go on here, since its arguments are not known here."""
     state = drive.record.state
-    keys = tuple(q.key for q in state.questions) if isinstance(state, Gathering) else ()
+    questions = state.questions if isinstance(state, Gathering) else ()
+    keys = tuple(q.key for q in questions if q.stage in ("open", "asking"))
     return InputUnansweredError(
         f"The server asked before it began {drive.record.tool!r}, and the arguments are not in the journal. "
         "Repeat the call with its arguments and its idempotency key; what was answered is kept.",

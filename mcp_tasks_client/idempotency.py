@@ -13,7 +13,7 @@ from .events import CallAgain, CallLost, SendCall
 from .journal.base import Scope, TaskRecord
 from .scheduler import Scheduler
 from .sessions.base import ToolCall
-from .states import Calling, OutcomeUnknown
+from .states import Calling, Gathering, OutcomeUnknown
 from .wire import digest
 
 __all__ = ["Intents", "OnUnknown"]
@@ -98,7 +98,10 @@ class Intents:
                 "of its own for each different call."
             )
         drive = self._scheduler.register(Drive(standing))
-        drive.call = drive.call or call
+        if drive.call is None:
+            drive.call = call
+            if isinstance(drive.record.state, Gathering):
+                drive.error = None  # its arguments are what it was parked for
         ours = drive.record.owner == self._scheduler.driver.owner
         if isinstance(drive.record.state, Calling) and ours and not drive.sending:
             # Abandoned here before it was sent, or there would be a drive that is sending.

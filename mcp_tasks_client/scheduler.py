@@ -194,7 +194,7 @@ class Scheduler:
     async def _write(self, drive: Drive, changes: dict[str, object]) -> None:
         try:
             await self.driver.write(drive, **changes)
-        except JournalError as error:
+        except Exception as error:  # also a foreign one, which would end the client
             logger.warning("%r could not be brought up to date: %s", drive.record, error)
 
     # ── holding ───────────────────────────────────────────────────────────────────────────────
@@ -397,7 +397,7 @@ class Scheduler:
             try:
                 if not drive.held:
                     await self.driver.journal.remove(drive.record.record_id)
-            except JournalError as error:
+            except Exception as error:  # as above
                 logger.warning("%r was never sent, and could not be removed: %s", drive.record, error)
 
     def close(self) -> None:

@@ -670,7 +670,7 @@ async def test_under_a_key_the_intent_is_journaled_before_the_call_is_sent() -> 
     world = World()
     seen: list[str] = []
 
-    async def call(call: Any, leaving: Any) -> Any:
+    async def call(call: Any, leaving: Any = anyio.lowlevel.checkpoint) -> Any:
         seen.append((await world.only_record()).status)
         return await ScriptedSession.call(world.server, call, leaving)
 
@@ -738,7 +738,7 @@ async def test_a_call_in_flight_is_left_a_moment_so_that_its_task_id_is_journale
     world = World()
     reply, sent = anyio.Event(), anyio.Event()
 
-    async def slow(call: Any, leaving: Any) -> Any:
+    async def slow(call: Any, leaving: Any = anyio.lowlevel.checkpoint) -> Any:
         await leaving()
         sent.set()
         await reply.wait()
@@ -762,7 +762,7 @@ async def test_a_call_that_is_abandoned_before_it_leaves_was_never_made() -> Non
     world = World()
     stalls = [True]
 
-    async def call(call: Any, leaving: Any) -> Any:
+    async def call(call: Any, leaving: Any = anyio.lowlevel.checkpoint) -> Any:
         if stalls[0]:
             await anyio.sleep_forever()  # as a tools/list may that does not answer
         return await ScriptedSession.call(world.server, call, leaving)
@@ -785,7 +785,7 @@ async def test_a_call_that_never_left_is_made_when_its_handle_is_awaited() -> No
     world = World()
     stalls = [True]
 
-    async def call(call: Any, leaving: Any) -> Any:
+    async def call(call: Any, leaving: Any = anyio.lowlevel.checkpoint) -> Any:
         if stalls[0]:
             await anyio.sleep_forever()
         return await ScriptedSession.call(world.server, call, leaving)

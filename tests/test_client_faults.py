@@ -1,0 +1,579 @@
+"""Faults that a host's own code, its journal or its timing bring, and what the client makes of them.
+
+Each of these once cost a result, a task or the whole client. The server plays by the rules here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from copy import copy
+from typing import Any, NoReturn
+
+import anyio
+import anyio.lowlevel
+import pytest
+from mcp_types import ErrorData
+
+from mcp_tasks_client import (
+    CredentialRefusedError,
+    InputUnansweredError,
+    JournalError,
+    MemoryJournal,
+    OutcomeUnknownError,
+    TaskCancelledError,
+    TaskHandle,
+    TasksClient,
+    TasksClientError,
+    WaitTimeoutError,
+)
+from mcp_tasks_client.journal.base import Scope, TaskRecord
+from mcp_tasks_client.testing import ScriptedSession, cancelled, input_required, text_result, working
+
+from ._requirements import requirement
+from .test_client import ASK, DONE, LOST, TASK, YES, Asked, World, text
+
+pytestmark = pytest.mark.anyio
+
+KEY = "order-42"
+ACCEPTED = {"action": "accept", "content": {"n": 3}}
+NOT_NOW = ErrorData(code=-1, message="not now")
+FIRST_ROUND = {
+    "resultType": "input_required",
+    "inputRequests": {"a": ASK, "b": ASK},
+    "requestState": "round-1",
+}
+POLLED_AT_ONCE = working(TASK, poll_interval_ms=1000)
+
+
+class Faulty(MemoryJournal):
+    """A journal that fails one commit: the ``nth`` of a record in that status.
+
+    It fails as a full disk does, unless told what to raise.
+    """
+
+    def __init__(self, status: str, *, nth: int = 1, error: Exception | None = None) -> None:
+        super().__init__()
+        self.status = status
+        self.left = nth
+        self.error = error or JournalError("The disk is full. Make room and try again.")
+
+    async def save(self, record: TaskRecord) -> None:
+        if record.status == self.status:
+            self.left -= 1
+            if self.left == 0:
+                raise copy(self.error)  # ours would keep alive, by its traceback, whom it was raised at
+        await super().save(record)
+
+
+class SlowReply:
+    """Holds back the server's reply to ``tools/call`` until told."""
+
+    def __init__(self, world: World) -> None:
+        self.server = world.server
+        self.sent = anyio.Event()
+        self.may_come = anyio.Event()
+        world.server.call = self  # type: ignore[method-assign]  # a reply on its way
+
+    async def __call__(self, call: Any, leaving: Any = anyio.lowlevel.checkpoint) -> Any:
+        await leaving()
+        self.sent.set()
+        await self.may_come.wait()
+        return await ScriptedSession.call(self.server, call)
+
+
+async def cancelled_from_inside(loop: str) -> NoReturn:
+    """Raise what awaiting a thing raises whose owner has cancelled it; nobody cancelled *us*."""
+    if loop == "asyncio":
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+    leaked: list[BaseException] = []
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await anyio.lowlevel.checkpoint()
+        except anyio.get_cancelled_exc_class() as error:
+            leaked.append(error)
+            raise
+    raise leaked[0]
+
+
+async def result(world: World, handle: TaskHandle | None) -> str:
+    """The handle's result, while time passes."""
+    assert handle is not None
+    await world.during(handle.result, 3600)
+    return text(await handle.result())
+
+
+async def together(*works: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async with anyio.create_task_group() as tasks:
+        for work in works:
+            tasks.start_soon(work)
+
+
+def methods(world: World) -> list[str]:
+    return [sent.method for sent in world.server.sent]
+
+
+# ── cancelled from inside ─────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:10")
+async def test_a_callback_that_is_cancelled_from_inside_gave_no_answer_and_the_client_lives_on(
+    anyio_backend_name: str,
+) -> None:
+    asking = input_required(TASK, {"k": ASK})
+    world = World(gets={TASK: [asking, asking, DONE]})
+    mended = False
+
+    async def elicit(context: Any, params: Any) -> Any:
+        if not mended:
+            await cancelled_from_inside(anyio_backend_name)
+        return YES
+
+    async with world.client(elicitation=elicit) as client:
+        with pytest.raises(InputUnansweredError, match="callback was cancelled") as caught:
+            await world.call(client)
+        assert caught.value.keys == ("k",)
+        assert caught.value.handle is not None
+        assert caught.value.handle.task_id == TASK
+        mended = True
+        assert await result(world, caught.value.handle) == "done"
+    assert [sent.answers for sent in world.server.log("tasks/update")] == [{"k": ACCEPTED}]
+
+
+@pytest.mark.parametrize("verb", ["get", "update", "cancel"])
+async def test_a_request_that_is_cancelled_from_inside_parks_the_task_and_the_client_lives_on(
+    verb: str, anyio_backend_name: str
+) -> None:
+    asking = input_required(TASK, {"k": ASK})
+    world = World(gets={TASK: [asking, DONE]})
+    honest = getattr(world.server, verb)
+    broken = True
+
+    async def request(*args: Any) -> Any:
+        if broken:
+            await cancelled_from_inside(anyio_backend_name)
+        return await honest(*args)
+
+    setattr(world.server, verb, request)
+    async with world.client(elicitation=Asked()) as client:
+        handle = await client.start_tool("tool")
+        if verb == "cancel":
+            with anyio.fail_after(5), suppress(TasksClientError):
+                await handle.cancel()
+        with pytest.raises(TasksClientError, match="cancelled from inside") as caught:
+            await world.during(handle.result, 60)
+        assert caught.value.handle is handle
+        broken = False
+        assert await result(world, handle) == "done"
+
+
+@requirement("law:2")
+async def test_a_call_that_is_cancelled_from_inside_may_have_run_and_is_not_sent_again_by_itself(
+    anyio_backend_name: str,
+) -> None:
+    world = World()
+    sent = 0
+
+    async def call(call: Any, leaving: Any = anyio.lowlevel.checkpoint) -> Any:
+        nonlocal sent
+        await leaving()
+        sent += 1
+        await cancelled_from_inside(anyio_backend_name)
+
+    world.server.call = call  # type: ignore[method-assign]  # its transport awaits what is cancelled
+    async with world.client() as client:
+        with pytest.raises(TasksClientError) as caught:
+            await world.call(client, idempotency_key=KEY)
+        assert caught.value.handle is not None
+        with pytest.raises(OutcomeUnknownError):
+            await world.call(client, idempotency_key=KEY)
+    assert sent == 1
+
+
+# ── replies and answers that could not be journaled ───────────────────────────────────────────
+
+
+async def by_key(world: World, client: TasksClient, error: TasksClientError) -> str:
+    return text(await world.call(client, idempotency_key=KEY))
+
+
+async def by_handle(world: World, client: TasksClient, error: TasksClientError) -> str:
+    return await result(world, error.handle)
+
+
+Again = Callable[[World, TasksClient, TasksClientError], Awaitable[str]]
+AGAIN = pytest.mark.parametrize("again", [by_key, by_handle])
+
+
+@requirement("law:1", "law:2")
+@AGAIN
+@pytest.mark.parametrize(
+    ("reply", "task_id", "status", "outcome"),
+    [
+        pytest.param(POLLED_AT_ONCE, TASK, "working", "done", id="task"),
+        pytest.param(text_result("at once"), None, "completed", "at once", id="result"),
+    ],
+)
+async def test_a_reply_that_could_not_be_journaled_is_kept_and_saved_when_the_call_is_taken_up(
+    reply: Any, task_id: str | None, status: str, outcome: str, again: Again
+) -> None:
+    world = World(calls=[reply, text_result("a second call")])
+    world.journal = Faulty(status)
+    async with world.client() as client:
+        with pytest.raises(JournalError, match="disk is full") as caught:
+            await world.call(client, idempotency_key=KEY)
+        assert caught.value.handle is not None
+        assert caught.value.handle.task_id == task_id
+        assert await again(world, client, caught.value) == outcome
+        assert len(world.server.log("tools/call")) == 1
+        (record,) = await client.records()
+        assert (record.status, record.task_id) == ("completed", task_id)
+
+
+@requirement("law:2")
+@pytest.mark.parametrize(
+    ("reply", "status", "outcome"),
+    [
+        pytest.param(POLLED_AT_ONCE, "working", "done", id="task"),
+        pytest.param(text_result("at once"), "completed", "at once", id="result"),
+    ],
+)
+async def test_a_reply_that_could_not_be_journaled_is_kept_though_nobody_holds_a_handle(
+    reply: Any, status: str, outcome: str
+) -> None:
+    world = World(calls=[reply, text_result("a second call")])
+    world.journal = Faulty(status)
+    async with world.client() as client:
+        with pytest.raises(JournalError):
+            await world.call(client, idempotency_key=KEY)
+        gc.collect()
+        assert text(await world.call(client, idempotency_key=KEY)) == outcome
+    assert len(world.server.log("tools/call")) == 1
+
+
+@requirement("law:1", "law:3")
+@AGAIN
+async def test_the_last_answer_of_a_round_that_could_not_be_journaled_sends_the_round_once(
+    again: Again,
+) -> None:
+    world = World(calls=[FIRST_ROUND, POLLED_AT_ONCE])
+    world.journal = Faulty("gathering", nth=3)  # the questions, the answer to a, the answer to b
+    asked = Asked()
+    async with world.client(elicitation=asked) as client:
+        with pytest.raises(JournalError) as caught:
+            await world.call(client, idempotency_key=KEY)
+        assert caught.value.handle is not None
+        assert len(world.server.log("tools/call")) == 1, "no answer is sent that could be forgotten"
+        assert await again(world, client, caught.value) == "done"
+    rounds = [sent.call for sent in world.server.log("tools/call")]
+    assert [call and dict(call.input_responses) for call in rounds] == [{}, {"a": ACCEPTED, "b": ACCEPTED}]
+    assert asked.keys == ["a", "b"]
+
+
+@requirement("law:1", "law:2")
+@AGAIN
+@pytest.mark.parametrize("status", ["working", "input_required", "completed"])
+async def test_whatever_a_journal_raises_is_a_journal_error_that_names_it_and_loses_nothing(
+    status: str, again: Again
+) -> None:
+    asking = input_required(TASK, {"k": ASK})
+    world = World(gets={TASK: [asking, DONE]})
+    world.journal = Faulty(status, error=RuntimeError("a bug in the plug-in"))
+    asked = Asked()
+    async with world.client(elicitation=asked) as client:
+        with pytest.raises(JournalError, match="RuntimeError: a bug in the plug-in") as caught:
+            await world.call(client, idempotency_key=KEY)
+        assert isinstance(caught.value.__cause__, RuntimeError)
+        assert caught.value.handle is not None
+        assert caught.value.handle.task_id == TASK
+        assert await again(world, client, caught.value) == "done"
+    assert len(world.server.log("tools/call")) == 1
+
+
+async def test_a_journal_that_raises_while_nobody_waits_for_the_commit_costs_only_that_commit() -> None:
+    world = World()
+    # Created, finished, and the note that the host has the outcome.
+    world.journal = Faulty("completed", nth=2, error=RuntimeError("a bug in the plug-in"))
+    async with world.client() as client:
+        assert text(await world.call(client)) == "done"
+        await world.clock.advance(1)
+        assert len(await client.resume()) == 1, "what was not noted is delivered again"
+
+
+# ── cancelling what is no task ────────────────────────────────────────────────────────────────
+
+
+@requirement("cancel:tasks-cancel")
+@pytest.mark.parametrize("key", [None, KEY])
+async def test_cancelling_while_the_call_is_under_way_sends_nothing_and_ends_nothing(
+    key: str | None,
+) -> None:
+    world = World()
+    reply = SlowReply(world)
+    async with world.client() as client:
+        with pytest.raises(WaitTimeoutError) as caught:
+            await client.call_tool("tool", timeout=0.2, idempotency_key=key)
+        handle = caught.value.handle
+        assert handle is not None
+        assert handle.task_id is None
+        assert reply.sent.is_set()
+
+        async def cancel() -> None:
+            await handle.cancel()
+            reply.may_come.set()
+
+        await world.during(lambda: together(handle.result, cancel), 60)
+        assert text(await handle.result()) == "done"
+    assert methods(world) == ["tools/call", "tasks/get"]
+
+
+async def test_cancelling_while_questions_before_the_task_are_open_leaves_them_open() -> None:
+    world = World(calls=[FIRST_ROUND, POLLED_AT_ONCE])
+    shown, typed = anyio.Event(), anyio.Event()
+    refuse = Asked(NOT_NOW)
+
+    async def elicit(context: Any, params: Any) -> Any:
+        if len(refuse.keys) == 0:
+            return await refuse(context, params)
+        shown.set()
+        await typed.wait()
+        return YES
+
+    async with world.client(elicitation=elicit) as client:
+        with pytest.raises(InputUnansweredError) as caught:
+            await world.call(client)
+        handle = caught.value.handle
+        assert handle is not None
+        await handle.cancel()  # while it is parked
+
+        async def cancel() -> None:
+            await shown.wait()
+            await handle.cancel()  # while the prompt is up
+            typed.set()
+
+        await world.during(lambda: together(handle.result, cancel), 60)
+        assert text(await handle.result()) == "done"
+    assert methods(world) == ["tools/call", "tools/call", "tasks/get"]
+
+
+@requirement("law:2")
+async def test_cancelling_a_call_of_unknown_outcome_sends_nothing_and_leaves_it_unknown() -> None:
+    world = World(calls=[LOST])
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknownError) as caught:
+            await world.call(client, idempotency_key=KEY)
+        handle = caught.value.handle
+        assert handle is not None
+        await handle.cancel()
+        reference = handle.reference
+    async with world.client() as client:
+        handle = await client.attach(reference)
+        await handle.cancel()
+        with pytest.raises(OutcomeUnknownError):
+            await handle.result()
+        assert [record.status for record in await client.records()] == ["outcome_unknown"]
+    assert methods(world) == ["tools/call"]
+
+
+@requirement("cancel:tasks-cancel")
+async def test_a_callback_may_cancel_its_own_task_which_withdraws_it_and_tells_the_server_once() -> None:
+    world = World(gets={TASK: [input_required(TASK, {"k": ASK}), cancelled(TASK)]})
+    handles: list[TaskHandle] = []
+    withdrawn = anyio.Event()
+    told: list[str] = []
+
+    async def cancel(ref: Any) -> None:
+        await ScriptedSession.cancel(world.server, ref)
+        told.append(ref.task_id)
+
+    world.server.cancel = cancel  # type: ignore[method-assign]  # a request that is cut short tells nobody
+
+    async def give_up(context: Any, params: Any) -> Any:
+        try:
+            await handles[0].cancel()
+            await anyio.sleep_forever()
+        finally:
+            withdrawn.set()
+
+    async with world.client(elicitation=give_up) as client:
+        handles.append(await client.start_tool("tool"))
+        await world.clock.advance(1.5)
+        assert withdrawn.is_set()
+        assert told == [TASK]
+        with pytest.raises(TaskCancelledError):
+            await world.during(handles[0].result, 60)
+    assert methods(world) == ["tools/call", "tasks/get", "tasks/cancel", "tasks/get"]
+
+
+# ── keys ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def half_answered(world: World) -> Any:
+    """Leave a keyed call behind that was asked ``a`` and ``b`` and answered ``a``; its reference."""
+    async with world.client(elicitation=Asked(YES, NOT_NOW)) as client:
+        with pytest.raises(InputUnansweredError) as caught:
+            await world.call(client, arguments={"x": 1}, idempotency_key=KEY)
+    assert caught.value.handle is not None
+    return caught.value.handle.reference
+
+
+@requirement("law:3", "mrtr:answers")
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+async def test_a_call_that_waits_for_an_answer_before_its_task_goes_on_when_it_is_repeated(
+    told: bool,
+) -> None:
+    """Its arguments are not in the journal, so another client has only the caller's word for them."""
+    world = World(calls=[FIRST_ROUND, POLLED_AT_ONCE])
+    reference = await half_answered(world)
+    asked = Asked()
+    async with world.client(elicitation=asked) as client:
+        handle = await client.attach(reference)
+        assert handle.task_id is None
+        if told:
+            with pytest.raises(InputUnansweredError, match=r"Repeat the call.*arguments.*key") as caught:
+                await handle.result()
+            assert caught.value.handle is handle
+        assert asked.keys == []
+        assert text(await world.call(client, arguments={"x": 1}, idempotency_key=KEY)) == "done"
+        assert text(await handle.result()) == "done"
+    assert asked.keys == ["b"]
+    rounds = [sent.call for sent in world.server.log("tools/call")]
+    assert [call and (dict(call.arguments), dict(call.input_responses)) for call in rounds] == [
+        ({"x": 1}, {}),
+        ({"x": 1}, {"a": ACCEPTED, "b": ACCEPTED}),
+    ]
+
+
+async def test_the_keys_of_a_call_that_has_to_be_repeated_are_those_without_an_answer() -> None:
+    world = World(calls=[FIRST_ROUND])
+    reference = await half_answered(world)
+    async with world.client() as client:
+        handle = await client.attach(reference)
+        with pytest.raises(InputUnansweredError) as caught:
+            await handle.result()
+    assert caught.value.keys == ("b",)
+
+
+@requirement("law:2")
+async def test_a_closed_client_journals_no_intent() -> None:
+    world = World()
+    async with world.journal:
+        async with world.client() as client:
+            pass
+        for use in (client.call_tool, client.start_tool):
+            with pytest.raises(TasksClientError, match="client is closed"):
+                await use("tool", idempotency_key=KEY)
+        assert await world.journal.records(Scope("scripted")) == []
+    assert world.server.sent == []
+
+
+@requirement("law:2")
+async def test_a_closing_client_journals_no_intent() -> None:
+    """It still waits for the reply to another call, and its journal is still open."""
+    world = World()
+    reply = SlowReply(world)
+
+    async def call_and_call_again() -> None:
+        try:
+            with pytest.raises(TasksClientError, match="client was closed"):
+                await client.call_tool("tool")
+            with pytest.raises(TasksClientError, match="client is closed"):
+                await client.call_tool("tool", idempotency_key=KEY)
+        finally:
+            reply.may_come.set()
+
+    async with world.journal:
+        async with anyio.create_task_group() as tasks, world.client() as client:
+            tasks.start_soon(call_and_call_again)
+            await reply.sent.wait()
+        assert await world.journal.by_key(Scope("scripted"), KEY) is None
+    assert (await world.only_record()).task_id == TASK
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("where", ["the same client", "another client"])
+async def test_a_call_of_unknown_outcome_that_two_want_resent_is_sent_once_more(where: str) -> None:
+    world = World(calls=[LOST, POLLED_AT_ONCE, working("another-task")])
+    results: list[str] = []
+
+    async def lose(client: TasksClient) -> None:
+        with pytest.raises(OutcomeUnknownError):
+            await world.call(client, idempotency_key=KEY)
+
+    if where == "another client":
+        async with world.client() as client:
+            await lose(client)
+    async with world.client() as client:
+        if where == "the same client":
+            await lose(client)
+
+        async def resend() -> None:
+            again = await client.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+            results.append(text(again))
+
+        await world.during(lambda: together(resend, resend), 60)
+    assert results == ["done", "done"]
+    assert len(world.server.log("tools/call")) == 2
+
+
+# ── several at one task ───────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:4")
+async def test_attaching_an_unknown_task_twice_at_once_is_one_record_and_one_series_of_polls() -> None:
+    world = World(gets={TASK: [POLLED_AT_ONCE, POLLED_AT_ONCE, DONE]})
+    handles: list[TaskHandle] = []
+    async with world.client() as client:
+
+        async def attach() -> None:
+            handles.append(await client.attach(TASK))
+
+        await world.during(lambda: together(attach, attach), 0)
+        assert [await result(world, handle) for handle in handles] == ["done", "done"]
+        assert len(await client.records()) == 1
+    assert world.polled_at() == [0.0, 1.0, 2.0]
+
+
+def refused_once() -> World:
+    refusal = CredentialRefusedError("HTTP 401", http_status=401)
+    return World(gets={TASK: [refusal, DONE]})
+
+
+async def test_two_who_wait_for_a_parked_task_are_each_told_with_an_error_of_their_own() -> None:
+    world = refused_once()
+    async with world.client() as client:
+        handle = await client.start_tool("tool")
+        other = await client.attach(handle.reference)
+        told: dict[TaskHandle, CredentialRefusedError] = {}
+
+        async def wait(handle: TaskHandle) -> None:
+            with pytest.raises(CredentialRefusedError) as caught:
+                await handle.result()
+            told[handle] = caught.value
+
+        await world.during(lambda: together(lambda: wait(handle), lambda: wait(other)), 1)
+    assert told[handle] is not told[other]
+    assert told[handle].handle is handle
+    assert told[other].handle is other
+    assert [error.http_status for error in told.values()] == [401, 401]
+    assert world.polled_at() == [1.0]
+
+
+@requirement("law:7")
+@pytest.mark.parametrize("waits", [True, False], ids=["while it waits", "afterwards"])
+async def test_what_parked_a_task_is_told_once_and_the_next_result_tries_again(waits: bool) -> None:
+    world = refused_once()
+    async with world.client() as client:
+        handle = await client.start_tool("tool")
+        if not waits:
+            await world.clock.advance(60)
+        with pytest.raises(CredentialRefusedError):
+            await world.during(handle.result, 60)
+        assert world.polled_at() == [1.0]
+        assert await result(world, handle) == "done"
+        assert len(world.polled_at()) == 2
