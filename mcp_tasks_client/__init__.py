@@ -17,7 +17,7 @@ The rooms, each importing only those above it:
 ``machine``             the life of one call: ``advance(state, event, policy)``, and in ``rounds`` what
                         comes before there is a task; pure, like all above
 ``journal``             what must survive a crash: the contract, SQLite, memory
-``sessions``            ways of reaching a server: the contract, HTTP
+``sessions``            ways of reaching a server: the contract, HTTP, the official SDK
 ``clock``, ``schema``   time, passed in; values against JSON Schemas
 ``inputs``              questions to the host's callbacks, answers checked before they go
 ``drive``, ``driver``   a call as it is driven; one step of it: event, advance, commit, act
@@ -27,10 +27,13 @@ The rooms, each importing only those above it:
 ``handle``              a call in the host's hands
 ``idempotency``         the call that a key stands for: a new one, or the one that there is already
 ``engine``              what all ways in share, from opening to closing
+``extension``           dropped into a client of the official SDK or FastMCP; imported when used
 ``client``              what a host opens; ``blocking`` is the same without an event loop
 ``testing``             a manual clock and a scripted server for the tests of hosts, and ours
 ======================  ========================================================================
 """
+
+from typing import TYPE_CHECKING, Any
 
 from .blocking import BlockingTaskHandle, BlockingTasksClient
 from .client import TasksClient
@@ -62,6 +65,9 @@ from .journal.memory import MemoryJournal
 from .journal.sqlite import SqliteJournal
 from .policy import PollPolicy
 from .wire import Task, TaskStatus
+
+if TYPE_CHECKING:
+    from .extension import TasksExtension
 
 __all__ = [
     "BlockingTaskHandle",
@@ -95,5 +101,21 @@ __all__ = [
     "TaskStatus",
     "TasksClient",
     "TasksClientError",
+    "TasksExtension",
     "WaitTimeoutError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Not before it is used: it needs the official SDK, which the rest does not.
+    if name != "TasksExtension":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from .extension import TasksExtension
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mcp":
+            raise
+        raise ImportError(
+            "TasksExtension needs the official SDK: pip install 'mcp-tasks-client[mcp]'", name="mcp"
+        ) from None
+    return TasksExtension

@@ -17,9 +17,12 @@ from .inputs import Callbacks, ElicitationCallback, RootsCallback, SamplingCallb
 from .journal.base import Journal, Scope, TaskRecord
 from .policy import PollPolicy
 from .sessions.base import Session, ToolCall
+from .sessions.hosts import is_client
 
 if TYPE_CHECKING:
+    import fastmcp
     import httpx
+    import mcp
 
 __all__ = ["TasksClient"]
 
@@ -31,10 +34,14 @@ class TasksClient:
     the way out, tasks that are not done are left to the server and to the journal.
 
     Args:
-        server: The server's URL, or a :class:`Session`.
+        server: The server's URL; or the host's own client, connected and made with
+            ``extensions=[TasksExtension()]``: an ``mcp.Client``, a ``fastmcp.Client`` or an
+            ``mcp.ClientSession``; or a :class:`Session`. What is not given here is taken from the
+            client's extension, callbacks from the client itself.
         journal: ``None`` is the user's default SQLite file; a path is another file; a
             :class:`Journal` is used as it is (``MemoryJournal()`` opts out of durability).
-        endpoint: Names the server in the journal; derived from the URL if ``None``.
+        endpoint: Names the server in the journal; derived from the URL or the command if ``None``,
+            and required where there is neither.
         principal: On whose behalf; records of one principal are never used for another.
         elicitation: Answers ``elicitation/create``, form and URL.
         sampling: Answers ``sampling/createMessage``.
@@ -48,12 +55,13 @@ class TasksClient:
 
     Raises:
         TypeError: ``server`` or ``journal`` is none of the above.
-        ValueError: The URL is not an HTTP one, or ``on_abandon`` is neither word.
+        ValueError: The URL is not an HTTP one, the server needs an ``endpoint``, ``on_abandon`` is
+            neither word, or HTTP options are given for a client that has its own.
     """
 
     def __init__(
         self,
-        server: str | Session,
+        server: str | Session | mcp.Client | fastmcp.Client[Any] | mcp.ClientSession,
         *,
         journal: Journal | str | os.PathLike[str] | None = None,
         endpoint: str | None = None,
@@ -67,6 +75,23 @@ class TasksClient:
         headers: Mapping[str, str] | None = None,
         auth: httpx.Auth | tuple[str, str] | None = None,
     ) -> None:
+        if is_client(server):
+            if any(option is not None for option in (http_client, headers, auth)):
+                raise ValueError("http_client, headers and auth belong to the client; give them to that one")
+            from .extension import engine_over  # it needs the SDK, which whoever has a client of it has
+
+            self._engine = engine_over(
+                server,
+                journal=journal,
+                endpoint=endpoint,
+                principal=principal,
+                elicitation=elicitation,
+                sampling=sampling,
+                roots=roots,
+                poll=poll,
+                on_abandon=on_abandon,
+            )
+            return
         inputs = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
         policy = poll or PollPolicy()
         session = _session(
@@ -215,7 +240,7 @@ class TasksClient:
 
 
 def _session(
-    server: str | Session, *, endpoint: str | None, capabilities: Any, policy: PollPolicy, **http: Any
+    server: object, *, endpoint: str | None, capabilities: Any, policy: PollPolicy, **http: Any
 ) -> Session:
     if isinstance(server, Session):
         return server
@@ -229,7 +254,7 @@ def _session(
             tasks_in_flight=policy.polls_in_flight,
             **http,
         )
-    raise TypeError(f"server must be a URL or a Session, not {type(server).__name__}")
+    raise TypeError(f"server must be a URL, a client or a Session, not {type(server).__name__}")
 
 
 def _call(name: str, arguments: Mapping[str, Any] | None, meta: Mapping[str, Any] | None) -> ToolCall:

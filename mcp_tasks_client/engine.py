@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
@@ -98,7 +98,7 @@ class Engine:
         with anyio.move_on_after(timeout) as waiting:
             drive = await self._begin(call, key, on_unknown)
             handle = TaskHandle(self.scheduler, drive)
-            await self._see_through(handle, drive, on_update)
+            await self._see_through(handle, drive, (on_update,) if on_update is not None else ())
         if handle is None or drive is None:
             raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
         if not handle.done:
@@ -116,7 +116,7 @@ class Engine:
         return handle
 
     async def see_through(
-        self, task: Task, tool: str, *, timeout: float | None, on_update: OnUpdate | None
+        self, task: Task, tool: str, *, timeout: float | None, listeners: Sequence[OnUpdate]
     ) -> CallToolResult:
         """Wait for the result of a task that somebody else's ``tools/call`` was answered with.
 
@@ -129,7 +129,7 @@ class Engine:
         handle = TaskHandle(self.scheduler, drive)
         try:
             with anyio.move_on_after(timeout):
-                await self._see_through(handle, drive, on_update)
+                await self._see_through(handle, drive, listeners)
             if not handle.done:
                 raise handle._timed_out(timeout)
             return await handle._deliver(self.scheduler, drive, deadline=None)
@@ -142,15 +142,16 @@ class Engine:
         assert self._intents is not None  # it comes with the scheduler
         return await self._intents.begin(call, key, on_unknown)
 
-    async def _see_through(self, handle: TaskHandle, drive: Drive, on_update: OnUpdate | None) -> None:
+    async def _see_through(self, handle: TaskHandle, drive: Drive, listeners: Sequence[OnUpdate]) -> None:
         """Hold the drive until it is over. Being stopped here is what abandons a call."""
         if drive.record.finished:
             return
         async with self.scheduler.hold(drive):
             try:
-                if on_update is not None:
+                if listeners:
                     async for task in Updates(handle, keep=False):
-                        await _tell(on_update, task)
+                        for listener in listeners:
+                            await _tell(listener, task)
                 await handle._wait(self.scheduler, drive, lambda _: False)
             except anyio.get_cancelled_exc_class():
                 # Not under others who wait for the same call.

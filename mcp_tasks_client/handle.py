@@ -184,7 +184,7 @@ class TaskHandle:
         return f"<TaskHandle tool={self.tool!r} task_id={task_id!r} {status}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _detached, (self.reference, self.task)
+        return detached_handle, (self.reference, self.task)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────
 
@@ -250,8 +250,11 @@ class TaskHandle:
                     handle=self,
                 )
             case Gone():
+                lost = "It may have lost it in a restart"
+                if scheduler.driver.session.ephemeral:
+                    lost = "It died with the server's process, which ended with an earlier connection"
                 raise TaskNotFoundError(
-                    f"The server does not know the task of {self.tool!r}. It may have lost it in a restart; "
+                    f"The server does not know the task of {self.tool!r}. {lost}; "
                     f"{self._again()} if the tool may run again.",
                     handle=self,
                 )
@@ -359,7 +362,8 @@ class Updates(AsyncIterator[Task]):
         raise StopAsyncIteration
 
 
-def _detached(reference: TaskReference, task: Task | None) -> TaskHandle:
+def detached_handle(reference: TaskReference, task: Task | None) -> TaskHandle:
+    """A handle that has to be attached first, as those from other processes."""
     handle = object.__new__(TaskHandle)
     handle._scheduler, handle._drive = None, None
     handle._reference, handle._task = reference, task

@@ -61,6 +61,11 @@ class Session(ABC):
     def endpoint(self) -> str:
         """The server's name in the journal: the same in every process, and free of secrets."""
 
+    @property
+    def ephemeral(self) -> bool:
+        """Whether the server's tasks end with its process, which ends with the session."""
+        return False
+
     @abstractmethod
     async def tool(self, name: str) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name."""

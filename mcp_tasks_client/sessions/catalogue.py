@@ -91,6 +91,38 @@ class Catalogue:
                 known = self._tools
         return (known or {}).get(name)
 
+    async def to_call(self, name: str) -> ListedTool | None:
+        """The tool of that name, on the point of being called.
+
+        A name that is not listed may still be one that the server knows.
+
+        Raises:
+            SessionError: It must not be called, or the server could not be asked; ``not_executed``.
+        """
+        try:
+            listed = await self.find(name)
+        except SessionError as error:
+            error.not_executed = True
+            raise
+        if listed is not None and listed.fault is not None:
+            # The next call looks whether the server has been mended.
+            self.forget_tools()
+            raise RemoteProtocolError(
+                f"The tool {name!r} is listed with a schema that the protocol has clients reject "
+                f"({listed.fault:.200}). It can be called when the server's list is mended.",
+                not_executed=True,
+            )
+        return listed
+
+    async def description(self, name: str) -> Tool | None:
+        """The tool as the server lists it; ``None`` if there is none that may be called.
+
+        Raises:
+            SessionError: The server could not be asked.
+        """
+        listed = await self.find(name)
+        return listed.tool if listed is not None and listed.fault is None else None
+
     def forget_tools(self) -> None:
         """Take the list for out of date."""
         self._tools = None

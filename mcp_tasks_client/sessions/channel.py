@@ -17,10 +17,11 @@ import httpx
 from ..errors import ConnectionLostError, RemoteProtocolError, SessionError
 from ..wire import JSONObject, RpcError
 from .bodies import drain
-from .faults import CREDENTIAL_STATUSES, Faults
+from .endpoints import origin_of
+from .faults import CREDENTIAL_STATUSES, Faults, retry_after_s
 from .replies import read_reply
 
-__all__ = ["HttpChannel", "Request", "origin_of", "parse_url"]
+__all__ = ["HttpChannel", "Request"]
 
 _CONNECT_S: Final = 10.0
 _WRITE_S: Final = 30.0
@@ -33,8 +34,6 @@ _KEEPALIVE_S: Final = 4.0
 
 # What httpx gives a client whose maker said nothing: no wish that we could honour.
 _NO_WISH: Final = httpx.Timeout(5.0)
-
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class HttpChannel:
     """Sends requests and reads their replies.
 
     Args:
-        url: Absolute, as :func:`parse_url` gives it.
+        url: Absolute, as ``parse_url`` gives it.
         client: Used and left open; ``None`` makes one of our own when it is first needed.
         auth: For each request; ``None`` leaves it to the URL's user and password, then to the client.
         max_idle: Connections of our own client that may stay open unused.
@@ -150,7 +149,7 @@ class HttpChannel:
             # Of a page that tells about an error only the status matters.
             raise faults.by_status(response) from error
         if isinstance(reply, RpcError):
-            raise faults.by_code(reply, response)
+            raise faults.by_code(reply, response.status_code, retry_after_s(response.headers))
         return reply
 
     def _client(self, request: Request) -> httpx.AsyncClient:
@@ -171,34 +170,6 @@ class HttpChannel:
             )
             client = self._own = httpx.AsyncClient(limits=limits, timeout=_NO_WISH)
         return client
-
-
-def parse_url(url: str) -> httpx.URL:
-    """The server's URL, in a normal form.
-
-    Raises:
-        ValueError: It is not an absolute ``http`` or ``https`` URL.
-    """
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise ValueError(
-            f"the server's URL cannot be read ({error}); give one like https://host/mcp"
-        ) from None
-    if parsed.scheme not in _DEFAULT_PORTS or not parsed.raw_host:
-        raise ValueError(
-            "the server's URL must start with http:// or https:// and a host, like https://host/mcp; "
-            f"its scheme is {parsed.scheme!r}"
-        )
-    return parsed
-
-
-def origin_of(url: httpx.URL) -> str:
-    """Scheme, host and port, in lower case, without the default port."""
-    # httpx drops the default port only where the scheme is written in lower case.
-    if url.port == _DEFAULT_PORTS.get(url.scheme):
-        url = url.copy_with(port=None)
-    return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
 def _timeout(client: httpx.AsyncClient, read_timeout_s: float) -> httpx.Timeout:

@@ -120,11 +120,7 @@ class Faults:
             raise self.by_status(error.response) from error
         # ssl.SSLError: anyio passes it through where a TLS record, or a client certificate, is refused.
         except (httpx.HTTPError, ssl.SSLError) as error:
-            raise ConnectionLostError(
-                f"The reply to {self._method} was lost: {self._reason(error)}. "
-                "The server may have acted on it; a request that may be repeated can be sent again.",
-                retryable=True,
-            ) from error
+            raise self.lost(self._reason(error)) from error
 
     def overdue(self, seconds: float) -> ConnectionLostError:
         """No whole reply within the time for the whole request."""
@@ -132,6 +128,21 @@ class Faults:
             f"{self._method} had no whole reply within {seconds:g} seconds. "
             "Try again later, or give the session a longer task_timeout_s.",
             retryable=True,
+        )
+
+    def lost(self, reason: str) -> ConnectionLostError:
+        """No reply, for a reason that may pass."""
+        return ConnectionLostError(
+            f"The reply to {self._method} was lost: {self.clean(reason).rstrip('.')}. "
+            "The server may have acted on it; a request that may be repeated can be sent again.",
+            retryable=True,
+        )
+
+    def disconnected(self) -> ConnectionLostError:
+        """No reply, and none to any request over this connection any more."""
+        return ConnectionLostError(
+            f"{self._method} has no reply: the connection is closed. Connect again, and resume() what is "
+            "unfinished."
         )
 
     def ended_early(self, status: int) -> ConnectionLostError:
@@ -200,9 +211,14 @@ class Faults:
             retry_after_s=wait_s,
         )
 
-    def by_code(self, error: RpcError, response: httpx.Response) -> SessionError:
-        """The error that a JSON-RPC error stands for."""
-        status = response.status_code
+    def by_code(self, error: RpcError, status: int | None, wait_s: float | None) -> SessionError:
+        """The error that a JSON-RPC error stands for.
+
+        Args:
+            error: What the server said.
+            status: HTTP status that it came with; ``None`` where there is none to be seen.
+            wait_s: Seconds that the server asked for.
+        """
         refused = error.code in REFUSED_CODES
         # Whatever code a rate limiter picks, its status says that asking later is all that is needed.
         limited = status in (_TOO_MANY_REQUESTS, _UNAVAILABLE)
@@ -229,7 +245,7 @@ class Faults:
             remote_message=error.message,
             data=error.data,
             http_status=status,
-            retry_after_s=retry_after_s(response.headers),
+            retry_after_s=wait_s,
         )
 
     def clean(self, text: str) -> str:

@@ -11,7 +11,6 @@ One POST per request, no session at the server. Decisions that are not the proto
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import itertools
 import json
@@ -41,7 +40,8 @@ from ..wire import (
 from .base import Leaving, Session, TaskRef, ToolCall
 from .bodies import ACCEPTED_ENCODINGS
 from .catalogue import Catalogue
-from .channel import HttpChannel, Request, origin_of, parse_url
+from .channel import HttpChannel, Request
+from .endpoints import parse_url, url_endpoint
 from .faults import HEADER_MISMATCH, Faults
 from .headers import FIELD_NAME, param_headers
 
@@ -106,7 +106,7 @@ class HttpSession(Session):
         if http_client is not None and not isinstance(http_client, httpx.AsyncClient):
             raise TypeError(f"http_client must be an httpx.AsyncClient, not {type(http_client).__name__}")
         parsed = parse_url(url)
-        self._endpoint = _endpoint_of(parsed) if endpoint is None else endpoint
+        self._endpoint = url_endpoint(parsed) if endpoint is None else endpoint
         self._headers = _checked_headers(headers)
         self._capabilities = capabilities or {}
         self._client_info = client_info or _own_info()
@@ -139,8 +139,7 @@ class HttpSession(Session):
             RemoteProtocolError: The server does not speak 2026-07-28, or its list is none.
             SessionError: The server could not be asked.
         """
-        listed = await self._catalogue.find(name)
-        return listed.tool if listed is not None and listed.fault is None else None
+        return await self._catalogue.description(name)
 
     async def call(self, call: ToolCall, leaving: Leaving = checkpoint) -> CallReply:
         """Send ``tools/call`` once. Never repeats it, whatever happens.
@@ -162,20 +161,8 @@ class HttpSession(Session):
         )
         # Made before anything is asked of the server: the caller's own mistakes come first.
         request = self._request("tools/call", params, meta=call.meta, named=header_value(call.name))
-        try:
-            listed = await self._catalogue.find(call.name)
-        except SessionError as error:
-            error.not_executed = True
-            raise
+        listed = await self._catalogue.to_call(call.name)
         if listed is not None:
-            if listed.fault is not None:
-                # The next call looks whether the server has been mended.
-                self._catalogue.forget_tools()
-                raise RemoteProtocolError(
-                    f"The tool {call.name!r} is listed with a schema that the protocol has clients reject "
-                    f"({listed.fault:.200}). It can be called when the server's list is mended.",
-                    not_executed=True,
-                )
             request.headers.update(param_headers(listed.headers, call.arguments))
         async with self._call_slots:
             await leaving()
@@ -295,12 +282,6 @@ def _checked_headers(headers: Mapping[str, str] | None) -> httpx.Headers:
             )
         checked[name] = value
     return checked
-
-
-def _endpoint_of(url: httpx.URL) -> str:
-    path = url.raw_path.partition(b"?")[0].decode("ascii")
-    query = f"?sha256={hashlib.sha256(url.query).hexdigest()[:16]}" if url.query else ""
-    return f"{origin_of(url)}{path}{query}"
 
 
 def _own_info() -> JSONObject:
