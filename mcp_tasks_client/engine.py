@@ -272,7 +272,9 @@ class Engine:
         """
         if self._running is not None:
             raise TasksClientError("A client is opened once. Make another one.")
-        await self.journal.open()
+        # Shielded, since it is bounded, and who opens an engine for a task must get to journal it.
+        with anyio.CancelScope(shield=True):
+            await self.journal.open()
         tasks = anyio.create_task_group()
         await tasks.__aenter__()
         driver = Driver(

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, ClassVar, Literal, Self
 from weakref import WeakKeyDictionary
 
+import anyio
 from mcp import ClientSession
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.shared.dispatcher import ProgressFnT
@@ -169,6 +170,27 @@ class Resolver:
                 f"The task that the server made of {context.tool_name!r} cannot be used: {error}. "
                 "Report it to the server's author."
             ) from None
+        listeners = _listeners(self.extension.on_update, claimed._progress)
+        outcome: list[CallToolResult | Exception] = []
+
+        async def run() -> None:
+            try:
+                outcome.append(await self._seen_through(task, context, listeners))
+            except Exception as error:
+                outcome.append(error)
+
+        # In a task of its own, since asyncio's own cancellation goes through every shield, and the
+        # task must be journaled whatever happens to the caller now.
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+        (ended,) = outcome
+        if isinstance(ended, Exception):
+            raise ended
+        return ended
+
+    async def _seen_through(
+        self, task: Task, context: ClaimContext, listeners: Sequence[OnUpdate]
+    ) -> CallToolResult:
         extension = self.extension
         engine = Engine(
             session=self._session(context.session),
@@ -183,7 +205,6 @@ class Resolver:
             scope=self._scope,
             on_abandon=extension.on_abandon,
         )
-        listeners = _listeners(extension.on_update, claimed._progress)
         try:
             async with engine:
                 return await engine.see_through(
