@@ -74,6 +74,8 @@ class Calls:
                 # Something that the session awaited was cancelled; that ends this call, and nothing else.
                 error = SessionError(f"tools/call for {drive.record.tool!r} was cancelled from inside.")
                 return (CallLost() if calling.has_left else CallRefused()), error
+            except SessionError as error:
+                return (CallLost() if calling.has_left else CallRefused()), error
         return (CallLost(), None) if calling.has_left else None
 
     def _replaced(self, drive: Drive, calling: CallUnderWay) -> CallUnderWay:

@@ -171,7 +171,7 @@ class Driver:
                 return CallFailed(code=error.code, message=error.remote_message, data=error.data), None
             return CallLost(), error
         except Exception as error:
-            return CallLost(), error
+            raise _foreign("tools/call", error) from error
         match reply:
             case Returned(result):
                 return CallReturned(result=result), None
@@ -239,6 +239,8 @@ class Driver:
             # A task that the server no longer knows needs no cancelling; the next poll says so.
             if error.code != INVALID_PARAMS:
                 raise copy(error) from error
+        except Exception as error:
+            raise _foreign("tasks/cancel", error) from error
         return CancelAcknowledged()
 
     async def ask(self, drive: Drive, ask: Ask) -> Event:

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from .drive import Drive
 from .errors import (
     RemoteProtocolError,
-    SessionError,
     TaskCancelledError,
     TaskExpiredError,
     TaskFailedError,
@@ -315,7 +314,7 @@ class TaskHandle:
             try:
                 tool = await scheduler.driver.session.tool(self.tool)
                 return tool.output_schema if tool is not None else None
-            except SessionError as error:
+            except Exception as error:
                 logger.info("The output of %r is not checked against its schema: %s", self.tool, error)
                 return None
         logger.info("The output of %r is not checked: tools/list takes too long", self.tool)

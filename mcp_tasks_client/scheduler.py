@@ -99,7 +99,6 @@ class Scheduler:
                     self._turns.wake(drive, after_s)
                 case Poll():
                     event = await self.driver.poll(drive)
-                    drive.polling = False
                     await self._perform(drive, await self.driver.feed(drive, event))
                     drive.polled()
                 case Ask():

@@ -40,13 +40,14 @@ class Turns:
                 due, _, drive = self._heap[0]
                 # Entries of drives that stopped, were woken otherwise, or have a poll in flight
                 # (whose reply sets the next due time) are passed over.
-                if drive.running and due == drive.due and not drive.polling:
+                if drive.running and due == drive.due:
                     if due > now:
                         break
-                    self._polling += 1
-                    drive.polling = True
-                    drive.due = math.inf  # until the reply, or a new start, says when
-                    self._start(drive)
+                    if not drive.polling:
+                        self._polling += 1
+                        drive.polling = True
+                        drive.due = math.inf  # until the reply, or a new start, says when
+                        self._start(drive)
                 heapq.heappop(self._heap)
             free = self._heap and self._polling < self._in_flight
             await self._clock.wait(self._alarm, self._heap[0][0] - now if free else None)
