@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp_types import ElicitResult
 
 from mcp_tasks_client import SqliteJournal
 
@@ -31,34 +32,52 @@ async def run(source: str, names: dict[str, Any]) -> None:
         await names["example"]()
 
 
-async def test_call_tool_and_then_handles(
-    real_server: RealServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the user's own journal would be."""
     path = tmp_path / "journal.sqlite3"
     monkeypatch.setattr(
         "mcp_tasks_client.journal.sqlite.SqliteJournal.__init__",
         lambda self, _=None, real=SqliteJournal.__init__: real(self, path),
     )
+    return path
+
+
+def adapted(block: str, url: str) -> str:
+    block = block.replace("http://127.0.0.1:8000/mcp", url)
+    return block.replace('"deploy", {"service": "web"}', '"ask_name", {"seconds": 0.2}')
+
+
+async def test_call_tool_and_then_handles(
+    real_server: RealServer, journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names: dict[str, Any] = {}
-    for block in BLOCKS[:2]:
-        block = block.replace("http://127.0.0.1:8000/mcp", real_server.url)
-        await run(block.replace('"deploy", {"service": "web"}', '"ask_name", {"seconds": 0.2}'), names)
+    for block in BLOCKS[1:3]:
+        await run(adapted(block, real_server.url), names)
         assert names["result"].content[0].text == "Hello, Ada"
     assert "ask_name asks: " in capsys.readouterr().out
-    assert path.exists()
+    assert journal.exists()
+
+
+async def test_dropped_into_the_sdks_client(real_server: RealServer, journal: Path) -> None:
+    async def ask(context: object, params: object) -> ElicitResult:
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    names: dict[str, Any] = {"ask": ask}
+    await run(adapted(BLOCKS[0], real_server.url), names)
+    assert names["result"].content[0].text == "Hello, Ada"
+    assert names["results"] == []
+    assert journal.exists()
 
 
 def test_policies(unused_url: str) -> None:
     from mcp_tasks_client import PollPolicy, TasksClient
 
-    exec(BLOCKS[2], {"PollPolicy": PollPolicy, "TasksClient": TasksClient, "url": unused_url})
+    exec(BLOCKS[3], {"PollPolicy": PollPolicy, "TasksClient": TasksClient, "url": unused_url})
 
 
 async def test_the_scripted_server() -> None:
-    await run(BLOCKS[3], {})
+    await run(BLOCKS[4], {})
 
 
 def test_every_public_error_is_in_the_error_table() -> None:

@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, assert_type
 
+import fastmcp
 import httpx
+import mcp
 from mcp_types import (
     CallToolResult,
     CreateMessageRequestParams,
@@ -57,6 +59,7 @@ from mcp_tasks_client import (
     TaskReference,
     TasksClient,
     TasksClientError,
+    TasksExtension,
     TaskStatus,
     WaitTimeoutError,
 )
@@ -94,6 +97,25 @@ def clients(session: ScriptedSession, journal: Journal, path: Path, http_client:
     TasksClient(URL, poll=1.0)  # type: ignore[arg-type]
     TasksClient(URL, headers=["X-Tenant: a"])  # type: ignore[arg-type]
     TasksClient(URL, callbacks=[])  # type: ignore[call-arg]
+
+
+def clients_of_hosts(
+    sdk: mcp.Client, session: mcp.ClientSession, fast: fastmcp.Client[Any], journal: Journal
+) -> None:
+    tasks = TasksExtension()
+    assert_type(tasks, TasksExtension)
+    mcp.Client(URL, extensions=[tasks])
+    fastmcp.Client(URL, extensions=[tasks])
+    TasksExtension(journal="tasks.sqlite3", endpoint="shop", principal="alice", on_abandon="cancel")
+    TasksExtension(journal=journal, poll=PollPolicy.eager(), on_update=lambda task: None)
+    TasksExtension(elicitation=elicit, sampling=sample, roots=lambda context: ListRootsResult(roots=[]))
+    assert_type(TasksClient(sdk), TasksClient)
+    TasksClient(fast, principal="alice")
+    TasksClient(session, endpoint="shop", journal=journal)
+
+    TasksExtension("tasks.sqlite3")  # type: ignore[call-arg]
+    TasksExtension(on_abandon="explode")  # type: ignore[arg-type]
+    TasksExtension(http_client=None)  # type: ignore[call-arg]
 
 
 def policies() -> None:
