@@ -18,6 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from .client import TasksClient
 from .errors import TasksClientError
 from .handle import TaskHandle, TaskReference
+from .sessions.hosts import is_client
 from .wire import Task
 
 __all__ = ["BlockingTaskHandle", "BlockingTasksClient"]
@@ -148,6 +149,10 @@ class BlockingTasksClient(_Blocking[TasksClient]):
     # A decorated function, since to a type checker a class whose __init__ is a variable is Any.
     @_made_like(TasksClient)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if any(is_client(argument) for argument in (*args[:1], kwargs.get("server"))):
+            raise TypeError(
+                "a client lives in the event loop it was made in; give a URL, or use TasksClient there"
+            )
         self._inner, self._thread, self._stack = TasksClient(*args, **kwargs), _Thread(), ExitStack()
 
     call_tool = _waiting(TasksClient.call_tool)

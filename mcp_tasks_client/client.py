@@ -184,7 +184,7 @@ class TasksClient:
     # ── finding again ─────────────────────────────────────────────────────────────────────────
 
     async def resume(self) -> list[TaskHandle]:
-        """Take up every unfinished task of this endpoint and principal.
+        """Take up every unfinished task of this endpoint and principal that nobody in this process drives.
 
         Also returns handles of finished calls whose outcome nobody has received yet. Observation
         goes on in the background as with :meth:`start_tool`, at the pace that was kept before.

@@ -13,7 +13,7 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
@@ -40,6 +40,10 @@ logger = logging.getLogger("mcp_tasks_client")
 
 OnAbandon: TypeAlias = Literal["detach", "cancel"]
 OnUpdate: TypeAlias = Callable[[Task], Awaitable[None] | None]
+
+
+_DRIVING: Final[set[str]] = set()
+"""Owners in this process, as they are named in journals: what one drives, no other may take up."""
 
 
 class Engine:
@@ -177,7 +181,8 @@ class Engine:
         """Take up every unfinished task; see :meth:`TasksClient.resume`."""
         with self.scheduler.lookup():
             records = await self.journal.records(self._scope, pending=True)
-            drives = [self.scheduler.register(Drive(record)) for record in records]
+            others = _DRIVING - {self.scheduler.driver.owner}
+            drives = [self.scheduler.register(Drive(r)) for r in records if r.owner not in others]
         async with anyio.create_task_group() as tasks:
             for drive in drives:
                 # Together, so that their commits share one write to the disk.
@@ -285,6 +290,7 @@ class Engine:
             owner=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}",
             clock=self.clock,
         )
+        _DRIVING.add(driver.owner)
         self._running = Scheduler(driver, tasks)
         self._intents = Intents(self._running, self._scope)
         tasks.start_soon(self._running.run)
@@ -313,6 +319,7 @@ class Engine:
             try:
                 await self.journal.aclose()
             finally:
+                _DRIVING.discard(self.scheduler.driver.owner)
                 await self._session.aclose()
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import mcp
 import pytest
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
@@ -632,3 +633,8 @@ def test_nothing_public_of_the_asynchronous_one_is_missing(made: type, like: typ
         return {name for name in dir(cls) if not name.startswith("_")}
 
     assert public(made) == public(like)
+
+
+def test_a_client_of_another_event_loop_is_refused() -> None:
+    with pytest.raises(TypeError, match="the event loop it was made in"):
+        BlockingTasksClient(mcp.Client("http://127.0.0.1:1/mcp"))

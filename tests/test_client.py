@@ -929,6 +929,22 @@ async def test_resume_takes_up_every_unfinished_task_and_undelivered_outcome() -
         assert [record.status for record in await client.records()] == ["completed", "completed"]
 
 
+@requirement("law:3")
+async def test_resume_leaves_what_another_client_of_the_process_drives_until_that_one_closes() -> None:
+    world = World(gets={TASK: [input_required(TASK, {"k": ASK})]})
+    asked = Asked(STALL)
+    async with world.client(elicitation=asked) as first:
+        await first.start_tool("tool")
+        await world.clock.advance(2)
+        async with world.client(elicitation=asked) as second:
+            assert await second.resume() == []
+            await world.clock.advance(60)
+        assert asked.keys == ["k"]
+    async with world.client(elicitation=Asked(STALL)) as third:
+        (handle,) = await third.resume()
+        assert handle.task_id == TASK
+
+
 @requirement("law:9")
 async def test_records_of_another_endpoint_or_principal_are_never_touched() -> None:
     world = World(gets={TASK: [working(TASK)]})
