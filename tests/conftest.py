@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.real_server import real_server
+from tests.strict_server import strict_server
 
-__all__ = ["anyio_backend", "real_server", "unused_url"]
+__all__ = ["anyio_backend", "real_server", "strict_server", "unused_url"]
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -20,7 +20,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-__all__ = ["RealServer", "Witnessed", "real_server", "running_server"]
+__all__ = ["RealServer", "Witnessed", "listening", "real_server", "running_server"]
 
 SCRIPT = Path(__file__).parent / "servers" / "fastmcp_server.py"
 START_LIMIT_S = 60.0
@@ -88,7 +88,14 @@ def running_server(log: Path, *options: str) -> Iterator[RealServer]:
         log: File for the server's stderr; its end is shown if the server does not start.
         options: Command line options of ``servers/fastmcp_server.py``.
     """
-    command = [sys.executable, str(SCRIPT), *options]
+    with listening(SCRIPT, log, *options) as (url, pid):
+        yield RealServer(url=url, pid=pid)
+
+
+@contextmanager
+def listening(script: Path, log: Path, *options: str) -> Iterator[tuple[str, int]]:
+    """A script in a process of its own that says where it listens; gives its URL and process ID."""
+    command = [sys.executable, str(script), *options]
     with (
         log.open("wb") as stderr,
         subprocess.Popen(
@@ -100,7 +107,7 @@ def running_server(log: Path, *options: str) -> Iterator[RealServer]:
         ) as process,
     ):
         try:
-            yield RealServer(url=ready_url(process, log), pid=process.pid)
+            yield ready_url(process, log), process.pid
         finally:
             stop(process)
 
