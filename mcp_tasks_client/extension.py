@@ -36,7 +36,7 @@ from .journal.base import Journal, Scope
 from .policy import PollPolicy
 from .sessions.hosts import address_of, is_client
 from .sessions.sdk import SdkSession, host_callbacks
-from .wire import EXTENSION_ID, JSONObject, MalformedError, Task, read_task
+from .wire import EXTENSION_ID, Created, JSONObject, MalformedError, Task, read_call_reply
 
 __all__ = ["ClaimedTask", "TasksExtension"]
 
@@ -164,12 +164,14 @@ class Resolver:
 
     async def __call__(self, claimed: ClaimedTask, context: ClaimContext) -> CallToolResult:
         try:
-            task = read_task(claimed.raw)
+            reply = read_call_reply(claimed.raw)
         except MalformedError as error:
             raise RemoteProtocolError(
                 f"The task that the server made of {context.tool_name!r} cannot be used: {error}. "
                 "Report it to the server's author."
             ) from None
+        assert isinstance(reply, Created)  # it is for its resultType that it was claimed
+        task = reply.task
         listeners = _listeners(self.extension.on_update, claimed._progress)
         outcome: list[CallToolResult | Exception] = []
 
