@@ -23,8 +23,8 @@ none of them ever waits for another:
   ``Retry-After`` sets, nothing is sent at all;
 - the *questions*: ``open → asking → answered → sending → acknowledged``, one per key for the life
   of the task. Answers go together, and only to what the latest snapshot asks. A refused answer is
-  ``rejected``: not an error yet, since the task may have moved on; it becomes one when the next
-  snapshot still asks;
+  ``rejected``: not an error yet, since the task may have moved on; it becomes one when a snapshot
+  that was asked for after the refusal still asks;
 - the *cancellation*: ``no → requested → acknowledged``. It silences questions, not polling.
 
 Rules that hold for every step, and that the tests check on every step of every history:
@@ -89,6 +89,7 @@ from .questions import (
     asking,
     back,
     closed,
+    disputed,
     new_questions,
     rejected,
     reopened,
@@ -154,7 +155,8 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
         case Tick():
             # Due again only after a whole interval, should we be stopped before the reply.
             state = after_poll(state, event.now, event.jitter, policy)
-            state, send = _send(replace(state, questions=unsent(state.questions, "unsent")), event.now)
+            questions = disputed(unsent(state.questions, "unsent"))
+            state, send = _send(replace(state, questions=questions), event.now)
             return state, (*send, Poll())
         case Observed():
             return _observe(state, event, policy)
@@ -251,9 +253,9 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         actions = (Save(), *actions, Publish(task))
     if state.cancel != "no":
         return state, actions
-    refused = [q for q in state.questions if q.stage == "rejected" and q.key in _outstanding(state)]
+    refused = [q for q in state.questions if q.stage == "disputed" and q.key in _outstanding(state)]
     if refused:
-        # The refusal was no accident of timing: the task still waits for the same question.
+        # No accident of timing: asked after the refusal, the task still waits for the same question.
         why = f"the server rejected the answer: {refused[0].refusal}"
         return state, (*actions, StopAsking(), Park(Unanswered(tuple(q.key for q in refused), why)))
     questions, asks = asking(state.questions, _outstanding(state))
@@ -305,7 +307,7 @@ def _failed(state: Observing, event: PollFailed | UpdateFailed, policy: PollPoli
 def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
     """Take up a drive: ask what is open, send what is answered, keep the pace that was set."""
     # A rejected answer goes again as well: it never changes, but the server may have.
-    questions = reopened(unsent(state.questions, "sending", "rejected"))
+    questions = reopened(unsent(state.questions, "sending", "rejected", "disputed"))
     state = after_restart(
         replace(state, questions=questions), event.now, event.jitter, policy, exact=event.due_is_exact
     )

@@ -2,7 +2,8 @@
 
 ``open → asking → answered → sending → acknowledged``; a prompt that was withdrawn takes ``asking``
 back to ``open``, a failed ``tasks/update`` takes ``sending`` to ``unsent`` (the next tick
-sends it again), and a refused one to ``rejected``. Whatever the stage, the first answer stays.
+sends it again), and a refused one to ``rejected``, which is ``disputed`` as soon as the server is
+asked whether it still wants to know. Whatever the stage, the first answer stays.
 """
 
 from __future__ import annotations
@@ -79,6 +80,11 @@ def sending(questions: Questions, keys: Collection[str]) -> Questions:
 def unsent(questions: Questions, *stages: str) -> Questions:
     """Take the questions at these stages back to ``answered``."""
     return tuple(replace(q, stage="answered", refusal="") if q.stage in stages else q for q in questions)
+
+
+def disputed(questions: Questions) -> Questions:
+    """The server is about to be asked what it makes of the answers that it rejected."""
+    return tuple(replace(q, stage="disputed") if q.stage == "rejected" else q for q in questions)
 
 
 def sent(questions: Questions, keys: tuple[str, ...], change: Callable[[Question], Question]) -> Questions:

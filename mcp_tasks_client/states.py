@@ -20,7 +20,9 @@ class Question:
     digest: str
     """Of the request as first seen: the same key must never mean something else."""
 
-    stage: Literal["open", "asking", "answered", "sending", "unsent", "acknowledged", "rejected"] = "open"
+    stage: Literal[
+        "open", "asking", "answered", "sending", "unsent", "acknowledged", "rejected", "disputed"
+    ] = "open"
     request: JSONObject | None = field(default=None, repr=False)
     """As the server sent it; dropped once acknowledged, like the answer, for they may be private."""
 

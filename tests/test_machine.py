@@ -133,6 +133,11 @@ class Life:
     def rejected(self, *keys: str) -> tuple[Action, ...]:
         return self.feed(UpdateRejected(keys=keys, message="Not that"))
 
+    def asked_once_more(self, **requests: Any) -> tuple[Action, ...]:
+        """A poll that is sent now, and its reply."""
+        self.ticks()
+        return self.asked(**requests)
+
     def answers(self, key: str, answer: dict[str, Any] = ADA) -> tuple[Action, ...]:
         return self.feed(AnswerReady(key=key, answer=answer, now=self.now))
 
@@ -949,7 +954,17 @@ def test_a_rejected_answer_is_an_error_only_when_the_next_snapshot_still_asks() 
     assert life.rejected("name") == (Save(),)
     assert life.stage("name") == "rejected"
     why = "the server rejected the answer: Not that"
-    assert life.asked(name=NAME) == (Wake(5.0), StopAsking(), Park(Unanswered(("name",), why)))
+    parked = (StopAsking(), Park(Unanswered(("name",), why)))
+    assert life.asked_once_more(name=NAME) == (Wake(5.0), *parked)
+
+
+def test_a_snapshot_that_was_on_its_way_when_the_answer_was_rejected_proves_nothing() -> None:
+    life = sending()
+    life.ticks()
+    life.rejected("name")
+    assert life.asked(name=NAME) == (Wake(5.0),)
+    life.ticks()
+    assert only(Park, life.asked(name=NAME))
 
 
 def test_a_rejected_answer_is_forgiven_when_the_task_has_moved_on() -> None:
@@ -968,7 +983,7 @@ def test_a_rejected_answer_is_not_sent_again_by_a_tick() -> None:
 def test_a_rejected_answer_goes_again_unchanged_when_the_drive_is_resumed() -> None:
     life = sending()
     life.rejected("name")
-    life.asked(name=NAME)
+    life.asked_once_more(name=NAME)
     assert life.resumes() == (SendAnswers({"name": ADA}), Wake(5.0))
     assert life.observing.questions[0].refusal == ""
     assert life.crashes() == (SendAnswers({"name": ADA}), Wake(5.0))
@@ -979,14 +994,14 @@ def test_every_rejected_key_that_is_still_asked_is_named_when_the_drive_parks() 
     life.answers("name")
     life.answers("age")
     life.rejected("name", "age")
-    (park,) = only(Park, life.asked(name=NAME, age=AGE))
+    (park,) = only(Park, life.asked_once_more(name=NAME, age=AGE))
     assert park.reason.keys == ("name", "age")
 
 
 def test_a_new_question_beside_a_rejected_answer_is_saved_and_asked_on_resume() -> None:
     life = sending()
     life.rejected("name")
-    actions = life.asked(name=NAME, age=AGE)
+    actions = life.asked_once_more(name=NAME, age=AGE)
     assert only(Park, actions)
     assert not only(Ask, actions)
     assert only(Ask, life.crashes()) == [Ask("age", AGE)]
@@ -1039,7 +1054,7 @@ def test_a_rejected_answer_does_not_stop_the_polling_of_a_task_the_host_has_canc
     life = sending()
     life.rejected("name")
     life.feed(CancelRequested())
-    assert life.asked(name=NAME) == (Wake(5.0),)
+    assert life.asked_once_more(name=NAME) == (Wake(5.0),)
 
 
 def test_a_callback_that_fails_while_the_host_cancels_does_not_stop_the_polling() -> None:
@@ -1399,7 +1414,7 @@ def sample_states() -> list[State]:
     base = Observing(task=snapshot(), received_at=0.0, due_at=0.0)
     answered = tuple(
         Question(key=stage, digest="d", stage=stage, answer=ADA)
-        for stage in ("answered", "sending", "acknowledged", "rejected")
+        for stage in ("answered", "sending", "acknowledged", "rejected", "disputed")
     )
     return [
         Calling(),
@@ -1436,7 +1451,7 @@ def sample_events() -> list[Event]:
             for s in ("working", "input_required", "paused", "completed", "failed")
         ],
         Observed(task=snapshot(taskId="another"), **at),
-        Observed(task=snapshot("input_required", inputRequests={"rejected": NAME, "new": AGE}), **at),
+        Observed(task=snapshot("input_required", inputRequests={"disputed": NAME, "new": AGE}), **at),
         PollFailed(**at),
         TaskMissing(message="", now=1.0),
         ObservationRefused(error=CredentialRefusedError("401")),
