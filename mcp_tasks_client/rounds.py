@@ -81,7 +81,7 @@ def calling(state: Calling, event: Event) -> Step:
 
 def _asked_first(state: Calling, event: InputAsked) -> Step:
     if state.round == MAX_ROUNDS:
-        return _ended(Violated(message=f"The server asked for input {MAX_ROUNDS} times and never began."))
+        return _ended(Violated(message=f"The server put the call off {MAX_ROUNDS} times and never began it."))
     questions, asks = asking(
         tuple(question(key, request) for key, request in event.requests.items()), event.requests
     )

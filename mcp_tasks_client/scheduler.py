@@ -419,9 +419,12 @@ def _unanswered(drive: Drive, reason: Unanswered | SessionError) -> Exception:
     if isinstance(reason, SessionError):
         return reason
     why = redact(reason.why, drive.record.task_id)
-    error = InputUnansweredError(
-        f"The server's question got no answer: {why}. The task waits for it and can be resumed.",
-        keys=reason.keys,
-    )
+    if drive.record.task_id is not None:
+        then = "The task waits for it and can be resumed."
+    elif drive.record.idempotency_key is not None:
+        then = "Repeat the call under its key; what was answered is kept."
+    else:
+        then = "Await the handle's result to be asked again, or make a new call."
+    error = InputUnansweredError(f"The server's question got no answer: {why}. {then}", keys=reason.keys)
     error.__cause__ = reason.cause
     return error

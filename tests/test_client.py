@@ -220,6 +220,7 @@ async def test_a_result_that_is_not_what_the_tool_promised_is_an_error_and_is_ke
         assert caught.value.handle is not None
         assert caught.value.handle.task is not None
         assert caught.value.handle.task.result == result
+        assert caught.value.data == result
 
 
 async def test_a_tool_error_is_not_checked_against_the_output_schema() -> None:

@@ -360,7 +360,7 @@ def test_a_server_that_asks_for_ever_is_stopped_after_the_last_round(requests: d
         life.feed(CallBegun())
         assert isinstance(life.state, Calling)
     actions = life.feed(InputAsked(requests=requests, request_state="s"))
-    outcome = Violated(message="The server asked for input 32 times and never began.")
+    outcome = Violated(message="The server put the call off 32 times and never began it.")
     assert actions == (Save(), Finish(outcome))
 
 
