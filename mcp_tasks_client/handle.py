@@ -289,8 +289,8 @@ class TaskHandle:
             problem = error.errors(include_input=False, include_url=False)[0]
             where = ".".join(map(str, problem["loc"]))
             raise RemoteProtocolError(
-                f"The result of {self.tool!r} is not a CallToolResult, {where}: {problem['msg']}. It is in the "
-                "error's data as it came; report it to the server's author.",
+                f"The result of {self.tool!r} is not a CallToolResult, {where}: {problem['msg']}. It is "
+                "in the error's data as it came; report it to the server's author.",
                 data=raw,
                 handle=self,
             ) from None
@@ -300,8 +300,8 @@ class TaskHandle:
         problem_found = self._schema_problem(schema, result, raw) if schema is not None else None
         if problem_found is not None:
             raise RemoteProtocolError(
-                f"The result of {self.tool!r} does not match the tool's output schema, {problem_found}. It is "
-                "in the error's data as it came; report it to the server's author.",
+                f"The result of {self.tool!r} does not match the tool's output schema, {problem_found}. "
+                "It is in the error's data as it came; report it to the server's author.",
                 data=raw,
                 handle=self,
             )
