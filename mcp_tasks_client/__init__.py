@@ -25,6 +25,7 @@ The rooms, each importing only those above it:
 ``turns``               the only loop: due times in a heap, a cap on polls in flight
 ``scheduler``           what is under way for each call, who waits for it, and when that ends
 ``handle``              a call in the host's hands
+``owners``              who drives what, so that no two in one process do
 ``idempotency``         the call that a key stands for: a new one, or the one that there is already
 ``engine``              what all ways in share, from opening to closing
 ``extension``           dropped into a client of the official SDK or FastMCP; imported when used

@@ -54,6 +54,10 @@ class Calls:
                     return
                 # Cut before it left. Whoever waits again by now wants one that is not.
                 calling = self._replaced(drive, calling)
+        except Exception:
+            if not calling.has_left:
+                drive.pending = send  # for when what failed is mended
+            raise
         finally:
             # Until here, whoever takes the drive up again finds a call under way.
             if drive.calling is calling:

@@ -30,6 +30,7 @@ from .events import (
     CallRefused,
     CallReturned,
     CancelAcknowledged,
+    CancelFailed,
     Event,
     Forget,
     InputAsked,
@@ -218,14 +219,14 @@ class Driver:
             return ObservationRefused(error=_foreign("tasks/update", error))
         return UpdateAcknowledged(keys=keys)
 
-    async def cancel(self, drive: Drive) -> Event:
+    async def cancel(self, drive: Drive) -> tuple[Event | None, SessionError | None]:
         """Send ``tasks/cancel``; a few times if need be, since saying it twice does no harm.
 
-        Raises:
-            SessionError: The server could not be told.
+        Returns:
+            The event, if it is one, and the error to tell whoever wanted it cancelled.
         """
         attempts = AsyncRetrying(
-            # A server that wants to be left alone is not asked again; the next resume repeats it.
+            # A server that wants to be left alone is not asked again before the time that it names.
             retry=retry_if_exception(
                 lambda e: isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
             ),
@@ -236,12 +237,19 @@ class Driver:
         try:
             await attempts(self.session.cancel, _ref(drive))
         except SessionError as error:
-            # A task that the server no longer knows needs no cancelling; the next poll says so.
-            if error.code != INVALID_PARAMS:
-                raise copy(error) from error
+            if error.code == INVALID_PARAMS:
+                # A task that the server no longer knows needs no cancelling; the next poll says so.
+                return CancelAcknowledged(), None
+            told = copy(error)
+            told.__cause__ = error
+            if not error.retryable:
+                return None, told
+            return CancelFailed(
+                now=self.clock.time(), jitter=self.jitter(), retry_after_s=error.retry_after_s
+            ), told
         except Exception as error:
-            raise _foreign("tasks/cancel", error) from error
-        return CancelAcknowledged()
+            return None, _foreign("tasks/cancel", error)
+        return CancelAcknowledged(), None
 
     async def ask(self, drive: Drive, ask: Ask) -> Event:
         """Put one question to the host."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import socket
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
@@ -28,6 +27,7 @@ from .handle import TaskHandle, TaskReference, Updates
 from .idempotency import Intents, OnUnknown
 from .inputs import Inputs
 from .journal.base import Journal, Scope, TaskRecord
+from .owners import driven_elsewhere, end, new_owner, refuse_if_driven_elsewhere
 from .policy import PollPolicy
 from .scheduler import Scheduler
 from .sessions.base import Session, ToolCall
@@ -40,10 +40,6 @@ logger = logging.getLogger("mcp_tasks_client")
 
 OnAbandon: TypeAlias = Literal["detach", "cancel"]
 OnUpdate: TypeAlias = Callable[[Task], Awaitable[None] | None]
-
-
-_DRIVING: Final[set[str]] = set()
-"""Owners in this process, as they are named in journals: what one drives, no other may take up."""
 
 
 class Engine:
@@ -181,8 +177,8 @@ class Engine:
         """Take up every unfinished task; see :meth:`TasksClient.resume`."""
         with self.scheduler.lookup():
             records = await self.journal.records(self._scope, pending=True)
-            others = _DRIVING - {self.scheduler.driver.owner}
-            drives = [self.scheduler.register(Drive(r)) for r in records if r.owner not in others]
+            free = [r for r in records if not driven_elsewhere(r, self.scheduler.driver.owner)]
+            drives = [self.scheduler.register(Drive(record)) for record in free]
         async with anyio.create_task_group() as tasks:
             for drive in drives:
                 # Together, so that their commits share one write to the disk.
@@ -194,6 +190,7 @@ class Engine:
         with self.scheduler.lookup():
             found = await self._find(wanted)
             if isinstance(found, TaskRecord):
+                refuse_if_driven_elsewhere(found, self.scheduler.driver.owner)
                 drive = self.scheduler.register(Drive(found))
             else:
                 drive = self._attached(*found)
@@ -287,10 +284,9 @@ class Engine:
             journal=self.journal,
             inputs=self._inputs,
             policy=self._policy,
-            owner=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}",
+            owner=new_owner(),
             clock=self.clock,
         )
-        _DRIVING.add(driver.owner)
         self._running = Scheduler(driver, tasks)
         self._intents = Intents(self._running, self._scope)
         tasks.start_soon(self._running.run)
@@ -319,7 +315,7 @@ class Engine:
             try:
                 await self.journal.aclose()
             finally:
-                _DRIVING.discard(self.scheduler.driver.owner)
+                end(self.scheduler.driver.owner)
                 await self._session.aclose()
 
 

@@ -163,10 +163,21 @@ class UpdateRejected:
 class CancelRequested:
     """The host wants the task cancelled."""
 
+    now: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelAcknowledged:
     """``tasks/cancel`` was acknowledged. The task may still end otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelFailed:
+    """``tasks/cancel`` failed in a way that may pass; it is said again."""
+
+    now: float
+    jitter: float
+    retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +211,7 @@ Event: TypeAlias = (
     | UpdateRejected
     | CancelRequested
     | CancelAcknowledged
+    | CancelFailed
     | Resumed
 )
 

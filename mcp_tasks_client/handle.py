@@ -161,10 +161,12 @@ class TaskHandle:
 
         Cancelling is cooperative: ``result()`` then raises :class:`TaskCancelledError`, or returns
         a result that was faster. Questions that are open are withdrawn. A call without a task, and
-        a finished one, have nothing to cancel.
+        a finished one, have nothing to cancel. While a ``Retry-After`` runs, the server is told
+        after it.
 
         Raises:
-            SessionError: The server could not be told. The wish is journaled; resuming repeats it.
+            SessionError: The server could not be told. The wish is journaled, and repeated with the
+                polls or by resuming.
             JournalError: The wish could not be journaled, and was not sent.
         """
         scheduler, drive = self._live()

@@ -11,6 +11,7 @@ from .drive import Drive
 from .errors import IdempotencyConflictError, OutcomeUnknownError
 from .events import CallAgain, CallLost, SendCall
 from .journal.base import Scope, TaskRecord
+from .owners import refuse_if_driven_elsewhere
 from .scheduler import Scheduler
 from .sessions.base import ToolCall
 from .states import Calling, Gathering, OutcomeUnknown
@@ -41,6 +42,7 @@ class Intents:
         Raises:
             IdempotencyConflictError: The key belongs to another tool or other arguments.
             OutcomeUnknownError: The key's earlier call was sent and its reply was lost.
+            TasksClientError: Another client of this process is at it.
             JournalError: The intent could not be journaled.
             ValueError: ``key`` or ``on_unknown`` makes no sense.
         """
@@ -97,6 +99,7 @@ class Intents:
                 f"The idempotency key {standing.idempotency_key!r} belongs to a call with {what}. Use a key "
                 "of its own for each different call."
             )
+        refuse_if_driven_elsewhere(standing, self._scheduler.driver.owner)
         drive = self._scheduler.register(Drive(standing))
         if drive.call is None:
             drive.call = call

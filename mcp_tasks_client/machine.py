@@ -25,7 +25,8 @@ none of them ever waits for another:
   of the task. Answers go together, and only to what the latest snapshot asks. A refused answer is
   ``rejected``: not an error yet, since the task may have moved on; it becomes one when a snapshot
   that was asked for after the refusal still asks;
-- the *cancellation*: ``no → requested → acknowledged``. It silences questions, not polling.
+- the *cancellation*: ``no → requested → sending → acknowledged``. It silences questions, not
+  polling; what did not get through is said again with the next poll.
 
 Rules that hold for every step, and that the tests check on every step of every history:
 
@@ -56,6 +57,7 @@ from .events import (
     CallRefused,
     CallReturned,
     CancelAcknowledged,
+    CancelFailed,
     CancelRequested,
     Event,
     Finish,
@@ -95,6 +97,7 @@ from .questions import (
     reopened,
     sending,
     sent,
+    undelivered,
     unsent,
 )
 from .rounds import MAX_ROUNDS, ImpossibleEventError, Step, calling, gathering, outcome_unknown, unanswered
@@ -157,7 +160,8 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             state = after_poll(state, event.now, event.jitter, policy)
             questions = disputed(unsent(state.questions, "unsent"))
             state, send = _send(replace(state, questions=questions), event.now)
-            return state, (*send, Poll())
+            state, cancel = _send_cancel(state, event.now)
+            return state, (*cancel, *send, Poll())
         case Observed():
             return _observe(state, event, policy)
         case PollFailed():
@@ -185,9 +189,13 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             refused = sent(state.questions, event.keys, rejected(event.message))
             return replace(state, questions=refused), (Save(),)
         case CancelRequested():
-            return replace(state, cancel="requested"), (Save(), StopAsking(), SendCancel())
+            state, send_cancel = _send_cancel(replace(state, cancel="requested"), event.now)
+            return state, (Save(), StopAsking(), *send_cancel)
         case CancelAcknowledged():
             return replace(state, cancel="acknowledged"), (Save(),)
+        case CancelFailed():
+            # Unless another one has got through meanwhile.
+            return _failed(_uncertain(state), event, policy)
         case Resumed():
             return _resume(state, event, policy)
         case _:
@@ -230,7 +238,7 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         ttl_ms=task.ttl_ms if "ttl_ms" in task.model_fields_set else state.ttl_ms,
         request_state=task.request_state if task.request_state is not None else state.request_state,
         unchanged=0 if changed else state.unchanged + 1,
-        failures=0,
+        failures=state.failures if undelivered(state.questions) else 0,
     )
     outcome = _outcome(task, seed=seed)
     if outcome is not None:
@@ -294,10 +302,10 @@ def _again(
     return state, (*map(Report, fresh.values()), Wake(state.wait_s))
 
 
-def _failed(state: Observing, event: PollFailed | UpdateFailed, policy: PollPolicy) -> Step:
+def _failed(state: Observing, event: PollFailed | UpdateFailed | CancelFailed, policy: PollPolicy) -> Step:
     """A request failed in a way that may pass."""
     failed = after_failure(state, event.now, event.jitter, event.retry_after_s, policy)
-    # The polls of a task whose update failed keep their own time, if that is later.
+    # The polls of a task whose other requests failed keep their own time, if that is later.
     state = failed if isinstance(event, PollFailed) else later(failed, state, event.now)
     # Back-off can start over after a crash; what the server asked for cannot.
     saved = (Save(),) if event.retry_after_s is not None else ()
@@ -308,13 +316,13 @@ def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
     """Take up a drive: ask what is open, send what is answered, keep the pace that was set."""
     # A rejected answer goes again as well: it never changes, but the server may have.
     questions = reopened(unsent(state.questions, "sending", "rejected", "disputed"))
-    state = after_restart(
-        replace(state, questions=questions), event.now, event.jitter, policy, exact=event.due_is_exact
-    )
+    state = _uncertain(replace(state, questions=questions))
+    state = after_restart(state, event.now, event.jitter, policy, exact=event.due_is_exact)
     # Saved, so that a host that crashes again and again still gets to its poll.
     begin, wake = Save(), Wake(state.wait_s)
     if state.cancel != "no":
-        return state, (begin, *((SendCancel(),) if state.cancel == "requested" else ()), wake)
+        state, send_cancel = _send_cancel(state, event.now)
+        return state, (begin, *send_cancel, wake)
     questions, asks = asking(state.questions, _outstanding(state))
     state, send = _send(replace(state, questions=questions), event.now)
     return state, (begin, *asks, *send, wake)
@@ -340,3 +348,15 @@ def _send(state: Observing, now: float) -> tuple[Observing, tuple[Action, ...]]:
     if state.cancel != "no" or not ready or quiet(state, now) > 0:
         return state, ()
     return replace(state, questions=sending(state.questions, ready)), (SendAnswers(ready),)
+
+
+def _send_cancel(state: Observing, now: float) -> tuple[Observing, tuple[Action, ...]]:
+    """Say that the task is to be cancelled, unless the server is to be left alone."""
+    if state.cancel != "requested" or quiet(state, now) > 0:
+        return state, ()
+    return replace(state, cancel="sending"), (SendCancel(),)
+
+
+def _uncertain(state: Observing) -> Observing:
+    """A cancellation that was on its way may not have arrived, and has to be said again."""
+    return replace(state, cancel="requested") if state.cancel == "sending" else state

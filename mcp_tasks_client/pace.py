@@ -33,6 +33,9 @@ def after_reply(state: Observing, now: float, jitter: float, policy: PollPolicy,
     if look is not None:
         state = replace(state, looks=state.looks + 1)
     wait = look or poll_delay(state.poll_interval_ms, state.unchanged, policy, jitter)
+    if state.failures:
+        # Polls get through, but an answer does not; it goes with them, and has to back off.
+        wait = max(wait, backoff_delay(state.poll_interval_ms, state.failures, None, policy, jitter))
     planned = _left(state.due_at, state.wait_s, now) if look is None and not news else 0.0
     return _due(state, now, max(wait, planned, quiet(state, now)))
 
@@ -72,11 +75,13 @@ def after_restart(
     silence = quiet(state, now)
     # Anchored anew, or a clock that was set back would begin it again at every restart.
     state = replace(state, quiet_until=now + silence, quiet_s=silence)
-    wait = max(_left(state.due_at, state.wait_s, now), silence)
+    wait = _left(state.due_at, state.wait_s, now)
     if wait <= 0:
         interval = poll_delay(state.poll_interval_ms, 0, policy, jitter)
         wait = policy.jitter * jitter * min(interval, 1.0) if exact else interval
-    return _due(replace(state, failures=0), now, wait)
+    wait = max(wait, silence)
+    # How many early looks a crash has cost is not known, and the first interval is over or nearly so.
+    return _due(replace(state, failures=0, looks=policy.early_looks), now, wait)
 
 
 def quiet(state: Observing, now: float) -> float:

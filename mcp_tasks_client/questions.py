@@ -82,6 +82,11 @@ def unsent(questions: Questions, *stages: str) -> Questions:
     return tuple(replace(q, stage="answered", refusal="") if q.stage in stages else q for q in questions)
 
 
+def undelivered(questions: Questions) -> bool:
+    """Whether an answer is on its way, or did not get through."""
+    return any(q.stage in ("sending", "unsent") for q in questions)
+
+
 def disputed(questions: Questions) -> Questions:
     """The server is about to be asked what it makes of the answers that it rejected."""
     return tuple(replace(q, stage="disputed") if q.stage == "rejected" else q for q in questions)

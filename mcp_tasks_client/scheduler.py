@@ -26,7 +26,7 @@ from anyio.abc import TaskGroup
 from .calls import Calls, lost, needs_its_call
 from .drive import CallUnderWay, Drive
 from .driver import Driver
-from .errors import InputUnansweredError, JournalError, SessionError, TasksClientError
+from .errors import InputUnansweredError, JournalError, OutcomeUnknownError, SessionError, TasksClientError
 from .events import (
     Action,
     Ask,
@@ -184,7 +184,11 @@ class Scheduler:
 
     async def _send_cancel(self, drive: Drive) -> None:
         if isinstance(drive.record.state, Observing):
-            await self._perform(drive, await self.driver.feed(drive, await self.driver.cancel(drive)))
+            event, error = await self.driver.cancel(drive)
+            if event is not None:
+                await self._perform(drive, await self.driver.feed(drive, event))
+            if error is not None:
+                raise error
 
     def _write_soon(self, drive: Drive, **changes: object) -> None:
         """Commit a change that nobody waits for; it still goes before the scheduler ends."""
@@ -293,19 +297,22 @@ class Scheduler:
 
     async def _start(self, drive: Drive, before: Exception | None) -> None:
         try:
-            if drive.unsaved or isinstance(drive.record.state, Observing | Gathering):
-                resumed = self.driver.resumed(drive)
-                while drive.unsaved:
-                    actions = await self.driver.feed(drive, drive.unsaved[0])
-                    drive.unsaved.popleft()  # only now, so that its task can be seen meanwhile
-                    await self._perform(drive, actions)
-                self._unsaved.discard(drive)
-                if isinstance(drive.record.state, Gathering) and drive.call is None:
+            resumed = self.driver.resumed(drive)
+            while drive.unsaved:
+                actions = await self.driver.feed(drive, drive.unsaved[0])
+                drive.unsaved.popleft()  # only now, so that its task can be seen meanwhile
+                await self._perform(drive, actions)
+            self._unsaved.discard(drive)
+            if drive.calling is not None:
+                return  # a round without questions has begun already
+            match drive.record.state:
+                case Gathering() if drive.call is None:
                     self._park(drive, needs_its_call(drive))
-                elif isinstance(drive.record.state, Observing | Gathering) and drive.calling is None:
+                case Observing() | Gathering():
                     await self._perform(drive, await self.driver.feed(drive, resumed))
-            elif isinstance(drive.record.state, Calling | OutcomeUnknown):
-                self._park(drive, before or lost(drive, None))
+                case Calling() | OutcomeUnknown():
+                    told = isinstance(before, OutcomeUnknownError)
+                    self._park(drive, before if before and told else lost(drive, before))
         except JournalError as error:
             self._park(drive, error)
 
@@ -366,7 +373,7 @@ class Scheduler:
         async def begin() -> bool:
             if not isinstance(drive.record.state, Observing):
                 return False  # there is no task to cancel
-            actions = await self.driver.feed(drive, CancelRequested())
+            actions = await self.driver.feed(drive, CancelRequested(now=self._clock.time()))
             for action in actions:
                 if isinstance(action, SendCancel):
                     # The drive's own business, that it is sent even if our caller goes away now.

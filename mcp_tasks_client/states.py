@@ -88,7 +88,7 @@ class Observing:
     failures: int = 0
     looks: int = 0
     questions: tuple[Question, ...] = ()
-    cancel: Literal["no", "requested", "acknowledged"] = "no"
+    cancel: Literal["no", "requested", "sending", "acknowledged"] = "no"
     reported: tuple[str, ...] = ()
     """Kinds of protocol violations already reported."""
 

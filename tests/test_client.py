@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -940,10 +941,26 @@ async def test_resume_leaves_what_another_client_of_the_process_drives_until_tha
         async with world.client(elicitation=asked) as second:
             assert await second.resume() == []
             await world.clock.advance(60)
+            with pytest.raises(TasksClientError, match="Another client of this process"):
+                await second.attach(TASK)
         assert asked.keys == ["k"]
     async with world.client(elicitation=Asked(STALL)) as third:
         (handle,) = await third.resume()
         assert handle.task_id == TASK
+
+
+@requirement("law:2", "law:3")
+async def test_a_key_that_another_client_of_the_process_is_at_is_refused_until_that_one_lets_go() -> None:
+    world = World(calls=[STALL])
+    async with world.client() as first, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(first.call_tool, "tool", idempotency_key="k"))
+        await world.clock.advance(1)
+        async with world.client() as second:
+            with pytest.raises(TasksClientError, match="Another client of this process") as caught:
+                await second.call_tool("tool", idempotency_key="k")
+            assert not isinstance(caught.value, OutcomeUnknownError)
+        assert len(world.server.log("tools/call")) == 1
+        tasks.cancel_scope.cancel()
 
 
 @requirement("law:9")

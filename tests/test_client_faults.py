@@ -10,6 +10,7 @@ import gc
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from typing import Any, NoReturn
 
 import anyio
@@ -577,3 +578,34 @@ async def test_what_parked_a_task_is_told_once_and_the_next_result_tries_again(w
         assert world.polled_at() == [1.0]
         assert await result(world, handle) == "done"
         assert len(world.polled_at()) == 2
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("again", ["handle", "key"])
+async def test_a_lost_reply_that_could_not_be_journaled_at_first_is_told_and_never_waited_for(
+    again: str,
+) -> None:
+    world = World(calls=[LOST])
+    world.journal = Faulty("outcome_unknown")
+    async with world.client() as client:
+        call = partial(world.call, client)
+        with pytest.raises(JournalError) as caught:
+            await call(idempotency_key=KEY)
+        handle = caught.value.handle
+        retry = partial(result, world, handle) if again == "handle" else partial(call, idempotency_key=KEY)
+        with pytest.raises(OutcomeUnknownError):
+            await retry()
+    assert methods(world) == ["tools/call"]
+
+
+@requirement("law:1", "law:2")
+async def test_an_intent_that_could_not_be_journaled_again_is_no_lost_call() -> None:
+    first_round = {"resultType": "input_required", "inputRequests": {"a": ASK}, "requestState": "r"}
+    world = World(calls=[first_round, text_result("done")])
+    world.journal = Faulty("calling", nth=1)
+    async with world.client(elicitation=Asked(YES)) as client:
+        with pytest.raises(JournalError) as caught:
+            await world.call(client, idempotency_key=KEY)
+        assert methods(world) == ["tools/call"]  # the second round never left
+        assert await result(world, caught.value.handle) == "done"
+    assert methods(world) == ["tools/call"] * 2

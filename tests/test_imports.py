@@ -51,6 +51,7 @@ ORDER: Final = (
     "schema",
     "inputs",
     "sessions.sdk",
+    "owners",
     "drive",
     "driver",
     "calls",

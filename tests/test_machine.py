@@ -26,6 +26,7 @@ from mcp_tasks_client.events import (
     CallRefused,
     CallReturned,
     CancelAcknowledged,
+    CancelFailed,
     CancelRequested,
     Event,
     Finish,
@@ -132,6 +133,12 @@ class Life:
 
     def rejected(self, *keys: str) -> tuple[Action, ...]:
         return self.feed(UpdateRejected(keys=keys, message="Not that"))
+
+    def cancels(self) -> tuple[Action, ...]:
+        return self.feed(CancelRequested(now=self.now))
+
+    def cancel_fails(self, retry_after_s: float | None = None) -> tuple[Action, ...]:
+        return self.feed(CancelFailed(now=self.now, jitter=0.0, retry_after_s=retry_after_s))
 
     def asked_once_more(self, **requests: Any) -> tuple[Action, ...]:
         """A poll that is sent now, and its reply."""
@@ -519,6 +526,15 @@ def test_an_eager_client_looks_early_and_then_keeps_the_server_s_pace() -> None:
     for _ in range(5):
         waits += only(Wake, life.sees(pollIntervalMs=16_000))
     assert [wake.after_s for wake in waits] == [1.0, 1.0, 2.0, 4.0, 16.0, 16.0]
+
+
+@requirement("law:4")
+def test_an_eager_client_looks_no_more_after_a_restart() -> None:
+    """How many looks a crash has cost is not journaled."""
+    life = Life(policy=PollPolicy.eager())
+    life.created(pollIntervalMs=16_000)
+    life.crashes()
+    assert only(Wake, life.sees(pollIntervalMs=16_000)) == [Wake(16.0)]
 
 
 def test_an_eager_client_looks_no_more_once_a_poll_has_failed() -> None:
@@ -925,6 +941,22 @@ def test_a_failing_update_backs_off_and_heeds_retry_after() -> None:
     assert waits == [1.0, 2.0, 4.0, 90.0]
 
 
+def test_an_update_that_fails_while_polls_get_through_backs_off_all_the_same() -> None:
+    life = Life()
+    life.created("input_required", inputRequests={"name": NAME}, pollIntervalMs=20)
+    life.answers("name")
+    waits = []
+    for _ in range(4):
+        (wake,) = only(Wake, life.update_fails("name"))
+        waits.append(wake.after_s)
+        life.now += wake.after_s
+        assert SendAnswers({"name": ADA}) in life.ticks()
+        assert only(Wake, life.sees("input_required", inputRequests={"name": NAME}, pollIntervalMs=20))
+    assert waits == [1.0, 2.0, 4.0, 8.0]
+    life.acknowledged("name")
+    assert life.sees(pollIntervalMs=20)[1] == Wake(0.02)
+
+
 def test_a_failed_update_never_brings_the_next_poll_forward() -> None:
     life = sending()
     life.poll_fails(retry_after_s=300.0)
@@ -1012,13 +1044,13 @@ def test_a_new_question_beside_a_rejected_answer_is_saved_and_asked_on_resume() 
 
 def test_a_wish_to_cancel_is_saved_before_it_is_sent_and_withdraws_the_questions() -> None:
     life = asking()
-    assert life.feed(CancelRequested()) == (Save(), StopAsking(), SendCancel())
-    assert life.observing.cancel == "requested"
+    assert life.cancels() == (Save(), StopAsking(), SendCancel())
+    assert life.observing.cancel == "sending"
 
 
 def test_an_acknowledged_cancellation_is_saved_and_the_task_may_still_end_otherwise() -> None:
     life = working()
-    life.feed(CancelRequested())
+    life.cancels()
     assert life.feed(CancelAcknowledged()) == (Save(),)
     assert life.observing.cancel == "acknowledged"
     assert Finish(Completed(result=RESULT)) in life.sees("completed", result=RESULT)
@@ -1028,7 +1060,7 @@ def test_an_acknowledged_cancellation_is_saved_and_the_task_may_still_end_otherw
 @pytest.mark.parametrize("acknowledged", [False, True])
 def test_cancelling_silences_questions_but_not_polling(acknowledged: bool) -> None:
     life = working()
-    life.feed(CancelRequested())
+    life.cancels()
     if acknowledged:
         life.feed(CancelAcknowledged())
     actions = life.asked(name=NAME)
@@ -1039,27 +1071,63 @@ def test_cancelling_silences_questions_but_not_polling(acknowledged: bool) -> No
 
 def test_an_answer_that_was_given_while_the_host_cancelled_is_kept_but_not_sent() -> None:
     life = asking()
-    life.feed(CancelRequested())
+    life.cancels()
     assert life.answers("name") == (Save(),)
     assert life.ticks() == (Poll(),)
 
 
 def test_a_second_wish_to_cancel_is_sent_again() -> None:
     life = working()
-    life.feed(CancelRequested())
-    assert SendCancel() in life.feed(CancelRequested())
+    life.cancels()
+    assert SendCancel() in life.cancels()
+
+
+def test_a_cancellation_that_did_not_get_through_is_said_again_with_the_next_poll() -> None:
+    life = working()
+    life.cancels()
+    assert life.ticks() == (Poll(),)  # one is on its way
+    assert life.cancel_fails() == (Wake(5.0),)
+    assert life.ticks() == (SendCancel(), Poll())
+
+
+@requirement("law:4")
+def test_a_retry_after_to_a_cancellation_silences_the_polls_as_well() -> None:
+    life = working()
+    life.cancels()
+    assert life.cancel_fails(retry_after_s=60.0) == (Save(), Wake(60.0))
+    life.now += 60.0
+    assert life.ticks() == (SendCancel(), Poll())
+
+
+@requirement("law:4")
+def test_a_wish_to_cancel_waits_for_the_end_of_a_silence() -> None:
+    life = working()
+    life.poll_fails(retry_after_s=60.0)
+    assert life.cancels() == (Save(), StopAsking())
+    assert life.crashes() == (Wake(60.0),)
+    life.now += 60.0
+    assert life.ticks() == (SendCancel(), Poll())
+
+
+def test_a_cancellation_that_fails_after_another_got_through_is_not_said_again() -> None:
+    life = working()
+    life.cancels()
+    life.cancels()
+    life.feed(CancelAcknowledged())
+    life.cancel_fails()
+    assert life.ticks() == (Poll(),)
 
 
 def test_a_rejected_answer_does_not_stop_the_polling_of_a_task_the_host_has_cancelled() -> None:
     life = sending()
     life.rejected("name")
-    life.feed(CancelRequested())
+    life.cancels()
     assert life.asked_once_more(name=NAME) == (Wake(5.0),)
 
 
 def test_a_callback_that_fails_while_the_host_cancels_does_not_stop_the_polling() -> None:
     life = asking()
-    life.feed(CancelRequested())
+    life.cancels()
     assert not only(Park, life.feed(AnswerUnavailable(key="name", why="withdrawn")))
 
 
@@ -1159,21 +1227,21 @@ def test_an_acknowledged_answer_is_neither_asked_nor_sent_after_a_crash() -> Non
 
 def test_a_cancellation_nobody_acknowledged_is_sent_again_and_the_questions_stay_silent() -> None:
     life = asking()
-    life.feed(CancelRequested())
+    life.cancels()
     assert life.resumes() == (SendCancel(), Wake(5.0))
     assert life.crashes() == (SendCancel(), Wake(5.0))
 
 
 def test_an_acknowledged_cancellation_is_not_sent_again() -> None:
     life = asking()
-    life.feed(CancelRequested())
+    life.cancels()
     life.feed(CancelAcknowledged())
     assert life.crashes() == (Wake(5.0),)
 
 
 def test_an_answer_is_not_sent_on_resume_once_the_host_has_cancelled() -> None:
     life = sending()
-    life.feed(CancelRequested())
+    life.cancels()
     assert life.crashes() == (SendCancel(), Wake(5.0))
 
 
@@ -1337,7 +1405,7 @@ def test_a_question_that_was_asked_on_resume_is_not_asked_by_the_next_snapshot_a
 
 def test_a_task_the_host_has_cancelled_collects_no_more_questions() -> None:
     life = working()
-    life.feed(CancelRequested())
+    life.cancels()
     life.asked(name=NAME)
     assert life.observing.questions == ()
 
@@ -1368,6 +1436,15 @@ def test_a_silence_does_not_begin_again_with_every_restart_after_the_clock_was_s
     assert life.crashes() == (Wake(20.0),)
 
 
+@requirement("law:4")
+def test_a_silence_that_is_left_after_a_crash_is_no_reason_to_poll_before_a_whole_interval() -> None:
+    """As a clock that was set back leaves it: the next poll is overdue, a silence is not over."""
+    life = working()
+    life.state = replace(life.observing, due_at=life.now - 1.0, quiet_until=life.now + 86_400.0, quiet_s=1.0)
+    life.saved = dump_state(life.state)
+    assert life.crashes() == (Wake(5.0),)
+
+
 # ── every event in every state ────────────────────────────────────────────────────────────────
 
 TABLE = """
@@ -1392,6 +1469,7 @@ UpdateFailed         -                  -                  -                obse
 UpdateRejected       -                  -                  -                observing  finished
 CancelRequested      -                  -                  -                observing  finished
 CancelAcknowledged   -                  -                  -                observing  finished
+CancelFailed         -                  -                  -                observing  finished
 Resumed              -                  gathering          -                observing  finished
 """
 """Which states an event can lead to; a dash where it cannot happen. The machine's whole shape."""
@@ -1425,6 +1503,7 @@ def sample_states() -> list[State]:
         replace(base, task=snapshot("completed"), poll_interval_ms=5000.0, failures=3),
         replace(base, questions=(open_, *answered)),
         replace(base, questions=answered, cancel="requested"),
+        replace(base, cancel="sending"),
         replace(base, cancel="acknowledged"),
         Finished(outcome=Completed(result={}), task=snapshot("completed")),
         Finished(outcome=Failed(code=1, message="")),
@@ -1460,8 +1539,9 @@ def sample_events() -> list[Event]:
         UpdateAcknowledged(keys=("sending",)),
         UpdateFailed(keys=("sending",), **at),
         UpdateRejected(keys=("sending",), message=""),
-        CancelRequested(),
+        CancelRequested(now=0.0),
         CancelAcknowledged(),
+        CancelFailed(now=1.0, jitter=0.0, retry_after_s=9.0),
         Resumed(**at),
         Resumed(due_is_exact=False, **at),
     ]

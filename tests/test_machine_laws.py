@@ -35,6 +35,7 @@ from mcp_tasks_client.events import (
     CallRefused,
     CallReturned,
     CancelAcknowledged,
+    CancelFailed,
     CancelRequested,
     Event,
     Finish,
@@ -272,7 +273,7 @@ class History:
             self.check_that_nobody_is_asked_twice(event, action)
             self.check_that_the_server_is_left_in_peace(action)
             self.act(action)
-        if isinstance(event, PollFailed | UpdateFailed) and event.retry_after_s is not None:
+        if isinstance(event, PollFailed | UpdateFailed | CancelFailed) and event.retry_after_s is not None:
             self.silent_until = max(self.silent_until, self.elapsed + event.retry_after_s)
         if isinstance(event, UpdateFailed):
             self.unsent |= set(event.keys)
@@ -327,7 +328,7 @@ class History:
                 assert saved == self.state
             case SendCancel():
                 assert isinstance(saved, Observing)
-                assert saved.cancel == "requested"
+                assert saved.cancel in ("requested", "sending")
             case Publish(task):
                 assert isinstance(saved, Observing | Finished)
                 assert saved.task is not None
@@ -399,14 +400,14 @@ class History:
                 assert wakes[0] <= max(
                     before.wait_s, before.quiet_s, poll_delay(before.poll_interval_ms, 0, self.policy, 1.0)
                 )
-            case PollFailed() | UpdateFailed():
+            case PollFailed() | UpdateFailed() | CancelFailed():
                 assert wakes[0] >= max(hint, event.retry_after_s or 0.0, self.policy.backoff_floor_s)
             case _:
                 assert wakes[0] >= (hint / 16 if self.policy.early_looks else hint)
 
     def check_that_the_server_is_left_in_peace(self, action: Action) -> None:
         """By the time that has really passed, over stops, crashes and clocks that were set back."""
-        if isinstance(action, Poll | SendAnswers):
+        if isinstance(action, Poll | SendAnswers | SendCancel):
             assert self.elapsed >= self.silent_until - ROUNDING_S, "a Retry-After was not waited for"
         if isinstance(action, Poll) and self.last_poll is not None and not self.policy.early_looks:
             assert isinstance(self.state, Observing)
@@ -513,11 +514,14 @@ class History:
         self.feed(AnswerUnavailable(key=self.chance.pick(*self.before_host), why="no callback"))
 
     def the_host_cancels(self) -> None:
-        self.feed(CancelRequested())
+        self.feed(CancelRequested(now=self.now))
 
     def a_cancellation_is_acknowledged(self) -> None:
         self.cancels -= 1
-        self.feed(CancelAcknowledged())
+        failed = CancelFailed(
+            now=self.now, jitter=self.chance.jitter(), retry_after_s=self.chance.retry_after()
+        )
+        self.feed(self.chance.pick(CancelAcknowledged(), failed))
 
     # ── time, stops and starts ────────────────────────────────────────────────────────────────
 
@@ -638,8 +642,8 @@ REACHED = {
     },
     "SendAnswers": {"AnswerReady", "Tick", "Resumed"},
     "SendCall": {"AnswerReady", "InputAsked", "CallAgain"},
-    "SendCancel": {"CancelRequested", "Resumed"},
-    "Wake": {"TaskCreated", "Observed", "PollFailed", "UpdateFailed", "Resumed"},
+    "SendCancel": {"CancelRequested", "Resumed", "Tick"},
+    "Wake": {"TaskCreated", "Observed", "PollFailed", "UpdateFailed", "CancelFailed", "Resumed"},
 }
 """Which events must have led to which actions, or chance has missed what these tests are for."""
 
