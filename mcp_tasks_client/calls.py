@@ -8,11 +8,11 @@ outcome is unknown.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable
 
 import anyio
 
+from .clock import being_stopped
 from .drive import CallUnderWay, Drive
 from .driver import Driver
 from .errors import InputUnansweredError, OutcomeUnknownError, SessionError, TasksClientError
@@ -73,7 +73,7 @@ class Calls:
             try:
                 return await self._driver.call(drive, send, calling.leaving)
             except anyio.get_cancelled_exc_class():
-                if anyio.current_effective_deadline() == -math.inf:
+                if being_stopped():
                     raise  # it is we who are being stopped
                 # Something that the session awaited was cancelled; that ends this call, and nothing else.
                 error = SessionError(f"tools/call for {drive.record.tool!r} was cancelled from inside.")
@@ -102,7 +102,9 @@ class Calls:
         if drive.abandoned:
             # Taken back, and then wanted after all by somebody else with the same key.
             drive.abandoned = False
-            await self._driver.write(drive)
+            if not await self._driver.claim(drive):
+                self._park(drive, _overtaken(drive))
+                return False
         return True
 
     async def _answered(self, drive: Drive, event: Event, error: Exception | None) -> None:
@@ -115,6 +117,13 @@ class Calls:
                 self._park(drive, lost(drive, error))
             case _:
                 await self._perform(drive, actions)
+
+
+def _overtaken(drive: Drive) -> TasksClientError:
+    return TasksClientError(
+        f"This call of {drive.record.tool!r} was taken back before it was sent, and another one has begun "
+        "under its idempotency key. Repeat the call to join that one."
+    )
 
 
 def needs_its_call(drive: Drive) -> InputUnansweredError:

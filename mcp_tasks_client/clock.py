@@ -1,4 +1,4 @@
-"""Time, passed in: two readings and one way to wait.
+"""Time, passed in: two readings and one way to wait. And whether our own time is up.
 
 The machine never reads a clock; the driver does, through this contract, so that a test can put
 :class:`mcp_tasks_client.testing.ManualClock` in its place and let hours pass in microseconds.
@@ -6,6 +6,8 @@ The machine never reads a clock; the driver does, through this contract, so that
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from abc import ABC, abstractmethod
 
@@ -43,3 +45,18 @@ class SystemClock(Clock):
         """Wait for the event or for the time to pass."""
         with anyio.move_on_after(timeout_s):
             await event.wait()
+
+
+def being_stopped() -> bool:
+    """Whether a cancellation that was just caught is ours to pass on.
+
+    Otherwise it came from inside: something that was awaited was cancelled by its owner. Passed on,
+    that would look like the end of everything around it.
+    """
+    if anyio.current_effective_deadline() == -math.inf:
+        return True
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # another event loop
+        return False
+    return task is not None and task.cancelling() > 0

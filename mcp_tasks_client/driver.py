@@ -135,6 +135,22 @@ class Driver:
             async with drive.lock:
                 drive.record = await self._save(drive, replace(drive.record, **changes))  # type: ignore[arg-type]  # dataclasses.replace takes fields by name
 
+    async def claim(self, drive: Drive) -> bool:
+        """Journal the intent of a call again, after it was taken back.
+
+        Returns:
+            False if another call has the key meanwhile.
+        """
+        with anyio.CancelScope(shield=True):
+            async with drive.lock:
+                record = replace(drive.record, owner=self.owner, updated_at=self.clock.time())
+                if record.idempotency_key is not None:
+                    standing = await self.journal.claim(record)
+                    if standing.record_id != record.record_id:
+                        return False
+                drive.record = record
+        return True
+
     async def _save(self, drive: Drive, record: TaskRecord) -> TaskRecord:
         owned = drive.running and isinstance(record.state, Calling | Gathering | Observing)
         owner = self.owner if owned else None
@@ -186,7 +202,7 @@ class Driver:
         try:
             task = await self.session.get(_ref(drive))
         except SessionError as error:
-            if error.code == INVALID_PARAMS:
+            if _unknown(error):
                 return TaskMissing(message=error.remote_message, now=self.clock.time())
             if error.retryable:
                 logger.info("%s will be polled again: %s", _name(drive), error)
@@ -204,7 +220,7 @@ class Driver:
         try:
             await self.session.update(_ref(drive), answers)
         except SessionError as error:
-            if error.code == INVALID_PARAMS:
+            if _unknown(error):
                 return UpdateRejected(keys=keys, message=error.remote_message)
             if error.retryable:
                 logger.info("the answers to %s will be sent again: %s", _name(drive), error)
@@ -237,7 +253,7 @@ class Driver:
         try:
             await attempts(self.session.cancel, _ref(drive))
         except SessionError as error:
-            if error.code == INVALID_PARAMS:
+            if _unknown(error):
                 # A task that the server no longer knows needs no cancelling; the next poll says so.
                 return CancelAcknowledged(), None
             told = copy(error)
@@ -282,6 +298,11 @@ def _refusal(error: SessionError) -> Exception:
     )
     failed.__cause__ = error
     return failed
+
+
+def _unknown(error: SessionError) -> bool:
+    """Whether the server does not know the task, or not what was said; a rate limiter cannot tell."""
+    return error.code == INVALID_PARAMS and not error.retryable
 
 
 def _foreign(method: str, cause: Exception) -> SessionError:

@@ -18,7 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 from mcp_types import CallToolResult
 
-from .clock import Clock
+from .clock import Clock, being_stopped
 from .drive import Drive
 from .driver import Driver
 from .errors import TasksClientError, WaitTimeoutError
@@ -182,8 +182,13 @@ class Engine:
         async with anyio.create_task_group() as tasks:
             for drive in drives:
                 # Together, so that their commits share one write to the disk.
-                tasks.start_soon(self.scheduler.keep, drive)
+                tasks.start_soon(self._keep, drive)
+        self.scheduler.check_open()
         return [TaskHandle(self.scheduler, drive) for drive in drives]
+
+    async def _keep(self, drive: Drive) -> None:
+        if not self.scheduler.closed:
+            await self.scheduler.keep(drive)
 
     async def attach(self, wanted: str | TaskReference) -> TaskHandle:
         """Observe a task that is known by its ID or reference; see :meth:`TasksClient.attach`."""
@@ -324,6 +329,10 @@ async def _tell(on_update: OnUpdate, task: Task) -> None:
         told = on_update(task)
         if inspect.isawaitable(told):
             await told
+    except anyio.get_cancelled_exc_class():
+        if being_stopped():
+            raise
+        logger.warning("on_update was cancelled; the call goes on")
     except Exception:
         logger.exception("on_update raised; the call goes on")
 

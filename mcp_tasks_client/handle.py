@@ -302,7 +302,8 @@ class TaskHandle:
         problem_found = self._schema_problem(schema, result, raw) if schema is not None else None
         if problem_found is not None:
             raise RemoteProtocolError(
-                f"The result of {self.tool!r} does not match the tool's output schema, {problem_found}. "
+                f"The result of {self.tool!r} does not match the tool's output schema, "
+                f"{self._quoted(problem_found)}. "
                 "It is in the error's data as it came; report it to the server's author.",
                 data=raw,
                 handle=self,

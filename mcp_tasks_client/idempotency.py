@@ -107,8 +107,11 @@ class Intents:
                 drive.error = None  # its arguments are what it was parked for
         ours = drive.record.owner == self._scheduler.driver.owner
         if isinstance(drive.record.state, Calling) and ours and not drive.sending:
-            # Abandoned here before it was sent, or there would be a drive that is sending.
-            drive.pending = SendCall()
+            # Refused, or abandoned before it was sent, or there would be a drive that is sending. Its
+            # intent was taken back, and the key may be somebody else's by now.
+            if not await self._scheduler.driver.claim(drive):
+                return await self._joined(await self._journal.claim(drive.record), call, on_unknown)
+            drive.error, drive.pending = None, SendCall()
         elif isinstance(drive.record.state, Calling | OutcomeUnknown) and not drive.sending:
             if on_unknown == "raise":
                 raise OutcomeUnknownError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ValidationError
 
+from .clock import being_stopped
 from .schema import UnusableSchemaError, mismatch
 from .wire import JSONObject, Task
 
@@ -216,7 +216,7 @@ async def _ask(
             if inspect.isawaitable(result):
                 result = await result
     except anyio.get_cancelled_exc_class():
-        if anyio.current_effective_deadline() == -math.inf:
+        if being_stopped():
             raise  # it is we who are being stopped
         # The callback awaited something that its host has cancelled. That is no business of anybody
         # else here, but passed on it would look like the end of the whole client.

@@ -13,7 +13,6 @@ finish, so that a task ID on its way is still journaled.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
@@ -24,6 +23,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from .calls import Calls, lost, needs_its_call
+from .clock import being_stopped
 from .drive import CallUnderWay, Drive
 from .driver import Driver
 from .errors import InputUnansweredError, JournalError, OutcomeUnknownError, SessionError, TasksClientError
@@ -141,7 +141,7 @@ class Scheduler:
             try:
                 await work(drive, *args)
             except anyio.get_cancelled_exc_class():
-                if anyio.current_effective_deadline() == -math.inf:
+                if being_stopped():
                     raise
                 self._park(drive, TasksClientError("A request was cancelled from inside; resume the task."))
             except Exception as error:
@@ -310,7 +310,10 @@ class Scheduler:
                     self._park(drive, needs_its_call(drive))
                 case Observing() | Gathering():
                     await self._perform(drive, await self.driver.feed(drive, resumed))
-                case Calling() | OutcomeUnknown():
+                case Calling():
+                    # Refused here, or sent by a process that is gone.
+                    self._park(drive, before or lost(drive, None))
+                case OutcomeUnknown():
                     told = isinstance(before, OutcomeUnknownError)
                     self._park(drive, before if before and told else lost(drive, before))
         except JournalError as error:
@@ -362,11 +365,19 @@ class Scheduler:
         told = anyio.Event()
         failed: list[TasksClientError] = []
 
-        async def tell(drive: Drive) -> None:
+        async def tell() -> None:
             try:
                 await self._send_cancel(drive)
             except TasksClientError as error:
                 failed.append(error)
+            except anyio.get_cancelled_exc_class():
+                if not being_stopped():
+                    failed.append(
+                        TasksClientError("tasks/cancel was cancelled from inside; it is said again.")
+                    )
+                    return
+                failed.append(TasksClientError("The client was closed first; resuming cancels the task."))
+                raise
             finally:
                 told.set()
 
@@ -376,8 +387,8 @@ class Scheduler:
             actions = await self.driver.feed(drive, CancelRequested(now=self._clock.time()))
             for action in actions:
                 if isinstance(action, SendCancel):
-                    # The drive's own business, that it is sent even if our caller goes away now.
-                    self._spawn(drive, tell)
+                    # Not the caller's business nor the drive's: it is sent whoever goes away now.
+                    self._tasks.start_soon(tell)
                 else:
                     await self._perform(drive, (action,))
             return bool(actions)

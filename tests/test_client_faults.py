@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any, NoReturn
@@ -16,7 +15,7 @@ from typing import Any, NoReturn
 import anyio
 import anyio.lowlevel
 import pytest
-from mcp_types import ErrorData
+from mcp_types import ErrorData, Tool
 
 from mcp_tasks_client import (
     CredentialRefusedError,
@@ -24,6 +23,9 @@ from mcp_tasks_client import (
     JournalError,
     MemoryJournal,
     OutcomeUnknownError,
+    RemoteProtocolError,
+    SessionError,
+    Task,
     TaskCancelledError,
     TaskHandle,
     TasksClient,
@@ -31,7 +33,15 @@ from mcp_tasks_client import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.journal.base import Scope, TaskRecord
-from mcp_tasks_client.testing import ScriptedSession, cancelled, input_required, text_result, working
+from mcp_tasks_client.testing import (
+    STALL,
+    ScriptedSession,
+    cancelled,
+    completed,
+    input_required,
+    text_result,
+    working,
+)
 
 from ._requirements import requirement
 from .test_client import ASK, DONE, LOST, TASK, YES, Asked, World, text
@@ -163,11 +173,9 @@ async def test_a_request_that_is_cancelled_from_inside_parks_the_task_and_the_cl
     setattr(world.server, verb, request)
     async with world.client(elicitation=Asked()) as client:
         handle = await client.start_tool("tool")
-        if verb == "cancel":
-            with anyio.fail_after(5), suppress(TasksClientError):
-                await handle.cancel()
-        with pytest.raises(TasksClientError, match="cancelled from inside") as caught:
-            await world.during(handle.result, 60)
+        told = handle.cancel if verb == "cancel" else partial(world.during, handle.result, 60)
+        with anyio.fail_after(5), pytest.raises(TasksClientError, match="cancelled from inside") as caught:
+            await told()
         assert caught.value.handle is handle
         broken = False
         assert await result(world, handle) == "done"
@@ -609,3 +617,163 @@ async def test_an_intent_that_could_not_be_journaled_again_is_no_lost_call() -> 
         assert methods(world) == ["tools/call"]  # the second round never left
         assert await result(world, caught.value.handle) == "done"
     assert methods(world) == ["tools/call"] * 2
+
+
+# ── keys that are refused and taken up at once ────────────────────────────────────────────────
+
+
+class SlowClaim(MemoryJournal):
+    """Keeps the answer to the second claim back, as a slow disk may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims = 0
+        self.made = anyio.Event()
+        self.may_tell = anyio.Event()
+
+    async def claim(self, record: TaskRecord) -> TaskRecord:
+        standing = await super().claim(record)
+        self.claims += 1
+        if self.claims == 2:
+            self.made.set()
+            await self.may_tell.wait()
+        return standing
+
+
+@requirement("law:1", "law:2")
+async def test_a_call_that_joins_one_that_is_just_being_refused_has_an_intent_of_its_own() -> None:
+    """Or a third call with the key would find nothing, and run the tool once more."""
+    world = World(gets={TASK: [working(TASK)]})
+    world.journal = journal = SlowClaim()
+    refused = anyio.Event()
+
+    async def call(call: Any, leaving: Any = anyio.lowlevel.checkpoint) -> Any:
+        if refused.is_set():
+            return await ScriptedSession.call(world.server, call, leaving)
+        await leaving()
+        await journal.made.wait()
+        refused.set()
+        raise SessionError("Too many requests.", retryable=True, not_executed=True, http_status=429)
+
+    world.server.call = call  # type: ignore[method-assign]  # the first is refused, while the second joins
+    outcomes: list[object] = []
+    async with world.client() as client:
+
+        async def start() -> None:
+            try:
+                outcomes.append(await client.start_tool("tool", idempotency_key=KEY))
+            except SessionError as error:
+                outcomes.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(start)
+            tasks.start_soon(start)
+            while not outcomes:
+                await anyio.lowlevel.checkpoint()
+            journal.may_tell.set()
+        assert isinstance(outcomes[0], SessionError)
+        await start()
+        assert [getattr(handle, "task_id", None) for handle in outcomes[1:]] == [TASK, TASK]
+        assert len(await client.records()) == 1
+    assert methods(world).count("tools/call") == 1
+
+
+# ── what a host does beside a call ────────────────────────────────────────────────────────────
+
+
+@requirement("law:8")
+async def test_an_on_update_that_is_cancelled_from_inside_ends_nothing(anyio_backend_name: str) -> None:
+    world = World(gets={TASK: [working(TASK), DONE]})
+
+    async def on_update(task: Task) -> None:
+        await cancelled_from_inside(anyio_backend_name)
+
+    async with world.client(on_abandon="cancel") as client:
+        assert text(await world.call(client, on_update=on_update)) == "done"
+    assert "tasks/cancel" not in methods(world)
+
+
+async def test_closing_during_resume_is_one_plain_error() -> None:
+    world = World(gets={TASK: [working(TASK)]})
+    async with world.client() as client:
+        await client.start_tool("tool")
+    raised: list[Exception] = []
+    async with anyio.create_task_group() as tasks, world.client() as client:
+
+        async def resume() -> None:
+            try:
+                await client.resume()
+            except Exception as error:
+                raised.append(error)
+
+        tasks.start_soon(resume)
+        await anyio.lowlevel.checkpoint()
+    assert [type(error) for error in raised] in ([], [TasksClientError])
+
+
+@requirement("law:8")
+async def test_a_cancel_is_told_to_the_server_though_nobody_waits_for_the_task_meanwhile() -> None:
+    world = World(gets={TASK: [working(TASK)]})
+    connecting, connected = anyio.Event(), anyio.Event()
+
+    async def cancel(ref: Any) -> None:
+        connecting.set()
+        await connected.wait()
+        await ScriptedSession.cancel(world.server, ref)
+
+    world.server.cancel = cancel  # type: ignore[method-assign]  # takes a while
+    async with world.client() as client:
+        with pytest.raises(WaitTimeoutError) as caught:
+            await client.call_tool("tool", timeout=0.05)
+        handle = caught.value.handle
+        assert handle is not None
+        async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as waiting:
+                waiting.start_soon(handle.result)
+                await anyio.lowlevel.checkpoint()
+                tasks.start_soon(handle.cancel)
+                await connecting.wait()
+                waiting.cancel_scope.cancel()
+            connected.set()
+    assert methods(world).count("tasks/cancel") == 1
+
+
+async def test_a_cancel_that_closing_cut_off_says_so() -> None:
+    world = World(gets={TASK: [working(TASK)]}, cancels=[STALL])
+    async with anyio.create_task_group() as tasks, world.client() as client:
+        handle = await client.start_tool("tool")
+
+        async def cancel() -> None:
+            with pytest.raises(TasksClientError, match="closed"):
+                await handle.cancel()
+
+        tasks.start_soon(cancel)
+        while "tasks/cancel" not in methods(world):
+            await anyio.lowlevel.checkpoint()
+
+
+@requirement("law:9")
+async def test_what_does_not_match_the_output_schema_is_quoted_without_the_task_id() -> None:
+    schema = {"type": "object", "properties": {"job": {"type": "integer"}}}
+    tool = Tool(name="tool", input_schema={"type": "object"}, output_schema=schema)
+    result = {"content": [], "structuredContent": {"job": TASK}}
+    world = World(gets={TASK: [completed(TASK, result)]}, tools=[tool])
+    async with world.client() as client:
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.call(client)
+    assert "is not of type 'integer'" in str(caught.value)
+    assert TASK not in str(caught.value)
+
+
+@requirement("law:7")
+@pytest.mark.parametrize("verb", ["get", "update"])
+async def test_invalid_params_from_a_rate_limiter_say_nothing_about_the_task(verb: str) -> None:
+    limited = SessionError("slow down", code=-32602, retryable=True, http_status=429, retry_after_s=1.0)
+    asks = input_required(TASK, {"k": ASK})
+    world = World(
+        gets={TASK: [limited, asks, DONE] if verb == "get" else [asks, asks, asks, DONE]},
+        updates=[limited, {}] if verb == "update" else [{}],
+    )
+    async with world.client(elicitation=Asked()) as client:
+        assert text(await world.call(client)) == "done"
+    assert len(world.server.log("tasks/update")) == (2 if verb == "update" else 1)
