@@ -644,9 +644,11 @@ async def test_a_call_that_joins_one_that_is_just_being_refused_has_an_intent_of
     world = World(gets={TASK: [working(TASK)]})
     world.journal = journal = SlowClaim()
     refused = anyio.Event()
+    intents: list[TaskRecord | None] = []
 
     async def call(call: Any, leaving: Any = anyio.lowlevel.checkpoint) -> Any:
         if refused.is_set():
+            intents.append(await journal.by_key(Scope("scripted"), KEY))
             return await ScriptedSession.call(world.server, call, leaving)
         await leaving()
         await journal.made.wait()
@@ -673,6 +675,7 @@ async def test_a_call_that_joins_one_that_is_just_being_refused_has_an_intent_of
         await start()
         assert [getattr(handle, "task_id", None) for handle in outcomes[1:]] == [TASK, TASK]
         assert len(await client.records()) == 1
+    assert [intent is not None and intent.status for intent in intents] == ["calling"]
     assert methods(world).count("tools/call") == 1
 
 
