@@ -119,8 +119,12 @@ class Calls:
                 await self._perform(drive, actions)
 
 
-def _overtaken(drive: Drive) -> TasksClientError:
-    return TasksClientError(
+class OvertakenError(TasksClientError):
+    """Another call has begun under the key of one that was taken back. Repeated, this one joins it."""
+
+
+def _overtaken(drive: Drive) -> OvertakenError:
+    return OvertakenError(
         f"This call of {drive.record.tool!r} was taken back before it was sent, and another one has begun "
         "under its idempotency key. Repeat the call to join that one."
     )

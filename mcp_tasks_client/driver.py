@@ -48,7 +48,7 @@ from .events import (
     UpdateRejected,
 )
 from .inputs import InputContext, Inputs, NoAnswerError
-from .journal.base import Journal, TaskRecord
+from .journal.base import Journal, TaskRecord, typed
 from .machine import advance
 from .policy import PollPolicy
 from .sessions.base import INVALID_PARAMS, REFUSED_CODES, Leaving, Session, TaskRef
@@ -114,24 +114,21 @@ class Driver:
                 state, actions = advance(drive.record.state, event, self.policy)
                 record = replace(drive.record, state=state)
                 try:
-                    if any(isinstance(action, Save) for action in actions):
-                        record = await self._save(drive, record)
-                    elif any(isinstance(action, Forget) for action in actions):
-                        await self.journal.remove(record.record_id)
-                except Exception as error:
+                    with typed():
+                        if any(isinstance(action, Save) for action in actions):
+                            record = await self._save(drive, record)
+                        elif any(isinstance(action, Forget) for action in actions):
+                            await self.journal.remove(record.record_id)
+                except JournalError:
                     if isinstance(event, _KEPT) and not any(event is kept for kept in drive.unsaved):
                         drive.unsaved.append(event)
-                    if isinstance(error, JournalError):
-                        raise
-                    raise JournalError(
-                        f"The journal failed, {type(error).__name__}: {error}. Mend it, and take up the task."
-                    ) from error
+                    raise
                 drive.record = record
         return tuple(action for action in actions if not isinstance(action, Save | Forget))
 
     async def write(self, drive: Drive, **changes: object) -> None:
         """Commit a change of the record that is none of the machine's: its owner, its delivery."""
-        with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True), typed():
             async with drive.lock:
                 drive.record = await self._save(drive, replace(drive.record, **changes))  # type: ignore[arg-type]  # dataclasses.replace takes fields by name
 
@@ -141,7 +138,7 @@ class Driver:
         Returns:
             False if another call has the key meanwhile.
         """
-        with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True), typed():
             async with drive.lock:
                 record = replace(drive.record, owner=self.owner, updated_at=self.clock.time())
                 if record.idempotency_key is not None:

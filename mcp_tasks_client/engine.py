@@ -11,6 +11,7 @@ import logging
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
@@ -18,6 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 from mcp_types import CallToolResult
 
+from .calls import OvertakenError
 from .clock import Clock, being_stopped
 from .drive import Drive
 from .driver import Driver
@@ -26,7 +28,7 @@ from .events import TaskCreated
 from .handle import TaskHandle, TaskReference, Updates
 from .idempotency import Intents, OnUnknown
 from .inputs import Inputs
-from .journal.base import Journal, Scope, TaskRecord
+from .journal.base import Journal, Scope, TaskRecord, typed
 from .owners import driven_elsewhere, end, new_owner, refuse_if_driven_elsewhere
 from .policy import PollPolicy
 from .scheduler import Scheduler
@@ -95,10 +97,14 @@ class Engine:
     ) -> CallToolResult:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
         handle = drive = None
+        listeners = (on_update,) if on_update is not None else ()
         with anyio.move_on_after(timeout) as waiting:
-            drive = await self._begin(call, key, on_unknown)
-            handle = TaskHandle(self.scheduler, drive)
-            await self._see_through(handle, drive, (on_update,) if on_update is not None else ())
+            while True:
+                drive = await self._begin(call, key, on_unknown)
+                handle = TaskHandle(self.scheduler, drive)
+                with suppress(OvertakenError):
+                    await self._see_through(handle, drive, listeners)
+                    break
         if handle is None or drive is None:
             raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
         if not handle.done:
@@ -107,13 +113,16 @@ class Engine:
 
     async def start(self, call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> TaskHandle:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
-        drive = await self._begin(call, key, on_unknown)
-        handle = TaskHandle(self.scheduler, drive)
-        if not drive.record.finished:
-            async with self.scheduler.hold(drive):
-                await handle._wait(self.scheduler, drive, lambda d: d.task is not None)
-                await self.scheduler.keep(drive)
-        return handle
+        while True:
+            drive = await self._begin(call, key, on_unknown)
+            handle = TaskHandle(self.scheduler, drive)
+            if drive.record.finished:
+                return handle
+            with suppress(OvertakenError):
+                async with self.scheduler.hold(drive):
+                    await handle._wait(self.scheduler, drive, lambda d: d.task is not None)
+                    await self.scheduler.keep(drive)
+                return handle
 
     async def see_through(
         self, task: Task, tool: str, *, timeout: float | None, listeners: Sequence[OnUpdate]
@@ -131,7 +140,11 @@ class Engine:
             with anyio.move_on_after(timeout):
                 await self._see_through(handle, drive, listeners)
             if not handle.done:
-                raise handle._timed_out(timeout)
+                raise WaitTimeoutError(
+                    f"No outcome of {tool!r} within {timeout} seconds. Unless it was cancelled, the task "
+                    "goes on: TasksClient(client).resume() takes it up.",
+                    handle=handle,
+                )
             return await handle._deliver(self.scheduler, drive, deadline=None)
         except TasksClientError as error:
             error.handle = error.handle or handle
@@ -146,8 +159,9 @@ class Engine:
         """Hold the drive until it is over. Being stopped here is what abandons a call."""
         if drive.record.finished:
             return
-        async with self.scheduler.hold(drive):
+        with self.scheduler.held(drive):
             try:
+                await self.scheduler.take_up(drive)
                 if listeners:
                     async for task in Updates(handle, keep=False):
                         for listener in listeners:
@@ -156,7 +170,8 @@ class Engine:
             except anyio.get_cancelled_exc_class():
                 # Not under others who wait for the same call.
                 if self._on_abandon == "cancel" and drive.held == 1:
-                    await self._cancel_abandoned(drive)
+                    with anyio.CancelScope(shield=True):
+                        await self.scheduler.to_its_end(self._cancel_abandoned, drive)
                 raise
 
     async def _cancel_abandoned(self, drive: Drive) -> None:
@@ -176,8 +191,10 @@ class Engine:
     async def resume(self) -> list[TaskHandle]:
         """Take up every unfinished task; see :meth:`TasksClient.resume`."""
         with self.scheduler.lookup():
-            records = await self.journal.records(self._scope, pending=True)
-            free = [r for r in records if not driven_elsewhere(r, self.scheduler.driver.owner)]
+            with typed():
+                records = await self.journal.records(self._scope, pending=True)
+            free = [drive.record for drive in self.scheduler.unsaved if not drive.record.finished]
+            free += [r for r in records if not driven_elsewhere(r, self.scheduler.driver.owner)]
             drives = [self.scheduler.register(Drive(record)) for record in free]
         async with anyio.create_task_group() as tasks:
             for drive in drives:
@@ -223,8 +240,11 @@ class Engine:
                 )
             task_id, tool, record_id = wanted["task_id"] or "", wanted["tool"], wanted["record_id"]
         if task_id:
-            return await self.journal.by_task_id(self._scope, task_id) or (task_id, tool)
-        for record in await self.journal.records(self._scope) if record_id is not None else ():
+            with typed():
+                known = await self.journal.by_task_id(self._scope, task_id)
+            # What the server did not know, it may know again.
+            return known if known is not None and not known.gone else (task_id, tool)
+        for record in await self.records() if record_id is not None else ():
             if record.record_id == record_id:
                 return record
         raise ValueError("there is no task ID in it, and the journal holds nothing of such a call")
@@ -256,7 +276,8 @@ class Engine:
     async def records(self) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal, oldest first."""
         self.scheduler.check_open()
-        return await self.journal.records(self._scope)
+        with typed():
+            return await self.journal.records(self._scope)
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 

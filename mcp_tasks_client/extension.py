@@ -29,7 +29,7 @@ from mcp_types import CallToolResult, Result
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from .engine import Engine, OnAbandon, OnUpdate, chosen_journal
-from .errors import JournalError, RemoteProtocolError
+from .errors import JournalError, RemoteProtocolError, TasksClientError
 from .handle import TaskReference, detached_handle
 from .inputs import ElicitationCallback, RootsCallback, SamplingCallback
 from .journal.base import Journal, Scope
@@ -173,26 +173,44 @@ class Resolver:
         assert isinstance(reply, Created)  # it is for its resultType that it was claimed
         task = reply.task
         listeners = _listeners(self.extension.on_update, claimed._progress)
-        outcome: list[CallToolResult | Exception] = []
+        outcome: list[CallToolResult | Exception | None] = []
+        waiting, ended = anyio.CancelScope(), anyio.Event()
 
         async def run() -> None:
-            try:
-                outcome.append(await self._seen_through(task, context, listeners))
-            except Exception as error:
-                outcome.append(error)
+            # Shielded, since an engine needs its tasks to end in good order: to journal the task, and
+            # to tell the server that it is given up. All of that is bounded.
+            with anyio.CancelScope(shield=True):
+                try:
+                    outcome.append(await self._seen_through(task, context, listeners, waiting))
+                except Exception as error:
+                    outcome.append(error)
+            ended.set()
 
-        # In a task of its own, since asyncio's own cancellation goes through every shield, and the
-        # task must be journaled whatever happens to the caller now.
+        # In a task of its own, since asyncio's own cancellation goes through every shield.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
-        (ended,) = outcome
-        if isinstance(ended, Exception):
-            raise ended
-        return ended
+            try:
+                await ended.wait()
+            finally:
+                waiting.cancel()
+        result = outcome[0] if outcome else None
+        if result is None:  # who is cancelled from outside does not come here
+            raise TasksClientError(
+                "The call was cancelled from inside. The task goes on: "
+                "TasksClient(client).resume() takes it up."
+            )
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     async def _seen_through(
-        self, task: Task, context: ClaimContext, listeners: Sequence[OnUpdate]
-    ) -> CallToolResult:
+        self,
+        task: Task,
+        context: ClaimContext,
+        listeners: Sequence[OnUpdate],
+        waiting: anyio.CancelScope,
+    ) -> CallToolResult | None:
+        """The result; ``None`` if the waiting is cancelled before there is one."""
         extension = self.extension
         engine = Engine(
             session=self._session(context.session),
@@ -209,9 +227,11 @@ class Resolver:
         )
         try:
             async with engine:
-                return await engine.see_through(
-                    task, context.tool_name, timeout=context.read_timeout_seconds, listeners=listeners
-                )
+                with waiting:
+                    return await engine.see_through(
+                        task, context.tool_name, timeout=context.read_timeout_seconds, listeners=listeners
+                    )
+                return None
         except JournalError as error:
             if error.handle is None:
                 # The journal did not open. The ID is all there is of the task now.

@@ -181,7 +181,7 @@ class TaskHandle:
 
     def __repr__(self) -> str:
         task_id = shorten(self.task_id) if self.task_id else None
-        status = "detached" if self._drive is None else self._drive.record.status
+        status = "detached" if self._drive is None else self._quoted(self._drive.record.status)
         return f"<TaskHandle tool={self.tool!r} task_id={task_id!r} {status}>"
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ import anyio
 from .drive import Drive
 from .errors import IdempotencyConflictError, OutcomeUnknownError
 from .events import CallAgain, CallLost, SendCall
-from .journal.base import Scope, TaskRecord
+from .journal.base import Scope, TaskRecord, typed
 from .owners import refuse_if_driven_elsewhere
 from .scheduler import Scheduler
 from .sessions.base import ToolCall
@@ -82,7 +82,8 @@ class Intents:
 
     async def _claim(self, drive: Drive) -> TaskRecord:
         """Journal the intent to call, or find the call that the key stands for."""
-        standing = await self._journal.claim(drive.record)
+        with typed():
+            standing = await self._journal.claim(drive.record)
         if drive.abandoned and not drive.held and standing.record_id == drive.record.record_id:
             await self._journal.remove(standing.record_id)
         return standing
@@ -115,8 +116,8 @@ class Intents:
         elif isinstance(drive.record.state, Calling | OutcomeUnknown) and not drive.sending:
             if on_unknown == "raise":
                 raise OutcomeUnknownError(
-                    f"An earlier call of {call.name!r} under this key was sent and its reply was lost, so "
-                    'the tool may have run. Pass on_unknown="resend" only if it may run twice.',
+                    f"An earlier call of {call.name!r} under this key may have been sent, and nobody has its "
+                    'reply, so the tool may have run. Pass on_unknown="resend" only if it may run twice.',
                     record=drive.record,
                 )
             if isinstance(drive.record.state, Calling):

@@ -32,7 +32,7 @@ from mcp_types import (
 from pydantic import BaseModel, ValidationError
 
 from .clock import being_stopped
-from .schema import UnusableSchemaError, mismatch
+from .schema import UnusableSchemaError, load, mismatch
 from .wire import JSONObject, Task
 
 __all__ = [
@@ -158,6 +158,7 @@ class Callbacks(Inputs):
             read = form = _read(ElicitRequestFormParams, params)
         else:
             read = _read(ElicitRequestURLParams, params)
+        load()  # now, and not between the answer and its commit
         result = await _ask(self._elicitation, "elicitation", (context, read), (ElicitResult,))
         assert isinstance(result, ElicitResult)  # _ask has checked the type
         if form is None or result.action != "accept":

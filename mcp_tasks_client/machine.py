@@ -42,7 +42,6 @@ What the *server* does against the protocol is reported once, by ``Report``, and
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import assert_never
 
@@ -97,6 +96,7 @@ from .questions import (
     reopened,
     sending,
     sent,
+    swapped,
     undelivered,
     unsent,
 )
@@ -116,7 +116,7 @@ from .states import (
     State,
     Violated,
 )
-from .wire import Task, read_rpc_error
+from .wire import JSONObject, Task, read_rpc_error
 
 __all__ = ["MAX_ROUNDS", "ImpossibleEventError", "advance"]
 
@@ -261,6 +261,11 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         actions = (Save(), *actions, Publish(task))
     if state.cancel != "no":
         return state, actions
+    other = swapped(state.questions, _outstanding(state))
+    if other:
+        # Whoever answered, or is about to, meant the first question.
+        why = "the server asks something else now, behind the key of an earlier question"
+        return state, (*actions, StopAsking(), Park(Unanswered(other, why)))
     refused = [q for q in state.questions if q.stage == "disputed" and q.key in _outstanding(state)]
     if refused:
         # No accident of timing: asked after the refusal, the task still waits for the same question.
@@ -323,6 +328,8 @@ def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
     if state.cancel != "no":
         state, send_cancel = _send_cancel(state, event.now)
         return state, (begin, *send_cancel, wake)
+    if swapped(state.questions, _outstanding(state)):
+        return state, (begin, wake)  # the next snapshot says whether it is still so
     questions, asks = asking(state.questions, _outstanding(state))
     state, send = _send(replace(state, questions=questions), event.now)
     return state, (begin, *asks, *send, wake)
@@ -337,15 +344,16 @@ def _finish(
     return Finished(outcome=outcome, task=task), (Save(), StopAsking(), *reports, *published, Finish(outcome))
 
 
-def _outstanding(state: Observing) -> Collection[str]:
-    """Keys of what the server waits for, by its latest snapshot."""
+def _outstanding(state: Observing) -> JSONObject:
+    """What the server waits for, by its latest snapshot."""
     return (state.task.input_requests or {}) if state.task.status == "input_required" else {}
 
 
 def _send(state: Observing, now: float) -> tuple[Observing, tuple[Action, ...]]:
     """Send what is ready, unless the server is to be left alone. The next tick tries again."""
     ready = answers(state.questions, _outstanding(state))
-    if state.cancel != "no" or not ready or quiet(state, now) > 0:
+    held_back = state.cancel != "no" or quiet(state, now) > 0 or swapped(state.questions, _outstanding(state))
+    if not ready or held_back:
         return state, ()
     return replace(state, questions=sending(state.questions, ready)), (SendAnswers(ready),)
 

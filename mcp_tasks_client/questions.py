@@ -37,6 +37,17 @@ def new_questions(questions: Questions, requests: JSONObject) -> tuple[Questions
     return fresh, reports
 
 
+def swapped(questions: Questions, requests: JSONObject) -> tuple[str, ...]:
+    """Keys behind which something else is asked now, while the answer to the first has not gone out."""
+    return tuple(
+        q.key
+        for q in questions
+        if q.stage not in ("sending", "acknowledged")
+        and q.key in requests
+        and q.digest != digest(requests[q.key])
+    )
+
+
 def asking(questions: Questions, outstanding: Collection[str]) -> tuple[Questions, tuple[Ask, ...]]:
     """Put to the host what is open and still wanted."""
     wanted = {q.key for q in questions if q.stage == "open" and q.key in outstanding}

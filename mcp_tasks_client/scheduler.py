@@ -72,6 +72,7 @@ class Scheduler:
         self._turns = Turns(driver.clock, driver.policy.polls_in_flight, self._poll)
         self._kept: set[Drive] = set()
         self._unsaved: set[Drive] = set()  # hold what no journal does, and must not be forgotten
+        self._telling: set[anyio.CancelScope] = set()
         self._lookups = 0
         self._remembered: set[Drive] = set()
         self.closed = False
@@ -205,17 +206,27 @@ class Scheduler:
     @asynccontextmanager
     async def hold(self, drive: Drive) -> AsyncIterator[None]:
         """Drive it for as long as the block lasts, and on if others hold it too."""
+        with self.held(drive):
+            await self.take_up(drive)
+            yield
+
+    @contextmanager
+    def held(self, drive: Drive) -> Iterator[None]:
+        """Hold it without having taken it up, so that being stopped meanwhile is seen within the block."""
         self.check_open()
         drive.held += 1
         try:
-            # What parked the drive while nobody listened is told first; the next hold starts anew.
-            if not drive.running and (drive.error is None or drive.error_seen):
-                await self._take_up(drive)
             yield
         finally:
             drive.held -= 1
             if not drive.held:
                 self._let_go(drive)
+
+    async def take_up(self, drive: Drive) -> None:
+        """Drive what is held, unless it is driven."""
+        # What parked the drive while nobody listened is told first; the next hold starts anew.
+        if not drive.running and (drive.error is None or drive.error_seen):
+            await self._take_up(drive)
 
     async def keep(self, drive: Drive) -> None:
         """Drive it until it ends, parks, or the scheduler closes."""
@@ -225,6 +236,11 @@ class Scheduler:
             drive.held += 1
             if not drive.running:
                 await self._take_up(drive)
+
+    @property
+    def unsaved(self) -> list[Drive]:
+        """Drives that hold what could not be journaled."""
+        return list(self._unsaved)
 
     def register(self, drive: Drive) -> Drive:
         """The live drive of a record: the one given, unless there is one already."""
@@ -336,6 +352,7 @@ class Scheduler:
     def _park(self, drive: Drive, error: Exception) -> None:
         if drive.unsaved:
             self._unsaved.add(drive)
+            logger.warning("What the server said of %r is not journaled yet: %s", drive.record, error)
         self._let_go(drive)
         drive.park(error)
 
@@ -366,19 +383,20 @@ class Scheduler:
         failed: list[TasksClientError] = []
 
         async def tell() -> None:
+            # Until the client closes, and a little longer: whoever asks for it may do so as the last thing.
+            telling = anyio.CancelScope(shield=True)
+            self._telling.add(telling)
             try:
-                await self._send_cancel(drive)
+                with telling:
+                    await self._send_cancel(drive)
+                if telling.cancelled_caught:
+                    failed.append(TasksClientError("The client was closed first; resuming cancels the task."))
             except TasksClientError as error:
                 failed.append(error)
             except anyio.get_cancelled_exc_class():
-                if not being_stopped():
-                    failed.append(
-                        TasksClientError("tasks/cancel was cancelled from inside; it is said again.")
-                    )
-                    return
-                failed.append(TasksClientError("The client was closed first; resuming cancels the task."))
-                raise
+                failed.append(TasksClientError("tasks/cancel was cancelled from inside; it is said again."))
             finally:
+                self._telling.discard(telling)
                 told.set()
 
         async def begin() -> bool:
@@ -426,7 +444,21 @@ class Scheduler:
             if drive.running:
                 self._park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
         self._turns.clear()
+        for drive in self._unsaved:
+            self._tasks.start_soon(self._save_at_last, drive)
+        for telling in self._telling:
+            telling.deadline = anyio.current_time() + self.policy.cancel_timeout_s
         self._tasks.cancel_scope.cancel()
+
+    async def _save_at_last(self, drive: Drive) -> None:
+        """Journal what could not be, once more, before it is forgotten."""
+        with anyio.CancelScope(shield=True):
+            try:
+                while drive.unsaved:
+                    await self.driver.feed(drive, drive.unsaved[0])
+                    drive.unsaved.popleft()
+            except JournalError as error:
+                logger.error("What the server said of %r was never journaled: %s", drive.record, error)
 
 
 def _observed(drive: Drive) -> bool:

@@ -11,6 +11,12 @@ class UnusableSchemaError(ValueError):
     """The schema itself is not valid, so nothing can be said about the value."""
 
 
+def load() -> None:
+    """Import what :func:`mismatch` needs, which takes long enough to matter once."""
+    import jsonschema  # noqa: F401  # for its effect
+    import referencing  # noqa: F401  # as above
+
+
 def mismatch(value: Any, schema: dict[str, Any]) -> str | None:
     """Why ``value`` does not match ``schema``, in one line; ``None`` if it does.
 

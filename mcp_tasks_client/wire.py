@@ -272,7 +272,9 @@ def read_call_reply(raw: object) -> CallReply:
     match raw.get("resultType"):
         case "task":
             # The ID must not be lost for want of a status; the first poll brings one.
-            return Created(read_task(raw if _text(raw.get("status")) else {**raw, "status": "unknown"}))
+            status = _text(raw.get("status"))
+            usable = status is not None and status != "" and _encodable(status)
+            return Created(read_task(raw if usable else {**raw, "status": "unknown"}))
         case "input_required":
             requests, state = _object(raw.get("inputRequests")), _text(raw.get("requestState"))
             if not requests and state is None:

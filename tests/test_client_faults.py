@@ -23,6 +23,7 @@ from mcp_tasks_client import (
     JournalError,
     MemoryJournal,
     OutcomeUnknownError,
+    PollPolicy,
     RemoteProtocolError,
     SessionError,
     Task,
@@ -741,7 +742,10 @@ async def test_a_cancel_is_told_to_the_server_though_nobody_waits_for_the_task_m
 
 async def test_a_cancel_that_closing_cut_off_says_so() -> None:
     world = World(gets={TASK: [working(TASK)]}, cancels=[STALL])
-    async with anyio.create_task_group() as tasks, world.client() as client:
+    async with (
+        anyio.create_task_group() as tasks,
+        world.client(poll=PollPolicy(cancel_timeout_s=0.05)) as client,
+    ):
         handle = await client.start_tool("tool")
 
         async def cancel() -> None:

@@ -879,9 +879,9 @@ def test_the_next_poll_is_no_sooner_than_what_another_process_would_have_read_in
     assert life.sees() == (Wake(5.5),)
 
 
-@pytest.mark.parametrize("stage", ["asking", "sending", "acknowledged"])
+@pytest.mark.parametrize("stage", ["sending", "acknowledged"])
 def test_a_key_used_again_for_a_different_request_is_reported_once_and_not_asked(stage: str) -> None:
-    life = asking() if stage == "asking" else sending()
+    life = sending()
     if stage == "acknowledged":
         life.acknowledged("name")
     assert life.stage("name") == stage
@@ -889,6 +889,23 @@ def test_a_key_used_again_for_a_different_request_is_reported_once_and_not_asked
     assert only(Report, actions) == [Report("an input key was used again for a different request")]
     assert not only(Ask, actions)
     assert life.asked(name=AGE) == (Wake(5.0),)
+
+
+@requirement("law:3", "law:10")
+@pytest.mark.parametrize("given", [False, True])
+def test_an_answer_never_goes_to_another_question_behind_the_same_key(given: bool) -> None:
+    other = {"method": "elicitation/create", "params": {"message": "Delete everything?"}}
+    life = asking(name=NAME, age=AGE)
+    if given:
+        life.answers("name")
+    actions = life.asked(name=other, age=AGE)
+    why = "the server asks something else now, behind the key of an earlier question"
+    assert actions[-2:] == (StopAsking(), Park(Unanswered(("name",), why)))
+    assert life.answers("age", BOB) == (Save(),)
+    assert life.crashes() == (Wake(5.0),)
+    assert only(Park, life.asked(name=other, age=AGE))
+    life.asked(name=NAME, age=AGE)  # it was a slip
+    assert only(SendAnswers, life.resumes()) == ([SendAnswers({"name": ADA, "age": BOB})] if given else [])
 
 
 def test_each_reused_key_is_reported_on_its_own() -> None:

@@ -165,6 +165,7 @@ class History:
         self.acknowledged: set[str] = set()
         self.unsent: set[str] = set()
         self.silent_until = 0.0
+        self.first: dict[str, Any] = {}  # what was asked when a key was first seen
         self.last_poll: float | None = None
 
     @property
@@ -279,6 +280,9 @@ class History:
             self.unsent |= set(event.keys)
         if isinstance(event, UpdateAcknowledged):
             self.acknowledged |= set(event.keys)
+        if isinstance(self.state, Observing):
+            for q in self.state.questions:
+                self.first.setdefault(q.key, (self.state.task.input_requests or {}).get(q.key))
         self.check_that_something_will_happen()
 
     def act(self, action: Action) -> None:
@@ -590,7 +594,7 @@ class History:
         """What the server still wants to know, and the end once it knows all."""
         task_id = self.state.task.task_id if isinstance(self.state, Observing) else TASK_ID
         raw: dict[str, Any] = {"taskId": task_id, "createdAt": "2026", "pollIntervalMs": 5000}
-        asked = {key: {"ask": key} for key in KEYS if key not in self.acknowledged}
+        asked = {key: self.first.get(key, {"ask": key}) for key in KEYS if key not in self.acknowledged}
         if isinstance(self.state, Observing) and self.state.cancel != "no":
             return read_task(raw | {"status": "cancelled"})
         if asked:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Annotated, Any, Final, Self, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from ..states import Completed, Failed, Finished, Observing, State
+from ..errors import JournalError
+from ..states import Completed, Failed, Finished, Gone, Observing, State
 from ..wire import PROTOCOL_VERSION, Task, redact, shorten
 
-__all__ = ["Journal", "Scope", "TaskRecord", "dump_state", "load_state"]
+__all__ = ["Journal", "Scope", "TaskRecord", "dump_state", "load_state", "typed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,11 @@ class TaskRecord:
         return isinstance(self.state, Finished)
 
     @property
+    def gone(self) -> bool:
+        """Whether the server did not know the task when it was last asked."""
+        return isinstance(self.state, Finished) and isinstance(self.state.outcome, Gone)
+
+    @property
     def pending(self) -> bool:
         """Whether there is a task to watch, or an outcome that nobody has received yet."""
         return isinstance(self.state, Observing) or (self.finished and self.delivered_at is None)
@@ -188,6 +196,19 @@ class Journal(ABC):
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+
+@contextmanager
+def typed() -> Iterator[None]:
+    """Turn what a journal raises of its own into :class:`JournalError`."""
+    try:
+        yield
+    except JournalError:
+        raise
+    except Exception as error:
+        raise JournalError(
+            f"The journal failed, {type(error).__name__}: {error}. Mend it, and take up the task."
+        ) from error
 
 
 _TaggedState: TypeAlias = Annotated[State, Field(discriminator="kind")]

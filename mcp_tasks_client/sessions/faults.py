@@ -230,7 +230,10 @@ class Faults:
             advice = "The server does not know the task, or does not take that in its present state."
         if error.code in _MISSING_CAPABILITY:
             kind, retryable = MissingCapabilityError, False
-            advice = "Declare the capability that the error's data names in the session's capabilities."
+            advice = (
+                "Give the client a callback for the capability that the error's data names; a client of the "
+                "SDK or FastMCP declares only what it has callbacks for itself."
+            )
         elif error.code == HEADER_MISMATCH:
             kind, retryable = RemoteProtocolError, False
             advice = "Headers were changed on the way, or the tool's schema was: fetch it and call again."

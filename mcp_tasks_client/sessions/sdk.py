@@ -8,6 +8,7 @@ during a request ends the whole client. The journal outlives that, see :meth:`Ta
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -69,9 +70,12 @@ _SYNTHETIC: Final = (
     (-32600, "Unexpected content type"),
     (-32600, "server answered a request with 202"),
     (-32600, "Session terminated"),
+    (-32600, "Redirect to "),
+    (-32000, "SSE stream "),
+    (-32001, "Request '"),  # … timed out
+    (-32001, "Timed out after "),
 )
 _CONNECTION_CLOSED: Final = -32000
-_REQUEST_TIMEOUT: Final = -32001
 
 _HOW: Final = (
     "Make the client with extensions=[TasksExtension()] (from mcp_tasks_client import TasksExtension)."
@@ -315,11 +319,11 @@ async def _sent(session: ClientSession, request: Request[Any, str], timeout_s: f
 
 
 def _whole_result(error: ValidationError) -> JSONObject | None:
-    """The result that did not pass, which pydantic keeps as the input of a field missing in it."""
-    for detail in error.errors(include_url=False):
-        seen = detail["input"]
-        if len(detail["loc"]) == 2 and isinstance(seen, dict) and seen.get("resultType") == "task":
-            return seen
+    """The task that did not pass, as it came: the error tells of its faults, the SDK's own frame has all."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        raw = frame.f_locals.get("raw") if frame.f_code is ClientSession.send_request.__code__ else None
+        if isinstance(raw, dict) and raw.get("resultType") == "task":
+            return raw
     return None
 
 
@@ -336,12 +340,10 @@ def _mapped(faults: Faults) -> Iterator[None]:
 
 
 def _fault(faults: Faults, error: RpcError) -> SessionError:
-    if error.code == _CONNECTION_CLOSED and error.data is None:
-        if error.message == _CLOSED:
-            return faults.disconnected()
-        return faults.lost(error.message)
-    if error.code == _REQUEST_TIMEOUT and error.data is None:
-        return faults.lost(error.message)
-    if any(error.code == code and error.message.startswith(text) for code, text in _SYNTHETIC):
+    if error.data is None and (error.code, error.message) == (_CONNECTION_CLOSED, _CLOSED):
+        return faults.disconnected()
+    if error.data is None and any(
+        error.code == code and error.message.startswith(text) for code, text in _SYNTHETIC
+    ):
         return faults.lost(error.message)
     return faults.by_code(error, None, None)
