@@ -57,7 +57,7 @@ class Drive:
         pending: The ``tools/call`` to begin with, if it was not sent yet.
         calling: The ``tools/call`` that is under way.
         abandoned: Whether its caller went away before that.
-        unsaved: Events whose commit failed, to be fed again.
+        unsaved: Events whose commit failed, to be fed again; under the lock ``saving``, by one at a time.
     """
 
     __slots__ = (
@@ -79,6 +79,7 @@ class Drive:
         "record",
         "refreshing",
         "running",
+        "saving",
         "scopes",
         "unsaved",
         "version",
@@ -104,6 +105,7 @@ class Drive:
         self.polls = 0
         self.refreshing = 0
         self.lock = anyio.Lock()
+        self.saving = anyio.Lock()
         self._changed: anyio.Event | None = None
 
     @property

@@ -242,8 +242,9 @@ class Engine:
         if task_id:
             with typed():
                 known = await self.journal.by_task_id(self._scope, task_id)
-            # What the server did not know, it may know again.
-            return known if known is not None and not known.gone else (task_id, tool)
+            if known is None or (known.gone and record_id is None):
+                return task_id, tool  # what the server did not know, it may know again
+            return known
         for record in await self.records() if record_id is not None else ():
             if record.record_id == record_id:
                 return record

@@ -314,10 +314,11 @@ class Scheduler:
     async def _start(self, drive: Drive, before: Exception | None) -> None:
         try:
             resumed = self.driver.resumed(drive)
-            while drive.unsaved:
-                actions = await self.driver.feed(drive, drive.unsaved[0])
-                drive.unsaved.popleft()  # only now, so that its task can be seen meanwhile
-                await self._perform(drive, actions)
+            async with drive.saving:
+                while drive.unsaved:
+                    actions = await self.driver.feed(drive, drive.unsaved[0])
+                    drive.unsaved.popleft()  # only now, so that its task can be seen meanwhile
+                    await self._perform(drive, actions)
             self._unsaved.discard(drive)
             if drive.calling is not None:
                 return  # a round without questions has begun already
@@ -454,9 +455,10 @@ class Scheduler:
         """Journal what could not be, once more, before it is forgotten."""
         with anyio.CancelScope(shield=True):
             try:
-                while drive.unsaved:
-                    await self.driver.feed(drive, drive.unsaved[0])
-                    drive.unsaved.popleft()
+                async with drive.saving:
+                    while drive.unsaved:
+                        await self.driver.feed(drive, drive.unsaved[0])
+                        drive.unsaved.popleft()
             except JournalError as error:
                 logger.error("What the server said of %r was never journaled: %s", drive.record, error)
 

@@ -620,6 +620,29 @@ async def test_an_intent_that_could_not_be_journaled_again_is_no_lost_call() -> 
     assert methods(world) == ["tools/call"] * 2
 
 
+@requirement("law:2")
+@pytest.mark.parametrize("comes_back", ["resume", "close"])
+async def test_a_task_id_that_could_not_be_journaled_at_first_is_not_forgotten_with_its_caller(
+    comes_back: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(gets={TASK: [working(TASK)]})
+    world.journal = Faulty("working")
+    reply = SlowReply(world)
+    async with world.client() as client:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "tool")
+            await reply.sent.wait()
+            tasks.cancel_scope.cancel()
+        reply.may_come.set()
+        while not caplog.records:
+            await anyio.lowlevel.checkpoint()
+        assert "not journaled yet" in caplog.text
+        if comes_back == "resume":
+            assert [handle.task_id for handle in await client.resume()] == [TASK]
+            assert len(await client.records()) == 1
+    assert (await world.only_record()).task_id == TASK
+
+
 # ── keys that are refused and taken up at once ────────────────────────────────────────────────
 
 

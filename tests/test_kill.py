@@ -29,10 +29,13 @@ LIMIT_S = 30.0
 ARGUMENTS = {"seconds": 0.3}
 
 
-def live_and_die(url: str, journal: Path, stop: str) -> list[str]:
+def live_and_die(url: str, journal: Path, stop: str, *options: str, script: Path = SCRIPT) -> list[str]:
     """Run a client process until it says that it has reached the point; kill it; return what it said."""
     process = subprocess.Popen(
-        [sys.executable, SCRIPT, url, journal, stop], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, script, url, journal, stop, *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdin is not None

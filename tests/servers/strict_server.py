@@ -409,7 +409,10 @@ def serve_http() -> None:
 
     threading.Thread(target=die_with_parent, daemon=True).start()
     config = uvicorn.Config(http_app(build_server()), log_level="warning", lifespan="on")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    # With its protocol: asyncio sets TCP_NODELAY only where it is named, and every answer would wait 40 ms.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
         # It listens from here on; who connects before uvicorn runs waits in the backlog.
         host, port = listener.getsockname()[:2]
         print(json.dumps({"url": f"http://{host}:{port}/mcp"}), flush=True)
