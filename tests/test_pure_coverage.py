@@ -43,6 +43,7 @@ def test_the_tests_of_the_pure_rooms_take_every_branch_of_them(tmp_path: Path) -
         "-q",
         "-p",
         "no:cacheprovider",
+        "--numprocesses=0",  # what is measured runs in this process
         *files,
     )
     run("coverage", "json", data, "-o", str(report))
