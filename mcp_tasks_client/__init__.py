@@ -22,6 +22,7 @@ The rooms, each importing only those above it:
 ``inputs``              questions to the host's callbacks, answers checked before they go
 ``drive``, ``driver``   a call as it is driven; one step of it: event, advance, commit, act
 ``calls``               the life of one ``tools/call``: sent at most once, whatever its caller does
+``cancels``             the life of one ``tasks/cancel``: told whoever goes away
 ``turns``               the only loop: due times in a heap, a cap on polls in flight
 ``scheduler``           what is under way for each call, who waits for it, and when that ends
 ``handle``              a call in the host's hands

@@ -33,7 +33,7 @@ from .owners import driven_elsewhere, end, new_owner, refuse_if_driven_elsewhere
 from .policy import PollPolicy
 from .scheduler import Scheduler
 from .sessions.base import Session, ToolCall
-from .states import Calling
+from .states import Calling, Observing
 from .wire import Task
 
 __all__ = ["Engine", "OnAbandon", "OnUpdate", "chosen_journal"]
@@ -181,6 +181,9 @@ class Engine:
                 # The reply with the task ID may be on its way.
                 await self.scheduler.wait(drive, lambda d: not isinstance(d.record.state, Calling))
                 await self.scheduler.cancel(drive)
+                state = drive.record.state
+                if isinstance(state, Observing) and state.cancel == "requested":
+                    logger.warning("The abandoned %r is cancelled when it is resumed", drive.record)
             except TasksClientError as error:
                 logger.warning("The abandoned %r could not be cancelled: %s", drive.record, error)
         if scope.cancelled_caught:

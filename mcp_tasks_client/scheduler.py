@@ -23,6 +23,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from .calls import Calls, lost, needs_its_call
+from .cancels import Cancels
 from .clock import being_stopped
 from .drive import CallUnderWay, Drive
 from .driver import Driver
@@ -30,7 +31,6 @@ from .errors import InputUnansweredError, JournalError, OutcomeUnknownError, Ses
 from .events import (
     Action,
     Ask,
-    CancelRequested,
     Finish,
     Forget,
     Park,
@@ -69,10 +69,10 @@ class Scheduler:
         self._tasks = tasks
         self._clock = driver.clock
         self._calls = Calls(driver, perform=self._perform, park=self._park)
+        self._cancels = Cancels(driver, tasks, perform=self._perform)
         self._turns = Turns(driver.clock, driver.policy.polls_in_flight, self._poll)
         self._kept: set[Drive] = set()
         self._unsaved: set[Drive] = set()  # hold what no journal does, and must not be forgotten
-        self._telling: set[anyio.CancelScope] = set()
         self._lookups = 0
         self._remembered: set[Drive] = set()
         self.closed = False
@@ -114,7 +114,7 @@ class Scheduler:
                 case SendAnswers():
                     self._spawn(drive, self._update, action)
                 case SendCancel():
-                    self._spawn(drive, self._cancel)
+                    self._spawn(drive, self._cancels.again)
                 case Publish():
                     drive.pulse()
                 case Report(violation):
@@ -175,21 +175,6 @@ class Scheduler:
     def _send_call(self, drive: Drive, send: SendCall) -> None:
         drive.calling = CallUnderWay()
         self._spawn(drive, self._calls.run, send, drive.calling)
-
-    async def _cancel(self, drive: Drive) -> None:
-        try:
-            if drive.running:
-                await self._send_cancel(drive)
-        except TasksClientError as error:
-            logger.warning("tasks/cancel for %r did not get through: %s", drive.record, error)
-
-    async def _send_cancel(self, drive: Drive) -> None:
-        if isinstance(drive.record.state, Observing):
-            event, error = await self.driver.cancel(drive)
-            if event is not None:
-                await self._perform(drive, await self.driver.feed(drive, event))
-            if error is not None:
-                raise error
 
     def _write_soon(self, drive: Drive, **changes: object) -> None:
         """Commit a change that nobody waits for; it still goes before the scheduler ends."""
@@ -380,42 +365,9 @@ class Scheduler:
             JournalError: The wish could not be journaled, and was not sent.
         """
         self.check_open()
-        told = anyio.Event()
-        failed: list[TasksClientError] = []
-
-        async def tell() -> None:
-            # Until the client closes, and a little longer: whoever asks for it may do so as the last thing.
-            telling = anyio.CancelScope(shield=True)
-            self._telling.add(telling)
-            try:
-                with telling:
-                    await self._send_cancel(drive)
-                if telling.cancelled_caught:
-                    failed.append(TasksClientError("The client was closed first; resuming cancels the task."))
-            except TasksClientError as error:
-                failed.append(error)
-            except anyio.get_cancelled_exc_class():
-                failed.append(TasksClientError("tasks/cancel was cancelled from inside; it is said again."))
-            finally:
-                self._telling.discard(telling)
-                told.set()
-
-        async def begin() -> bool:
-            if not isinstance(drive.record.state, Observing):
-                return False  # there is no task to cancel
-            actions = await self.driver.feed(drive, CancelRequested(now=self._clock.time()))
-            for action in actions:
-                if isinstance(action, SendCancel):
-                    # Not the caller's business nor the drive's: it is sent whoever goes away now.
-                    self._tasks.start_soon(tell)
-                else:
-                    await self._perform(drive, (action,))
-            return bool(actions)
-
-        if await self.to_its_end(begin):
-            await told.wait()
-        if failed:
-            raise failed[0]
+        wait = await self.to_its_end(self._cancels.wish, drive)
+        if wait is not None:
+            await wait()
 
     def delivered(self, drive: Drive) -> None:
         """Note that the host has the outcome now. Only after it has: a crash delivers it again."""
@@ -447,8 +399,7 @@ class Scheduler:
         self._turns.clear()
         for drive in self._unsaved:
             self._tasks.start_soon(self._save_at_last, drive)
-        for telling in self._telling:
-            telling.deadline = anyio.current_time() + self.policy.cancel_timeout_s
+        self._cancels.close()
         self._tasks.cancel_scope.cancel()
 
     async def _save_at_last(self, drive: Drive) -> None:

@@ -838,6 +838,39 @@ async def test_handle_cancel_sends_tasks_cancel_and_the_result_says_cancelled() 
     ]
 
 
+@requirement("law:4")
+async def test_a_cancel_while_the_server_is_to_be_left_alone_is_told_afterwards() -> None:
+    limited = SessionError("slow down", retryable=True, http_status=429, retry_after_s=60.0)
+    world = World(gets={TASK: [limited, cancelled(TASK)]})
+    async with world.client() as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(2)
+        await handle.cancel()
+        assert world.server.log("tasks/cancel") == []
+        with pytest.raises(TaskCancelledError):
+            await world.during(handle.result, 120)
+    assert [sent.at >= 61.0 for sent in world.server.log("tasks/cancel")] == [True]
+
+
+@requirement("law:8")
+async def test_an_abandoned_call_is_cancelled_later_if_the_server_is_to_be_left_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limited = SessionError("slow down", retryable=True, http_status=429, retry_after_s=60.0)
+    world = World(gets={TASK: [limited, cancelled(TASK)]})
+    async with world.client(on_abandon="cancel") as client:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "tool")
+            await world.clock.advance(2)
+            tasks.cancel_scope.cancel()
+        assert "is cancelled when it is resumed" in caplog.text
+    async with world.client() as client:
+        (handle,) = await client.resume()
+        with pytest.raises(TaskCancelledError):
+            await world.during(handle.result, 120)
+    assert len(world.server.log("tasks/cancel")) == 1
+
+
 async def test_a_cancel_that_came_too_late_gives_the_result() -> None:
     world = World()
     async with world.client() as client:

@@ -55,6 +55,7 @@ ORDER: Final = (
     "drive",
     "driver",
     "calls",
+    "cancels",
     "turns",
     "scheduler",
     "handle",

@@ -1,0 +1,107 @@
+"""The life of one ``tasks/cancel``: journaled as a wish, told to the server, told again if need be.
+
+Telling is neither the caller's business nor the drive's: once asked for, it goes on whoever goes
+away, until the client has closed, and then a little longer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from .drive import Drive
+from .driver import Driver
+from .errors import TasksClientError
+from .events import Action, CancelRequested, SendCancel
+from .states import Observing
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class Cancels:
+    """Cancels the tasks of one endpoint.
+
+    Args:
+        driver: Takes the steps.
+        tasks: Where the telling runs.
+        perform: Does what a step says is to be done.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        tasks: TaskGroup,
+        *,
+        perform: Callable[[Drive, tuple[Action, ...]], Awaitable[None]],
+    ) -> None:
+        self._driver = driver
+        self._tasks = tasks
+        self._perform = perform
+        self._telling: set[anyio.CancelScope] = set()
+
+    async def wish(self, drive: Drive) -> Callable[[], Awaitable[None]] | None:
+        """Journal the wish, and begin to tell the server.
+
+        Returns:
+            What waits until the server was told, and raises if it could not be; ``None`` if there is
+            no task to cancel, or the server is to be left alone and is told later.
+
+        Raises:
+            JournalError: The wish could not be journaled, and was not sent.
+        """
+        if not isinstance(drive.record.state, Observing):
+            return None
+        actions = await self._driver.feed(drive, CancelRequested(now=self._driver.clock.time()))
+        await self._perform(drive, tuple(a for a in actions if not isinstance(a, SendCancel)))
+        if not any(isinstance(action, SendCancel) for action in actions):
+            return None
+        told = anyio.Event()
+        failed: list[TasksClientError] = []
+        self._tasks.start_soon(self._tell, drive, told, failed)
+
+        async def wait() -> None:
+            await told.wait()
+            if failed:
+                raise failed[0]
+
+        return wait
+
+    async def again(self, drive: Drive) -> None:
+        """Tell the server once more, on the drive's own behalf."""
+        try:
+            if drive.running:
+                await self._send(drive)
+        except TasksClientError as error:
+            logger.warning("tasks/cancel for %r did not get through: %s", drive.record, error)
+
+    def close(self) -> None:
+        """Leave what is being told its last seconds."""
+        for telling in self._telling:
+            telling.deadline = anyio.current_time() + self._driver.policy.cancel_timeout_s
+
+    async def _tell(self, drive: Drive, told: anyio.Event, failed: list[TasksClientError]) -> None:
+        telling = anyio.CancelScope(shield=True)
+        self._telling.add(telling)
+        try:
+            with telling:
+                await self._send(drive)
+            if telling.cancelled_caught:
+                failed.append(TasksClientError("The client was closed first; resuming cancels the task."))
+        except TasksClientError as error:
+            failed.append(error)
+        except anyio.get_cancelled_exc_class():
+            failed.append(TasksClientError("tasks/cancel was cancelled from inside; it is said again."))
+        finally:
+            self._telling.discard(telling)
+            told.set()
+
+    async def _send(self, drive: Drive) -> None:
+        if isinstance(drive.record.state, Observing):
+            event, error = await self._driver.cancel(drive)
+            if event is not None:
+                await self._perform(drive, await self._driver.feed(drive, event))
+            if error is not None:
+                raise error
