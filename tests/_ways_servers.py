@@ -155,7 +155,8 @@ class Strict(Server):
     def watched(self, way: Way, refusals: Refusals) -> Iterator[None]:
         before = self.process.mark() if way.over_http else len(self.log(way))
         yield
-        seen = self.log(way, before)
+        # Over HTTP a request that is given up may be cut off between its head and its body.
+        seen = [entry for entry in self.log(way, before) if entry.method is not None or not way.over_http]
         assert seen, "something arrived"
         assert [entry for entry in seen if entry.early] == []
         assert [entry for entry in seen if entry.ignored_keys] == []
