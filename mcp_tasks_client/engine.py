@@ -29,7 +29,7 @@ from .handle import TaskHandle, TaskReference, Updates
 from .idempotency import Intents, OnUnknown
 from .inputs import Inputs
 from .journal.base import Journal, Scope, TaskRecord, typed
-from .owners import driven_elsewhere, end, new_owner, refuse_if_driven_elsewhere
+from .owners import DrivenElsewhereError, driven_elsewhere, end, new_owner, refuse_if_driven_elsewhere
 from .policy import PollPolicy
 from .scheduler import Scheduler
 from .sessions.base import Session, ToolCall
@@ -137,7 +137,7 @@ class Engine:
         drive = self._drive_of(task, tool, attached=False)
         handle = TaskHandle(self.scheduler, drive)
         try:
-            with anyio.move_on_after(timeout):
+            with anyio.move_on_after(timeout) as waiting:
                 await self._see_through(handle, drive, listeners)
             if not handle.done:
                 raise WaitTimeoutError(
@@ -145,6 +145,8 @@ class Engine:
                     "goes on: TasksClient(client).resume() takes it up.",
                     handle=handle,
                 )
+            # The SDK checks the result, for which it needs the tool; asked for here, the time is bounded.
+            await handle._output_schema(self.scheduler, waiting.deadline)
             return await handle._deliver(self.scheduler, drive, deadline=None)
         except TasksClientError as error:
             error.handle = error.handle or handle
@@ -204,7 +206,9 @@ class Engine:
                 # Together, so that their commits share one write to the disk.
                 tasks.start_soon(self._keep, drive)
         self.scheduler.check_open()
-        return [TaskHandle(self.scheduler, drive) for drive in drives]
+        # Another client may have been quicker than the journal could tell.
+        ours = [drive for drive in drives if not isinstance(drive.error, DrivenElsewhereError)]
+        return [TaskHandle(self.scheduler, drive) for drive in ours]
 
     async def _keep(self, drive: Drive) -> None:
         if not self.scheduler.closed:
@@ -320,6 +324,7 @@ class Engine:
         self._running = Scheduler(driver, tasks)
         self._intents = Intents(self._running, self._scope)
         tasks.start_soon(self._running.run)
+        tasks.start_soon(self._watch)
         self._tasks = tasks
         return self
 
@@ -339,6 +344,11 @@ class Engine:
             # In a task of its own, which asyncio's own cancellation of this one does not stop.
             async with anyio.create_task_group() as closing:
                 closing.start_soon(self._close)
+
+    async def _watch(self) -> None:
+        while True:
+            await self._session.watch()
+            self.scheduler.disconnected()
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True):

@@ -35,7 +35,7 @@ from .inputs import ElicitationCallback, RootsCallback, SamplingCallback
 from .journal.base import Journal, Scope
 from .policy import PollPolicy
 from .sessions.hosts import address_of, is_client
-from .sessions.sdk import SdkSession, host_callbacks
+from .sessions.sdk import SEND_REQUEST, SdkSession, host_callbacks
 from .wire import EXTENSION_ID, Created, JSONObject, MalformedError, Task, read_call_reply
 
 __all__ = ["ClaimedTask", "TasksExtension"]
@@ -307,7 +307,7 @@ def engine_over(
         ),
         policy=policy,
         scope=Scope(endpoint, principal or extension.principal),
-        on_abandon=on_abandon,
+        on_abandon=extension.on_abandon if on_abandon == "detach" else on_abandon,
     )
 
 
@@ -356,12 +356,17 @@ def _callers() -> Iterator[FrameType]:
 
 
 def _client_being_made() -> object | None:
-    owners = (frame.f_locals.get("self") for frame in _callers())
-    return next((owner for owner in owners if is_client(owner)), None)
+    """The client whose constructor asks for our claims; nobody's, if a host asks for them itself."""
+    for frame in _callers():
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in ("mcp", "fastmcp", __package__):
+            return None
+        if is_client(owner := frame.f_locals.get("self")):
+            return owner
+    return None
 
 
 def _progress_callback() -> ProgressFnT | None:
     """What the host gave to the call whose reply is being read."""
-    code = ClientSession.send_request.__code__
-    locals_ = next((frame.f_locals for frame in _callers() if frame.f_code is code), {})
-    return locals_.get("progress_callback")
+    found = next((frame.f_locals for frame in _callers() if frame.f_code is SEND_REQUEST), {})
+    return found.get("progress_callback")

@@ -10,9 +10,23 @@ from typing import Final
 from .errors import TasksClientError
 from .journal.base import TaskRecord
 
-__all__ = ["driven_elsewhere", "end", "new_owner", "refuse_if_driven_elsewhere"]
+__all__ = [
+    "DrivenElsewhereError",
+    "driven_elsewhere",
+    "end",
+    "let_go",
+    "new_owner",
+    "refuse_if_driven_elsewhere",
+    "take",
+]
 
 _ALIVE: Final[set[str]] = set()
+_DRIVEN: Final[dict[str, str]] = {}
+"""Owners by the record that they drive: known before the journal is, which takes a moment."""
+
+
+class DrivenElsewhereError(TasksClientError):
+    """Another client of this process drives the call."""
 
 
 def new_owner() -> str:
@@ -25,21 +39,44 @@ def new_owner() -> str:
 def end(owner: str) -> None:
     """Nobody drives under this name any more."""
     _ALIVE.discard(owner)
+    for record_id in [record_id for record_id, driver in _DRIVEN.items() if driver == owner]:
+        del _DRIVEN[record_id]
+
+
+def take(record: TaskRecord, owner: str) -> None:
+    """Become the one in this process who drives the record.
+
+    Raises:
+        DrivenElsewhereError: Another is.
+    """
+    if _DRIVEN.setdefault(record.record_id, owner) != owner:
+        raise _refusal(record)
+
+
+def let_go(record: TaskRecord, owner: str) -> None:
+    """Drive it no more."""
+    if _DRIVEN.get(record.record_id) == owner:
+        del _DRIVEN[record.record_id]
 
 
 def driven_elsewhere(record: TaskRecord, owner: str) -> bool:
     """Whether another than ``owner``, in this process, drives the record."""
-    return record.owner != owner and record.owner in _ALIVE
+    driver = _DRIVEN.get(record.record_id, record.owner)
+    return driver != owner and driver in _ALIVE
 
 
 def refuse_if_driven_elsewhere(record: TaskRecord, owner: str) -> None:
     """Two must not drive one call: both would ask its questions.
 
     Raises:
-        TasksClientError: Another client of this process drives it.
+        DrivenElsewhereError: Another client of this process drives it.
     """
     if driven_elsewhere(record, owner):
-        raise TasksClientError(
-            f"Another client of this process is at the call of {record.tool!r}. Use that client for it, or "
-            "wait until it has let go."
-        )
+        raise _refusal(record)
+
+
+def _refusal(record: TaskRecord) -> DrivenElsewhereError:
+    return DrivenElsewhereError(
+        f"Another client of this process is at the call of {record.tool!r}. Use that client for it, or wait "
+        "until it has let go."
+    )

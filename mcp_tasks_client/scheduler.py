@@ -22,12 +22,20 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio.abc import TaskGroup
 
+from . import owners
 from .calls import Calls, lost, needs_its_call
 from .cancels import Cancels
 from .clock import being_stopped
 from .drive import CallUnderWay, Drive
 from .driver import Driver
-from .errors import InputUnansweredError, JournalError, OutcomeUnknownError, SessionError, TasksClientError
+from .errors import (
+    ConnectionLostError,
+    InputUnansweredError,
+    JournalError,
+    OutcomeUnknownError,
+    SessionError,
+    TasksClientError,
+)
 from .events import (
     Action,
     Ask,
@@ -287,6 +295,11 @@ class Scheduler:
         """Start a drive from wherever its record stands."""
         if drive.record.finished:
             return
+        try:
+            owners.take(drive.record, self.driver.owner)
+        except owners.DrivenElsewhereError as error:
+            drive.park(error)
+            return
         before, drive.error, drive.running = drive.error, None, True
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
@@ -324,6 +337,7 @@ class Scheduler:
     def _let_go(self, drive: Drive) -> None:
         """Stop driving: no poll, no prompt. Whoever still waits is told by a pulse or a park."""
         was_running, drive.running = drive.running, False
+        owners.let_go(drive.record, self.driver.owner)
         if drive in self._kept:
             self._kept.discard(drive)
             drive.held -= 1
@@ -387,6 +401,17 @@ class Scheduler:
                     await self.driver.journal.remove(drive.record.record_id)
             except Exception as error:  # as above
                 logger.warning("%r was never sent, and could not be removed: %s", drive.record, error)
+
+    def disconnected(self) -> None:
+        """Nothing can be sent any more, until the host connects again."""
+        for drive in list(self.drives.values()):
+            if drive.running:
+                self._park(
+                    drive,
+                    ConnectionLostError(
+                        "The host's connection is closed. Connect again, and resume() what is unfinished."
+                    ),
+                )
 
     def close(self) -> None:
         """Let go of everything, and end. Writes finish; a ``tools/call`` under way gets its grace."""

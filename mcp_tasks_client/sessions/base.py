@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+import anyio
 from mcp_types import Tool
 
 from ..wire import CallReply, JSONObject, Task
@@ -92,6 +93,10 @@ class Session(ABC):
     @abstractmethod
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""
+
+    async def watch(self) -> None:
+        """Return when nothing can be sent any more. Never, where the next request is what tells."""
+        await anyio.sleep_forever()
 
     @abstractmethod
     async def aclose(self) -> None:

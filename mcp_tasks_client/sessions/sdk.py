@@ -8,9 +8,11 @@ during a request ends the whole client. The journal outlives that, see :meth:`Ta
 
 from __future__ import annotations
 
+import inspect
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -77,6 +79,11 @@ _SYNTHETIC: Final = (
 )
 _CONNECTION_CLOSED: Final = -32000
 
+_WATCH_S: Final = 0.5
+
+SEND_REQUEST: Final = getattr(inspect.unwrap(ClientSession.send_request), "__code__", None)
+"""The SDK's code that has a reply in its hands, to be known again among our callers."""
+
 _HOW: Final = (
     "Make the client with extensions=[TasksExtension()] (from mcp_tasks_client import TasksExtension)."
 )
@@ -122,6 +129,7 @@ class SdkSession(Session):
         self._task_slots = anyio.Semaphore(tasks_in_flight)
         self._call_slots = anyio.Semaphore(calls_in_flight)
         self._catalogue = Catalogue(self._look_up, endpoint)
+        self._listed: Callable[[], ClientSession | None] = lambda: None
 
     def __repr__(self) -> str:
         return f"<SdkSession {self._endpoint}>"
@@ -168,7 +176,7 @@ class SdkSession(Session):
             session = self._session("tools/call")
             await leaving()
             try:
-                with _mapped(faults):
+                with _mapped(faults, session):
                     raw = await _sent(session, _CallTool(method="tools/call", params=params), None)
             except SessionError as error:
                 if error.code == HEADER_MISMATCH:
@@ -207,6 +215,17 @@ class SdkSession(Session):
         """
         await self._ask_task("tasks/cancel", ref)
 
+    async def watch(self) -> None:
+        """Return when the connection that there is now, or will be, is closed."""
+        session: ClientSession | None = None
+        while session is None or not _is_closed(session):
+            await anyio.sleep(_WATCH_S)
+            if session is None:
+                with suppress(RuntimeError):
+                    session = self._current()
+                if session is not None and _is_closed(session):
+                    session = None  # the next one, then
+
     async def aclose(self) -> None:
         """Nothing: the SDK's session is the host's."""
 
@@ -231,7 +250,7 @@ class SdkSession(Session):
                     f"and the task belongs to {PROTOCOL_VERSION}. Connect to a server that speaks that.",
                     not_executed=True,
                 )
-            with _mapped(faults):
+            with _mapped(faults, session):
                 request = _TaskRequest(method=method, params=params)
                 raw = await _sent(session, request, self._task_timeout_s)
         if method != "tasks/get" and raw.get("resultType") == "task":
@@ -242,9 +261,10 @@ class SdkSession(Session):
         if method == "server/discover":
             return {"supportedVersions": [PROTOCOL_VERSION]}  # the SDK has negotiated already
         faults = Faults(method)
-        with _mapped(faults), anyio.move_on_after(self._task_timeout_s):
+        session = self._session(method)
+        with _mapped(faults, session), anyio.move_on_after(self._task_timeout_s):
             page = PaginatedRequestParams(cursor=params["cursor"]) if params else None
-            listed = await self._session(method).list_tools(params=page)
+            listed = await session.list_tools(params=page)
             return listed.model_dump(by_alias=True, mode="json", exclude_none=True)
         raise faults.overdue(self._task_timeout_s)
 
@@ -263,6 +283,10 @@ class SdkSession(Session):
                 "the call, or resume() what is unfinished.",
                 not_executed=True,
             ) from error
+        if self._listed() is not session:
+            # The SDK forgets with each connection which arguments travel as headers.
+            self._listed = weakref.ref(session)
+            self._catalogue.forget_tools()
         # The capability goes with each request, and only a session that was made with it declares it.
         if EXTENSION_ID not in (session._extensions or {}):
             raise MissingCapabilityError(
@@ -321,14 +345,14 @@ async def _sent(session: ClientSession, request: Request[Any, str], timeout_s: f
 def _whole_result(error: ValidationError) -> JSONObject | None:
     """The task that did not pass, as it came: the error tells of its faults, the SDK's own frame has all."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        raw = frame.f_locals.get("raw") if frame.f_code is ClientSession.send_request.__code__ else None
+        raw = frame.f_locals.get("raw") if frame.f_code is SEND_REQUEST else None
         if isinstance(raw, dict) and raw.get("resultType") == "task":
             return raw
     return None
 
 
 @contextmanager
-def _mapped(faults: Faults) -> Iterator[None]:
+def _mapped(faults: Faults, session: ClientSession) -> Iterator[None]:
     """Turn what the SDK raises into :class:`SessionError`."""
     try:
         yield
@@ -336,12 +360,23 @@ def _mapped(faults: Faults) -> Iterator[None]:
         raise faults.malformed(f"it does not fit the core protocol, {error.error_count()} errors") from None
     except MCPError as error:
         said = RpcError(error.code, error.message, error.data)
-        raise _fault(faults, said) from error
+        raise _fault(faults, said, closed=_is_closed(session)) from error
 
 
-def _fault(faults: Faults, error: RpcError) -> SessionError:
+def _is_closed(session: ClientSession) -> bool:
+    """Whether the connection has ended; the SDK shows it nowhere else."""
+    group = session._task_group
+    return (
+        group is None
+        or group.cancel_scope.cancel_called
+        or bool(getattr(session._dispatcher, "_closed", False))
+    )
+
+
+def _fault(faults: Faults, error: RpcError, *, closed: bool) -> SessionError:
     if error.data is None and (error.code, error.message) == (_CONNECTION_CLOSED, _CLOSED):
-        return faults.disconnected()
+        # The same words may be a proxy's, about a connection of its own.
+        return faults.disconnected() if closed else faults.lost(error.message)
     if error.data is None and any(
         error.code == code and error.message.startswith(text) for code, text in _SYNTHETIC
     ):
