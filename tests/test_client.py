@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -980,6 +980,30 @@ async def test_resume_leaves_what_another_client_of_the_process_drives_until_tha
     async with world.client(elicitation=Asked(STALL)) as third:
         (handle,) = await third.resume()
         assert handle.task_id == TASK
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("verb", ["resume", "attach"])
+async def test_of_two_clients_that_take_a_task_up_at_the_same_moment_one_does(verb: str) -> None:
+    world = World(gets={TASK: [input_required(TASK, {"k": ASK})]})
+    async with world.client() as client:
+        await client.start_tool("tool")
+    asked = Asked(STALL)
+
+    async def take_up(client: TasksClient) -> None:
+        if verb == "resume":
+            await client.resume()
+            return
+        with suppress(TasksClientError):  # or its handle's result says who is at it
+            await client.attach(TASK)
+
+    async with world.client(elicitation=asked) as first, world.client(elicitation=asked) as second:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take_up, first)
+            tasks.start_soon(take_up, second)
+        await world.clock.advance(10)
+        assert asked.keys == ["k"]
+        assert len(world.polled_at()) <= 12
 
 
 @requirement("law:2", "law:3")

@@ -7,6 +7,7 @@ every moment there is, on both event loops, as ``test_cancellation`` does for ou
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import itertools
 import json
@@ -22,7 +23,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import anyio
 import anyio.lowlevel
@@ -56,7 +57,7 @@ from mcp_tasks_client import (
 from mcp_tasks_client.engine import Engine
 from mcp_tasks_client.journal.base import Journal, Scope, TaskRecord
 from mcp_tasks_client.sessions.sdk import SdkSession
-from mcp_tasks_client.testing import completed, working
+from mcp_tasks_client.testing import completed, input_required, working
 from mcp_tasks_client.wire import JSONObject
 
 from ._one_task import Doings, SlowJournal, World
@@ -85,6 +86,10 @@ QUICK: Final = PollPolicy(
 )
 WORKING: Final = working(TASK_ID, poll_interval_ms=1)
 DONE: Final = completed(TASK_ID, RESULT)
+QUESTION: Final[JSONObject] = {
+    "method": "elicitation/create",
+    "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
+}
 NEVER: Final[JSONObject] = {}
 """A step that the server never replies to."""
 
@@ -474,6 +479,95 @@ async def test_a_client_that_is_left_while_a_call_waits_leaves_the_task_for_a_la
         assert error.handle.task_id == TASK_ID
         assert await unfinished(journal) == [TASK_ID]
         await finished_later(journal)
+
+
+@requirement("law:8", "law:10")
+@pytest.mark.parametrize("waits_for", ["poll", "person"])
+async def test_a_call_ends_with_its_client_however_far_off_the_next_request_is(waits_for: str) -> None:
+    journal = MemoryJournal()
+    first = working(TASK_ID, poll_interval_ms=3_600_000)
+    asks = input_required(TASK_ID, {"k": QUESTION}, poll_interval_ms=3_600_000)
+    server = SdkServer(calls=[first if waits_for == "poll" else {**asks, "resultType": "task"}])
+    ended: list[BaseException | None] = []
+    prompts: list[str] = []
+
+    async def never(context: Any, params: Any) -> NoReturn:
+        prompts.append("up")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            prompts.append("withdrawn")
+        raise AssertionError
+
+    async def wait(client: mcp.Client) -> None:
+        try:
+            await client.call_tool("tool")
+        except TasksClientError as error:
+            ended.append(error)
+
+    with anyio.fail_after(LIMIT_S):
+        client = client_in_memory(server, journal, elicitation_callback=never)
+        async with anyio.create_task_group() as callers, client:
+            callers.start_soon(wait, client)
+            while not await unfinished(journal) or (waits_for == "person" and not prompts):
+                await anyio.lowlevel.checkpoint()
+        (error,) = ended
+        assert isinstance(error, ConnectionLostError)
+        assert prompts in ([], ["up", "withdrawn"])
+        assert await unfinished(journal) == [TASK_ID]
+
+
+async def test_a_peer_that_speaks_of_a_closed_connection_ends_nothing() -> None:
+    """A proxy's words, about a connection of its own."""
+    server = SdkServer(gets=[Fault(-32000, "Connection closed"), DONE])
+    async with client_in_memory(server, MemoryJournal()) as client:
+        assert (await client.call_tool("tool")).structured_content == {"n": 1}
+
+
+async def test_what_becomes_of_an_abandoned_task_is_as_the_extension_says() -> None:
+    server = SdkServer(gets=[WORKING])
+    giving_up = extension(MemoryJournal(), on_abandon="cancel")
+    client = mcp.Client(in_memory(server), extensions=[giving_up])
+    async with client, TasksClient(client) as tasks:
+        with pytest.raises(WaitTimeoutError):
+            await tasks.call_tool("tool", timeout=0.1)
+    assert server.counts["tasks/cancel"] == 1
+
+
+def test_claims_that_a_host_asks_for_itself_are_nobody_elses() -> None:
+    class Host(mcp.Client):
+        def claims_for_another(self) -> None:
+            TasksExtension(journal=MemoryJournal()).claims()
+
+    with pytest.raises(ValueError, match="needs a name"):
+        Host("http://127.0.0.1:1/mcp").claims_for_another()
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+async def test_instrumentation_of_the_sdk_costs_no_task(
+    wrapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = mcp.ClientSession.send_request
+
+    class Traced:
+        def __get__(self, session: Any, owner: Any) -> Any:
+            return partial(send, session)
+
+    @functools.wraps(send)
+    async def traced(*args: Any, **kwargs: Any) -> Any:
+        return await send(*args, **kwargs)
+
+    monkeypatch.setattr(mcp.ClientSession, "send_request", traced if wrapped else Traced())
+    told: list[str | None] = []
+
+    async def progress(done: float, of: float | None, message: str | None) -> None:
+        told.append(message)
+
+    server = SdkServer(gets=[working(TASK_ID, status_message="busy"), DONE])
+    async with client_in_memory(server, MemoryJournal()) as client:
+        result = await client.call_tool("tool", progress_callback=progress)
+    assert result.structured_content == {"n": 1}
+    assert told == ["busy"]
 
 
 async def finished_later(journal: Journal) -> None:

@@ -219,12 +219,11 @@ class SdkSession(Session):
         """Return when the connection that there is now, or will be, is closed."""
         session: ClientSession | None = None
         while session is None or not _is_closed(session):
-            await anyio.sleep(_WATCH_S)
             if session is None:
                 with suppress(RuntimeError):
-                    session = self._current()
-                if session is not None and _is_closed(session):
-                    session = None  # the next one, then
+                    found = self._current()
+                    session = None if _is_closed(found) else found
+            await anyio.sleep(_WATCH_S)
 
     async def aclose(self) -> None:
         """Nothing: the SDK's session is the host's."""
