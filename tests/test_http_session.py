@@ -1580,6 +1580,7 @@ NOW = datetime.datetime.now(datetime.UTC)
         (time.strftime("%A, %d-%b-%y %H:%M:%S GMT", time.gmtime(NOW.timestamp() + 3600)), 3000, 3600),
         (time.asctime(time.gmtime(NOW.timestamp() + 3600)), 3000, 3600),
     ],
+    ids=["none", "whole", "fraction", "negative", "in an hour", "an hour ago", "older form", "oldest form"],
 )
 def test_retry_after_is_read_as_seconds_or_as_a_date(
     value: str, low: float, high: float, somewhere_else: None
