@@ -101,10 +101,10 @@ class Calls:
                 return False
         if drive.abandoned:
             # Taken back, and then wanted after all by somebody else with the same key.
-            drive.abandoned = False
             if not await self._driver.claim(drive):
                 self._park(drive, _overtaken(drive))
                 return False
+            drive.abandoned = False  # only now: without its intent it must not leave
         return True
 
     async def _answered(self, drive: Drive, event: Event, error: Exception | None) -> None:

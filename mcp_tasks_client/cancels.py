@@ -41,6 +41,7 @@ class Cancels:
         self._tasks = tasks
         self._perform = perform
         self._telling: set[anyio.CancelScope] = set()
+        self._closed = False
 
     async def wish(self, drive: Drive) -> Callable[[], Awaitable[None]] | None:
         """Journal the wish, and begin to tell the server.
@@ -78,13 +79,19 @@ class Cancels:
             logger.warning("tasks/cancel for %r did not get through: %s", drive.record, error)
 
     def close(self) -> None:
-        """Leave what is being told its last seconds."""
+        """Leave what is being told its last seconds, and what is told from now on as well."""
+        self._closed = True
         for telling in self._telling:
-            telling.deadline = anyio.current_time() + self._driver.policy.cancel_timeout_s
+            self._limit(telling)
+
+    def _limit(self, telling: anyio.CancelScope) -> None:
+        telling.deadline = anyio.current_time() + self._driver.policy.cancel_timeout_s
 
     async def _tell(self, drive: Drive, told: anyio.Event, failed: list[TasksClientError]) -> None:
         telling = anyio.CancelScope(shield=True)
         self._telling.add(telling)
+        if self._closed:
+            self._limit(telling)
         try:
             with telling:
                 await self._send(drive)

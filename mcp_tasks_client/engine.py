@@ -171,7 +171,7 @@ class Engine:
                 await handle._wait(self.scheduler, drive, lambda _: False)
             except anyio.get_cancelled_exc_class():
                 # Not under others who wait for the same call.
-                if self._on_abandon == "cancel" and drive.held == 1:
+                if self._on_abandon == "cancel" and drive.held == 1 and not self.scheduler.closed:
                     with anyio.CancelScope(shield=True):
                         await self.scheduler.to_its_end(self._cancel_abandoned, drive)
                 raise
@@ -198,21 +198,23 @@ class Engine:
         with self.scheduler.lookup():
             with typed():
                 records = await self.journal.records(self._scope, pending=True)
-            free = [drive.record for drive in self.scheduler.unsaved if not drive.record.finished]
-            free += [r for r in records if not driven_elsewhere(r, self.scheduler.driver.owner)]
-            drives = [self.scheduler.register(Drive(record)) for record in free]
+            drives = {drive.record.record_id: drive for drive in self.scheduler.unsaved}
+            for record in records:
+                if not driven_elsewhere(record, self.scheduler.driver.owner):
+                    drives[record.record_id] = self.scheduler.register(Drive(record))
+        ours: dict[str, Drive] = {}
         async with anyio.create_task_group() as tasks:
-            for drive in drives:
+            for drive in drives.values():
                 # Together, so that their commits share one write to the disk.
-                tasks.start_soon(self._keep, drive)
+                tasks.start_soon(self._keep, drive, ours)
         self.scheduler.check_open()
-        # Another client may have been quicker than the journal could tell.
-        ours = [drive for drive in drives if not isinstance(drive.error, DrivenElsewhereError)]
-        return [TaskHandle(self.scheduler, drive) for drive in ours]
+        return [TaskHandle(self.scheduler, drives[record_id]) for record_id in drives if record_id in ours]
 
-    async def _keep(self, drive: Drive) -> None:
+    async def _keep(self, drive: Drive, ours: dict[str, Drive]) -> None:
         if not self.scheduler.closed:
-            await self.scheduler.keep(drive)
+            with suppress(DrivenElsewhereError):  # another client was quicker than the journal could tell
+                await self.scheduler.keep(drive)
+                ours[drive.record.record_id] = drive
 
     async def attach(self, wanted: str | TaskReference) -> TaskHandle:
         """Observe a task that is known by its ID or reference; see :meth:`TasksClient.attach`."""

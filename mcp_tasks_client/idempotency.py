@@ -111,7 +111,9 @@ class Intents:
             # Refused, or abandoned before it was sent, or there would be a drive that is sending. Its
             # intent was taken back, and the key may be somebody else's by now.
             if not await self._scheduler.driver.claim(drive):
-                return await self._joined(await self._journal.claim(drive.record), call, on_unknown)
+                with typed():
+                    other = await self._journal.claim(drive.record)
+                return await self._joined(other, call, on_unknown)
             drive.error, drive.pending = None, SendCall()
         elif isinstance(drive.record.state, Calling | OutcomeUnknown) and not drive.sending:
             if on_unknown == "raise":

@@ -29,6 +29,16 @@ class DrivenElsewhereError(TasksClientError):
     """Another client of this process drives the call."""
 
 
+def _forget() -> None:
+    _ALIVE.clear()
+    _DRIVEN.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    # A child drives nothing of what its parent did.
+    os.register_at_fork(after_in_child=_forget)
+
+
 def new_owner() -> str:
     """A name for somebody who drives, as it is written in records; alive until :func:`end`."""
     owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
@@ -39,7 +49,7 @@ def new_owner() -> str:
 def end(owner: str) -> None:
     """Nobody drives under this name any more."""
     _ALIVE.discard(owner)
-    for record_id in [record_id for record_id, driver in _DRIVEN.items() if driver == owner]:
+    for record_id in [record_id for record_id, driver in list(_DRIVEN.items()) if driver == owner]:
         del _DRIVEN[record_id]
 
 

@@ -227,8 +227,13 @@ class Scheduler:
         if drive not in self._kept and not drive.record.finished:
             self._kept.add(drive)
             drive.held += 1
-            if not drive.running:
-                await self._take_up(drive)
+            try:
+                if not drive.running:
+                    await self._take_up(drive)
+            except owners.DrivenElsewhereError:
+                self._kept.discard(drive)
+                drive.held -= 1
+                raise
 
     @property
     def unsaved(self) -> list[Drive]:
@@ -297,9 +302,10 @@ class Scheduler:
             return
         try:
             owners.take(drive.record, self.driver.owner)
-        except owners.DrivenElsewhereError as error:
-            drive.park(error)
-            return
+        except owners.DrivenElsewhereError:
+            # What is known here grows old; whoever asks again reads the journal.
+            self.drives.pop(drive.record.record_id, None)
+            raise
         before, drive.error, drive.running = drive.error, None, True
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
@@ -435,7 +441,7 @@ class Scheduler:
                     while drive.unsaved:
                         await self.driver.feed(drive, drive.unsaved[0])
                         drive.unsaved.popleft()
-            except JournalError as error:
+            except Exception as error:  # whatever it is, it must not hold up the end
                 logger.error("What the server said of %r was never journaled: %s", drive.record, error)
 
 

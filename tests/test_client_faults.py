@@ -34,6 +34,7 @@ from mcp_tasks_client import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.journal.base import Scope, TaskRecord
+from mcp_tasks_client.states import Observing
 from mcp_tasks_client.testing import (
     STALL,
     ScriptedSession,
@@ -805,3 +806,110 @@ async def test_invalid_params_from_a_rate_limiter_say_nothing_about_the_task(ver
     async with world.client(elicitation=Asked()) as client:
         assert text(await world.call(client)) == "done"
     assert len(world.server.log("tasks/update")) == (2 if verb == "update" else 1)
+
+
+# ── two clients of one process, and closing in between ────────────────────────────────────────
+
+
+@requirement("law:3")
+async def test_who_lost_a_race_for_a_task_takes_it_up_when_the_winner_has_closed() -> None:
+    world = World(gets={TASK: [working(TASK)]})
+    async with world.client() as client:
+        await client.start_tool("tool")
+    async with world.client() as other:
+        async with world.client() as first, anyio.create_task_group() as tasks:
+            tasks.start_soon(first.resume)
+            tasks.start_soon(other.resume)
+        (handle,) = await other.resume()
+        assert handle.task_id == TASK
+        await world.clock.advance(3)
+        assert not handle.done
+        assert await other.attach(TASK) is not None
+
+
+class SlowWish(MemoryJournal):
+    """Takes its time over the commit of a wish to cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = anyio.Event()
+        self.may_go_on = anyio.Event()
+
+    async def save(self, record: TaskRecord) -> None:
+        if isinstance(record.state, Observing) and record.state.cancel != "no" and not self.asked.is_set():
+            self.asked.set()
+            await self.may_go_on.wait()
+        await super().save(record)
+
+
+async def test_closing_while_a_wish_to_cancel_is_being_journaled_comes_to_an_end() -> None:
+    world = World(gets={TASK: [working(TASK)]}, cancels=[STALL])
+    world.journal = journal = SlowWish()
+    ended: list[TasksClientError] = []
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            brief = PollPolicy(cancel_timeout_s=0.05)
+            async with world.client(poll=brief) as client:
+                handle = await client.start_tool("tool")
+
+                async def cancel() -> None:
+                    try:
+                        await handle.cancel()
+                    except TasksClientError as error:
+                        ended.append(error)
+
+                tasks.start_soon(cancel)
+                await journal.asked.wait()
+                tasks.start_soon(set_soon, journal.may_go_on)
+    assert len(ended) == 1
+
+
+async def set_soon(event: anyio.Event) -> None:
+    for _ in range(50):
+        await anyio.lowlevel.checkpoint()
+    event.set()
+
+
+async def test_resume_names_a_task_once_whose_answer_could_not_be_journaled() -> None:
+    world = World(gets={TASK: [input_required(TASK, {"k": ASK}), DONE]})
+    world.journal = Faulty("input_required", nth=2)
+    async with world.client(elicitation=Asked(YES)) as client:
+        with pytest.raises(JournalError):
+            await world.call(client)
+        assert [handle.task_id for handle in await client.resume()] == [TASK]
+
+
+@requirement("law:1", "law:2")
+async def test_an_intent_that_could_not_be_claimed_again_never_leaves_without_one() -> None:
+    """Taken back, wanted again at once, and the disk is full at that moment."""
+    world = World()
+    stalls = True
+    seen: list[TaskRecord | None] = []
+
+    async def call(call: Any, leaving: Any = anyio.lowlevel.checkpoint) -> Any:
+        if stalls:
+            await anyio.sleep_forever()
+        seen.append(await world.journal.by_key(Scope("scripted"), KEY))
+        return await ScriptedSession.call(world.server, call, leaving)
+
+    world.server.call = call  # type: ignore[method-assign]  # something has to be asked for first
+    async with world.client() as client:
+        with pytest.raises(WaitTimeoutError) as caught:
+            await client.call_tool("tool", timeout=0.01, idempotency_key=KEY)
+        while await client.records():
+            await anyio.lowlevel.checkpoint()
+        stalls = False
+        claim, failures = world.journal.claim, [JournalError("The disk is full.")]
+
+        async def full(record: TaskRecord) -> TaskRecord:
+            if failures:
+                raise failures.pop()
+            return await claim(record)
+
+        world.journal.claim = full  # type: ignore[method-assign]  # for a moment
+        handle = caught.value.handle
+        assert handle is not None
+        with pytest.raises(JournalError):
+            await world.during(handle.result, 1)
+        assert await result(world, handle) == "done"
+    assert [intent is not None for intent in seen] == [True]
