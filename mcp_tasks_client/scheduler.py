@@ -275,6 +275,9 @@ class Scheduler:
             with anyio.CancelScope(shield=True):
                 try:
                     outcome.append(await work(*args))
+                except anyio.get_cancelled_exc_class():
+                    # Nobody stops us here, so it came from inside, from a journal's own doings.
+                    outcome.append(TasksClientError("A step was cancelled from inside; try it again."))
                 except Exception as error:
                     outcome.append(error)
             ended.set()

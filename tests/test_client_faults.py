@@ -644,6 +644,23 @@ async def test_a_task_id_that_could_not_be_journaled_at_first_is_not_forgotten_w
     assert (await world.only_record()).task_id == TASK
 
 
+async def test_a_journal_that_is_cancelled_from_inside_leaves_nobody_waiting(anyio_backend_name: str) -> None:
+    world = World()
+    claim, broken = world.journal.claim, True
+
+    async def cut(record: TaskRecord) -> TaskRecord:
+        if broken:
+            await cancelled_from_inside(anyio_backend_name)
+        return await claim(record)
+
+    world.journal.claim = cut  # type: ignore[method-assign]  # its connection pool was closed, say
+    async with world.client() as client:
+        with anyio.fail_after(5), pytest.raises(TasksClientError, match="cancelled from inside"):
+            await client.call_tool("tool", idempotency_key=KEY)
+        broken = False
+        assert text(await world.call(client, idempotency_key=KEY)) == "done"
+
+
 # ── keys that are refused and taken up at once ────────────────────────────────────────────────
 
 
