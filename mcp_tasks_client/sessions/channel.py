@@ -7,6 +7,7 @@ a credential, like the other one.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -45,6 +46,27 @@ class Request:
     content: bytes = field(repr=False)
     headers: httpx.Headers = field(repr=False)
     faults: Faults = field(repr=False)
+
+
+class _Body(httpx.AsyncByteStream):
+    """A request's body. httpx's own is an async generator, which a cancelled request drops half-way."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _Chunk(self._content)
+
+
+class _Chunk(AsyncIterator[bytes]):
+    def __init__(self, content: bytes) -> None:
+        self._content: bytes | None = content
+
+    async def __anext__(self) -> bytes:
+        content, self._content = self._content, None
+        if content is None:
+            raise StopAsyncIteration
+        return content
 
 
 class HttpChannel:
@@ -113,14 +135,16 @@ class HttpChannel:
         self, client: httpx.AsyncClient, url: httpx.URL, request: Request, read_timeout_s: float
     ) -> JSONObject | httpx.URL:
         """One POST: the result, or the URL where to ask instead."""
+        built = client.build_request(
+            "POST",
+            url,
+            content=request.content,
+            headers=request.headers,
+            timeout=_timeout(client, read_timeout_s),
+        )
+        built.stream = _Body(request.content)
         response = await client.send(
-            client.build_request(
-                "POST",
-                url,
-                content=request.content,
-                headers=request.headers,
-                timeout=_timeout(client, read_timeout_s),
-            ),
+            built,
             auth=httpx.USE_CLIENT_DEFAULT if self._auth is None else self._auth,
             follow_redirects=False,
             stream=True,
