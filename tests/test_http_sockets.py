@@ -412,6 +412,32 @@ async def test_no_iteration_is_dropped_half_way() -> None:
             gc.collect()
 
 
+async def test_a_request_that_is_cancelled_while_its_body_leaves_drops_no_iteration() -> None:
+    class Slow(httpx.AsyncBaseTransport):
+        """Takes the body, and never gets to the end of it."""
+
+        def __init__(self) -> None:
+            self.sending = anyio.Event()
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            assert isinstance(request.stream, httpx.AsyncByteStream)
+            async for _ in request.stream:
+                self.sending.set()
+                await anyio.sleep_forever()
+            raise AssertionError("there was no body")
+
+    transport = Slow()
+    async with httpx.AsyncClient(transport=transport) as client:
+        session = HttpSession("http://127.0.0.1/mcp", http_client=client)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.get, REF)
+            with anyio.fail_after(5):
+                await transport.sending.wait()
+            tasks.cancel_scope.cancel()
+        await session.aclose()
+    gc.collect()
+
+
 # ── connections are used again, or closed ─────────────────────────────────────────────────────
 
 
