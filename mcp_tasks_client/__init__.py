@@ -20,13 +20,14 @@ The rooms, each importing only those above it:
 ``sessions``            ways of reaching a server: the contract, HTTP, the official SDK
 ``clock``, ``schema``   time, passed in; values against JSON Schemas
 ``inputs``              questions to the host's callbacks, answers checked before they go
+``owners``              who drives what: a client by its name, a process by its lease
+``points``              names of all the places where it would matter if we were stopped just there
 ``drive``, ``driver``   a call as it is driven; one step of it: event, advance, commit, act
 ``calls``               the life of one ``tools/call``: sent at most once, whatever its caller does
 ``cancels``             the life of one ``tasks/cancel``: told whoever goes away
 ``turns``               the only loop: due times in a heap, a cap on polls in flight
 ``scheduler``           what is under way for each call, who waits for it, and when that ends
 ``handle``              a call in the host's hands
-``owners``              who drives what, so that no two in one process do
 ``idempotency``         the call that a key stands for: a new one, or the one that there is already
 ``engine``              what all ways in share, from opening to closing
 ``extension``           dropped into a client of the official SDK or FastMCP; imported when used
@@ -42,6 +43,7 @@ from .client import TasksClient
 from .errors import (
     ConnectionLostError,
     CredentialRefusedError,
+    DrivenElsewhereError,
     IdempotencyConflictError,
     InputUnansweredError,
     JournalCorruptError,
@@ -76,6 +78,7 @@ __all__ = [
     "BlockingTasksClient",
     "ConnectionLostError",
     "CredentialRefusedError",
+    "DrivenElsewhereError",
     "IdempotencyConflictError",
     "InputContext",
     "InputUnansweredError",

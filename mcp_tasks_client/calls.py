@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from .clock import being_stopped
-from .drive import CallUnderWay, Drive
+from .drive import CallUnderWay, Drive, overtaken
 from .driver import Driver
 from .errors import InputUnansweredError, OutcomeUnknownError, SessionError, TasksClientError
 from .events import Action, CallBegun, CallLost, CallRefused, Event, SendCall
@@ -29,6 +29,7 @@ class Calls:
         driver: Takes the steps.
         perform: Does what a step says is to be done.
         park: Stops a drive, for a reason.
+        release: Lets others take a call that nobody drives any more.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class Calls:
         *,
         perform: Callable[[Drive, tuple[Action, ...]], Awaitable[None]],
         park: Callable[[Drive, Exception], None],
+        release: Callable[[Drive], None],
     ) -> None:
         self._driver = driver
         self._perform = perform
         self._park = park
+        self._release = release
 
     async def run(self, drive: Drive, send: SendCall, calling: CallUnderWay) -> None:
         """See one ``tools/call`` through to its reply, to its loss, or to nobody wanting it."""
@@ -62,6 +65,8 @@ class Calls:
             # Until here, whoever takes the drive up again finds a call under way.
             if drive.calling is calling:
                 drive.calling = None
+            if not drive.running and drive.calling is None:
+                self._release(drive)
 
     async def _reply(
         self, drive: Drive, send: SendCall, calling: CallUnderWay
@@ -101,8 +106,8 @@ class Calls:
                 return False
         if drive.abandoned:
             # Taken back, and then wanted after all by somebody else with the same key.
-            if not await self._driver.claim(drive):
-                self._park(drive, _overtaken(drive))
+            if (await self._driver.claim(drive)).record_id != drive.record.record_id:
+                self._park(drive, overtaken(drive))
                 return False
             drive.abandoned = False  # only now: without its intent it must not leave
         return True
@@ -117,17 +122,6 @@ class Calls:
                 self._park(drive, lost(drive, error))
             case _:
                 await self._perform(drive, actions)
-
-
-class OvertakenError(TasksClientError):
-    """Another call has begun under the key of one that was taken back. Repeated, this one joins it."""
-
-
-def _overtaken(drive: Drive) -> OvertakenError:
-    return OvertakenError(
-        f"This call of {drive.record.tool!r} was taken back before it was sent, and another one has begun "
-        "under its idempotency key. Repeat the call to join that one."
-    )
 
 
 def needs_its_call(drive: Drive) -> InputUnansweredError:

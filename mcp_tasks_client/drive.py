@@ -8,6 +8,7 @@ from collections import deque
 import anyio
 import anyio.lowlevel
 
+from .errors import TasksClientError
 from .events import Ask, Event, SendCall, TaskCreated
 from .journal.base import TaskRecord
 from .sessions.base import ToolCall
@@ -54,6 +55,11 @@ class Drive:
         error: Why the drive is parked; ``None`` while it runs and once it is over.
         held: Reasons to go on driving: callers that wait, and the client itself for its handles.
         running: Whether it is being driven. ``held`` may be more than 0 while it is parked.
+        following: Whether another client drives it, and we look on.
+        owned: Whether the journal has us as its owner, as far as we know.
+        fence: The one under which it was ours last; ``None`` if it never was.
+        inherited: Whether somebody else has had it since it was ours, if it ever was.
+        exact: Whether its record says when it is due: it was let go of in good order, or is ours.
         pending: The ``tools/call`` to begin with, if it was not sent yet.
         calling: The ``tools/call`` that is under way.
         abandoned: Whether its caller went away before that.
@@ -71,8 +77,13 @@ class Drive:
         "due",
         "error",
         "error_seen",
+        "exact",
+        "fence",
+        "following",
         "held",
+        "inherited",
         "lock",
+        "owned",
         "pending",
         "polling",
         "polls",
@@ -85,9 +96,14 @@ class Drive:
         "version",
     )
 
-    def __init__(self, record: TaskRecord, call: ToolCall | None = None) -> None:
+    def __init__(self, record: TaskRecord, call: ToolCall | None = None, *, ours: bool = False) -> None:
         self.record = record
         self.call = call
+        self.owned = ours
+        self.fence = record.fence if ours else None
+        self.inherited = not ours
+        self.exact = ours
+        self.following = False
         self.error: Exception | None = None
         self.error_seen = False
         self.held = 0
@@ -163,3 +179,15 @@ class Drive:
 
     def __repr__(self) -> str:
         return f"Drive({self.record!r})"
+
+
+class OvertakenError(TasksClientError):
+    """A call that its key stood for was taken back. Repeated, it joins the one that stands now, or begins."""
+
+
+def overtaken(drive: Drive) -> OvertakenError:
+    """What to tell about a call that is not made after all."""
+    return OvertakenError(
+        f"This call of {drive.record.tool!r} was taken back before it was sent. Repeat it, to begin it anew "
+        "or to join the one that has begun under its key."
+    )

@@ -9,28 +9,31 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 import anyio
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
 from .clock import Clock, SystemClock
-from .drive import Drive
-from .errors import JournalError, SessionError, TaskFailedError
+from .drive import Drive, overtaken
+from .errors import DrivenElsewhereError, JournalError, SessionError, TaskFailedError
 from .events import (
     Action,
     AnswerReady,
     AnswerUnavailable,
     Ask,
+    CallAgain,
+    CallBegun,
     CallFailed,
     CallLost,
     CallRefused,
     CallReturned,
     CancelAcknowledged,
     CancelFailed,
+    CancelRequested,
     Event,
     Forget,
     InputAsked,
@@ -48,14 +51,19 @@ from .events import (
     UpdateRejected,
 )
 from .inputs import InputContext, Inputs, NoAnswerError
-from .journal.base import Journal, TaskRecord, typed
+from .journal.base import Journal, Scope, Taken, TaskRecord, typed
 from .machine import advance
+from .owners import LEASE_S, Place, Tenure
+from .points import Point, Probe, passing
 from .policy import PollPolicy
 from .sessions.base import INVALID_PARAMS, REFUSED_CODES, Leaving, Session, TaskRef
-from .states import Calling, Gathering, Observing
+from .states import Observing
 from .wire import Created, InputRequired, JSONObject, Returned, shorten
 
 logger = logging.getLogger("mcp_tasks_client")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
 """Whatever JSON-RPC error comes with them, it need not be the tool's."""
@@ -63,6 +71,29 @@ _GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
 
 _KEPT: Final = (AnswerReady, CallFailed, CallLost, CallReturned, InputAsked, TaskCreated)
 """Events that will not come again by themselves, as the reply to a poll does."""
+
+_POINTS: Final[Mapping[type[Event], Point]] = {
+    AnswerReady: Point.ANSWER_READY,
+    CallAgain: Point.CALL_AGAIN,
+    CallBegun: Point.CALL_BEGUN,
+    CallFailed: Point.CALL_FAILED,
+    CallLost: Point.CALL_LOST,
+    CallRefused: Point.CALL_REFUSED,
+    CallReturned: Point.CALL_RETURNED,
+    CancelAcknowledged: Point.CANCEL_ACKNOWLEDGED,
+    CancelFailed: Point.CANCEL_FAILED,
+    CancelRequested: Point.CANCEL_REQUESTED,
+    InputAsked: Point.INPUT_ASKED,
+    Observed: Point.OBSERVED,
+    PollFailed: Point.POLL_FAILED,
+    Resumed: Point.RESUMED,
+    TaskCreated: Point.TASK_CREATED,
+    TaskMissing: Point.TASK_MISSING,
+    UpdateAcknowledged: Point.UPDATE_ACKNOWLEDGED,
+    UpdateFailed: Point.UPDATE_FAILED,
+    UpdateRejected: Point.UPDATE_REJECTED,
+}
+"""The commit that each event can lead to."""
 
 
 class Driver:
@@ -73,9 +104,14 @@ class Driver:
         journal: Where states go first.
         inputs: Who answers questions.
         policy: When to poll.
-        owner: This process's name in the journal.
         clock: Reads the time for events.
         jitter: Draws fractions from 0 to 1.
+        probe: Told of every commit and every send.
+        place: The process that we are; ``None`` finds out.
+        lease_s: Seconds that its lease lasts.
+
+    Attributes:
+        owner: Our name in the journal, from now until :meth:`leave`.
     """
 
     def __init__(
@@ -85,17 +121,20 @@ class Driver:
         journal: Journal,
         inputs: Inputs,
         policy: PollPolicy,
-        owner: str,
         clock: Clock | None = None,
         jitter: Callable[[], float] = random.random,
+        probe: Probe | None = None,
+        place: Place | None = None,
+        lease_s: float = LEASE_S,
     ) -> None:
         self.session = session
         self.journal = journal
         self.inputs = inputs
         self.policy = policy
-        self.owner = owner
         self.clock = clock or SystemClock()
         self.jitter = jitter
+        self.probe = probe
+        self.tenure, self.owner = Tenure.enter(journal, place, lease_s)
 
     # ── committing ────────────────────────────────────────────────────────────────────────────
 
@@ -108,6 +147,7 @@ class Driver:
 
         Raises:
             JournalError: The commit failed; the state is what it was.
+            DrivenElsewhereError: It was taken by another client; nothing is committed.
         """
         with anyio.CancelScope(shield=True):
             async with drive.lock:
@@ -116,9 +156,12 @@ class Driver:
                 try:
                     with typed():
                         if any(isinstance(action, Save) for action in actions):
-                            record = await self._save(drive, record)
+                            record = await self._save(drive, record, _POINTS[type(event)])
                         elif any(isinstance(action, Forget) for action in actions):
-                            await self.journal.remove(record.record_id)
+                            await self._remove(record, _POINTS[type(event)])
+                except DrivenElsewhereError:
+                    drive.owned = False
+                    raise
                 except JournalError:
                     if isinstance(event, _KEPT) and not any(event is kept for kept in drive.unsaved):
                         drive.unsaved.append(event)
@@ -126,40 +169,144 @@ class Driver:
                 drive.record = record
         return tuple(action for action in actions if not isinstance(action, Save | Forget))
 
-    async def write(self, drive: Drive, **changes: object) -> None:
-        """Commit a change of the record that is none of the machine's: its owner, its delivery."""
-        with anyio.CancelScope(shield=True), typed():
-            async with drive.lock:
-                drive.record = await self._save(drive, replace(drive.record, **changes))  # type: ignore[arg-type]  # dataclasses.replace takes fields by name
-
-    async def claim(self, drive: Drive) -> bool:
-        """Journal the intent of a call again, after it was taken back.
+    async def claim(self, drive: Drive) -> TaskRecord:
+        """Journal the intent of a call, or find the call that its key stands for.
 
         Returns:
-            False if another call has the key meanwhile.
+            The record that stands: the drive's, which is ours then, or another one.
         """
         with anyio.CancelScope(shield=True), typed():
             async with drive.lock:
                 record = replace(drive.record, owner=self.owner, updated_at=self.clock.time())
+                standing = record
                 if record.idempotency_key is not None:
-                    standing = await self.journal.claim(record)
-                    if standing.record_id != record.record_id:
-                        return False
-                drive.record = record
-        return True
+                    await self.tenure.enrol(self.clock)
+                    standing = await self._passing(Point.CLAIM, self.journal.claim, record)
+                if (standing.record_id, standing.fence) == (record.record_id, record.fence):
+                    drive.record, drive.owned, drive.fence = record, True, record.fence
+        return standing
 
-    async def _save(self, drive: Drive, record: TaskRecord) -> TaskRecord:
-        owned = drive.running and isinstance(record.state, Calling | Gathering | Observing)
-        owner = self.owner if owned else None
+    async def take_back(self, drive: Drive) -> None:
+        """Forget the intent of a call that was not sent."""
+        with anyio.CancelScope(shield=True), typed():
+            await self._remove(drive.record, Point.TAKE_BACK)
+
+    async def delivered(self, drive: Drive) -> None:
+        """Commit that the host has the outcome. Nobody needs to own it any more."""
+        with anyio.CancelScope(shield=True), typed():
+            async with drive.lock:
+                drive.owned = False
+                record = replace(drive.record, delivered_at=self.clock.time())
+                drive.record = await self._save(drive, record, Point.DELIVERED)
+
+    async def _save(self, drive: Drive, record: TaskRecord, point: Point) -> TaskRecord:
+        owner = self.owner if drive.owned else None
         record = replace(record, owner=owner, updated_at=self.clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.
         if record.idempotency_key is not None or record.task_id is not None:
-            await self.journal.save(record)
-            if record.owner is not None and not drive.running:
-                # Let go of meanwhile, so nobody owns it after all.
-                record = replace(record, owner=None)
-                await self.journal.save(record)
+            await self.tenure.enrol(self.clock)
+            await self._passing(point, self.journal.save, record)
         return record
+
+    async def _remove(self, record: TaskRecord, point: Point) -> None:
+        if record.idempotency_key is not None:  # or there is nothing
+            await self._passing(point, self.journal.remove, record)
+
+    # ── owning ────────────────────────────────────────────────────────────────────────────────
+
+    async def take(self, drive: Drive, *, again: bool = False) -> bool:
+        """Become the owner of a call, unless another client is who is not gone.
+
+        Args:
+            drive: It then holds the record as it stands.
+            again: Although it is ours as far as we know.
+
+        Returns:
+            Whether it is ours.
+
+        Raises:
+            OvertakenError: It was another client's, who has taken it back.
+        """
+        with anyio.CancelScope(shield=True), typed():
+            async with drive.lock:
+                if drive.owned and not again:
+                    return True
+                await self.tenure.enrol(self.clock)
+                judge = self.tenure.judge(self.clock.time())
+                taken = await self._passing(
+                    Point.TAKE, self.journal.take, drive.record.record_id, self.owner, judge
+                )
+                if taken is not None:
+                    self._taken(drive, taken)
+                elif drive.inherited:
+                    raise overtaken(drive)
+                else:
+                    drive.owned = True  # nothing of it is journaled yet
+        return drive.owned
+
+    async def take_pending(self, scope: Scope, drive_of: Callable[[TaskRecord], Drive]) -> Sequence[Drive]:
+        """Become the owner of all that is pending and free.
+
+        Args:
+            scope: Whose records.
+            drive_of: Gives the one drive of a record.
+
+        Returns:
+            All that is pending and ours.
+        """
+        with anyio.CancelScope(shield=True), typed():
+            await self.tenure.enrol(self.clock)
+            judge = self.tenure.judge(self.clock.time())
+            taken = await self._passing(
+                Point.TAKE_PENDING, self.journal.take_pending, scope, self.owner, judge
+            )
+            drives = []
+            for one in taken:
+                drive = drive_of(one.record)
+                async with drive.lock:
+                    # One that was being let go of just then is taken by itself, when it is taken up.
+                    if drive.fence is None or drive.fence < one.record.fence:
+                        self._taken(drive, one)
+                drives.append(drive)
+        return drives
+
+    async def release(self, drive: Drive) -> None:
+        """Let go of a call that nobody here drives any more, so that others can take it."""
+        with anyio.CancelScope(shield=True), typed():
+            async with drive.lock:
+                if drive.owned and not drive.running:
+                    drive.owned = False
+                    try:
+                        drive.record = await self._save(drive, drive.record, Point.RELEASE)
+                    except BaseException:
+                        drive.owned = True
+                        raise
+
+    async def leave(self) -> None:
+        """Own nothing any more.
+
+        Raises:
+            JournalError: The journal still says otherwise.
+        """
+        await self.tenure.leave(self.owner)
+
+    def _taken(self, drive: Drive, taken: Taken) -> None:
+        record = taken.record
+        drive.owned = record.owner == self.owner
+        if drive.owned and drive.fence is not None and record.fence == drive.fence + 1:
+            # Nobody else had it since, so we know better than the journal, which holds only changes.
+            drive.record = replace(drive.record, owner=record.owner, fence=record.fence)
+            drive.inherited, drive.exact = False, True
+        else:
+            drive.record = record
+            drive.inherited, drive.exact = True, taken.before in (None, self.owner)
+        if drive.owned:
+            drive.fence = record.fence
+
+    async def _passing(
+        self, point: Point, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await passing(self.probe, point, work, *args, **kwargs)
 
     # ── requests, each of which comes back as an event ────────────────────────────────────────
 
@@ -177,7 +324,7 @@ class Driver:
         assert drive.call is not None, "only a call that was made here can be sent"
         call = replace(drive.call, input_responses=send.input_responses, request_state=send.request_state)
         try:
-            reply = await self.session.call(call, leaving)
+            reply = await self._passing(Point.CALL, self.session.call, call, leaving)
         except SessionError as error:
             if error.not_executed:
                 return CallRefused(for_good=error.code in REFUSED_CODES), _refusal(error)
@@ -197,7 +344,7 @@ class Driver:
     async def poll(self, drive: Drive) -> Event:
         """Send ``tasks/get``, once."""
         try:
-            task = await self.session.get(_ref(drive))
+            task = await self._passing(Point.GET, self.session.get, _ref(drive))
         except SessionError as error:
             if _unknown(error):
                 return TaskMissing(message=error.remote_message, now=self.clock.time())
@@ -215,7 +362,7 @@ class Driver:
         """Send ``tasks/update``, once."""
         keys = tuple(answers)
         try:
-            await self.session.update(_ref(drive), answers)
+            await self._passing(Point.UPDATE, self.session.update, _ref(drive), answers)
         except SessionError as error:
             if _unknown(error):
                 return UpdateRejected(keys=keys, message=error.remote_message)
@@ -248,7 +395,7 @@ class Driver:
             reraise=True,
         )
         try:
-            await attempts(self.session.cancel, _ref(drive))
+            await attempts(self._passing, Point.CANCEL, self.session.cancel, _ref(drive))
         except SessionError as error:
             if _unknown(error):
                 # A task that the server no longer knows needs no cancelling; the next poll says so.
@@ -268,7 +415,7 @@ class Driver:
         """Put one question to the host."""
         context = InputContext(tool=drive.record.tool, key=ask.key, task=drive.record.task)
         try:
-            answer = await self.inputs.answer(context, ask.request)
+            answer = await self._passing(Point.ASK, self.inputs.answer, context, ask.request)
             return AnswerReady(key=ask.key, answer=answer, now=self.clock.time())
         except NoAnswerError as error:
             return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
@@ -282,8 +429,7 @@ class Driver:
 
         The due time in the record is exact if its last owner let go of it in good order, or was us.
         """
-        exact = drive.record.owner in (None, self.owner)
-        return Resumed(now=self.clock.time(), jitter=self.jitter(), due_is_exact=exact)
+        return Resumed(now=self.clock.time(), jitter=self.jitter(), due_is_exact=drive.exact)
 
 
 def _refusal(error: SessionError) -> Exception:

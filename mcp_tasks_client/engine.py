@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,17 +20,17 @@ import anyio
 from anyio.abc import TaskGroup
 from mcp_types import CallToolResult
 
-from .calls import OvertakenError
 from .clock import Clock, being_stopped
-from .drive import Drive
+from .drive import Drive, OvertakenError
 from .driver import Driver
-from .errors import TasksClientError, WaitTimeoutError
+from .errors import JournalError, TasksClientError, WaitTimeoutError
 from .events import TaskCreated
 from .handle import TaskHandle, TaskReference, Updates
 from .idempotency import Intents, OnUnknown
 from .inputs import Inputs
 from .journal.base import Journal, Scope, TaskRecord, typed
-from .owners import DrivenElsewhereError, driven_elsewhere, end, new_owner, refuse_if_driven_elsewhere
+from .owners import LEASE_S, Place
+from .points import Probe
 from .policy import PollPolicy
 from .scheduler import Scheduler
 from .sessions.base import Session, ToolCall
@@ -55,6 +56,9 @@ class Engine:
         scope: Under which the journal keeps what is done here.
         on_abandon: What happens to the task of a call that nobody waits for any more.
         clock: ``None`` is the system's.
+        probe: Told of every commit and every send.
+        place: The process that we are; ``None`` finds out.
+        lease_s: Seconds that its lease lasts.
 
     Raises:
         ValueError: ``on_abandon`` is neither word.
@@ -70,10 +74,16 @@ class Engine:
         scope: Scope,
         on_abandon: OnAbandon,
         clock: Clock | None = None,
+        probe: Probe | None = None,
+        place: Place | None = None,
+        lease_s: float = LEASE_S,
     ) -> None:
         if on_abandon not in ("detach", "cancel"):
             raise ValueError(f'on_abandon must be "detach" or "cancel", got {on_abandon!r}')
         self.clock = clock
+        self.probe = probe
+        self.place = place
+        self.lease_s = lease_s
         self.journal = journal
         self._session = session
         self._inputs = inputs
@@ -196,32 +206,32 @@ class Engine:
     async def resume(self) -> list[TaskHandle]:
         """Take up every unfinished task; see :meth:`TasksClient.resume`."""
         with self.scheduler.lookup():
-            with typed():
-                records = await self.journal.records(self._scope, pending=True)
-            drives = {drive.record.record_id: drive for drive in self.scheduler.unsaved}
-            for record in records:
-                if not driven_elsewhere(record, self.scheduler.driver.owner):
-                    drives[record.record_id] = self.scheduler.register(Drive(record))
-        ours: dict[str, Drive] = {}
-        async with anyio.create_task_group() as tasks:
-            for drive in drives.values():
-                # Together, so that their commits share one write to the disk.
-                tasks.start_soon(self._keep, drive, ours)
+            drives = await self.scheduler.to_its_end(self._take_pending)
         self.scheduler.check_open()
-        return [TaskHandle(self.scheduler, drives[record_id]) for record_id in drives if record_id in ours]
+        return [TaskHandle(self.scheduler, drive) for drive in drives]
 
-    async def _keep(self, drive: Drive, ours: dict[str, Drive]) -> None:
-        if not self.scheduler.closed:
-            with suppress(DrivenElsewhereError):  # another client was quicker than the journal could tell
-                await self.scheduler.keep(drive)
-                ours[drive.record.record_id] = drive
+    async def _take_pending(self) -> Sequence[Drive]:
+        pending = await self.scheduler.driver.take_pending(
+            self._scope, lambda record: self.scheduler.register(Drive(record))
+        )
+        drives = [*(drive for drive in self.scheduler.unsaved if drive not in pending), *pending]
+        async with anyio.create_task_group() as tasks:
+            for drive in drives:
+                # Together, so that their commits share one write to the disk.
+                tasks.start_soon(self._keep, drive)
+        return drives
+
+    async def _keep(self, drive: Drive) -> None:
+        if self.scheduler.closed:
+            await self.scheduler.driver.release(drive)
+        else:
+            await self.scheduler.keep(drive)
 
     async def attach(self, wanted: str | TaskReference) -> TaskHandle:
         """Observe a task that is known by its ID or reference; see :meth:`TasksClient.attach`."""
         with self.scheduler.lookup():
             found = await self._find(wanted)
             if isinstance(found, TaskRecord):
-                refuse_if_driven_elsewhere(found, self.scheduler.driver.owner)
                 drive = self.scheduler.register(Drive(found))
             else:
                 drive = self._attached(*found)
@@ -278,7 +288,7 @@ class Engine:
             created_at=now,
             updated_at=now,
         )
-        drive = Drive(record)
+        drive = Drive(record, ours=True)
         jitter = 0.0 if attached else driver.jitter()
         drive.unsaved.append(TaskCreated(task=task, now=now, jitter=jitter, attached=attached))
         return self.scheduler.register(drive)
@@ -320,13 +330,16 @@ class Engine:
             journal=self.journal,
             inputs=self._inputs,
             policy=self._policy,
-            owner=new_owner(),
             clock=self.clock,
+            probe=self.probe,
+            place=self.place,
+            lease_s=self.lease_s,
         )
         self._running = Scheduler(driver, tasks)
         self._intents = Intents(self._running, self._scope)
         tasks.start_soon(self._running.run)
         tasks.start_soon(self._watch)
+        tasks.start_soon(self._renew, driver)
         self._tasks = tasks
         return self
 
@@ -352,13 +365,30 @@ class Engine:
             await self._session.watch()
             self.scheduler.disconnected()
 
+    async def _renew(self, driver: Driver) -> None:
+        """Keep this process's lease, as long as the engine is open."""
+        lapses = driver.tenure.lapses
+        while driver.tenure.renew_s < math.inf:
+            await driver.clock.wait(anyio.Event(), driver.tenure.renew_s)
+            try:
+                await driver.tenure.renew(driver.clock)
+            except JournalError as error:
+                logger.warning("The lease in the journal could not be renewed: %s", error)
+            if lapses != driver.tenure.lapses:
+                lapses = driver.tenure.lapses
+                self.scheduler.lapsed()
+
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True):
             try:
-                await self.journal.aclose()
+                await self.scheduler.driver.leave()
+            except JournalError as error:
+                logger.warning("The journal does not know yet that this client has ended: %s", error)
             finally:
-                end(self.scheduler.driver.owner)
-                await self._session.aclose()
+                try:
+                    await self.journal.aclose()
+                finally:
+                    await self._session.aclose()
 
 
 async def _tell(on_update: OnUpdate, task: Task) -> None:

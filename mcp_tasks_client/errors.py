@@ -12,6 +12,7 @@
     ├ InputUnansweredError           .keys: a question of the server's has no answer yet
     ├ OutcomeUnknownError            .record: tools/call was sent and its reply was lost
     ├ IdempotencyConflictError       the key belongs to another tool or other arguments
+    ├ DrivenElsewhereError           another client has taken the call over
     ├ SessionError                   .retryable .code .data .http_status .retry_after_s
     │ ├ ConnectionLostError          no reply, or not a whole one
     │ ├ CredentialRefusedError       HTTP 401 or 403
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConnectionLostError",
     "CredentialRefusedError",
+    "DrivenElsewhereError",
     "IdempotencyConflictError",
     "InputUnansweredError",
     "JournalCorruptError",
@@ -152,6 +154,10 @@ class OutcomeUnknownError(TasksClientError):
 
 class IdempotencyConflictError(TasksClientError):
     """The idempotency key is taken by a call of another tool or with other arguments."""
+
+
+class DrivenElsewhereError(TasksClientError):
+    """Another client, mostly of another process, has taken the call over. Nothing of ours is written."""
 
 
 class SessionError(TasksClientError):

@@ -10,8 +10,7 @@ import anyio
 from .drive import Drive
 from .errors import IdempotencyConflictError, OutcomeUnknownError
 from .events import CallAgain, CallLost, SendCall
-from .journal.base import Scope, TaskRecord, typed
-from .owners import refuse_if_driven_elsewhere
+from .journal.base import Scope, TaskRecord
 from .scheduler import Scheduler
 from .sessions.base import ToolCall
 from .states import Calling, Gathering, OutcomeUnknown
@@ -33,7 +32,7 @@ class Intents:
     def __init__(self, scheduler: Scheduler, scope: Scope) -> None:
         self._scheduler = scheduler
         self._scope = scope
-        self._journal = scheduler.driver.journal
+        self._driver = scheduler.driver
         self._joining = anyio.Lock()
 
     async def begin(self, call: ToolCall, key: str | None, on_unknown: OnUnknown) -> Drive:
@@ -42,7 +41,6 @@ class Intents:
         Raises:
             IdempotencyConflictError: The key belongs to another tool or other arguments.
             OutcomeUnknownError: The key's earlier call was sent and its reply was lost.
-            TasksClientError: Another client of this process is at it.
             JournalError: The intent could not be journaled.
             ValueError: ``key`` or ``on_unknown`` makes no sense.
         """
@@ -52,7 +50,7 @@ class Intents:
             raise ValueError("an idempotency key cannot be empty; leave it out to call without one")
         scheduler = self._scheduler
         scheduler.check_open()
-        now = scheduler.driver.clock.time()
+        now = self._driver.clock.time()
         record = TaskRecord(
             record_id=uuid.uuid4().hex,
             scope=self._scope,
@@ -62,9 +60,9 @@ class Intents:
             state=Calling(),
             created_at=now,
             updated_at=now,
-            owner=scheduler.driver.owner,
+            owner=self._driver.owner,
         )
-        drive = Drive(record, call)
+        drive = Drive(record, call, ours=True)
         drive.pending = SendCall()
         # Registered first: whoever finds the record in the journal must find the drive here.
         scheduler.register(drive)
@@ -82,10 +80,9 @@ class Intents:
 
     async def _claim(self, drive: Drive) -> TaskRecord:
         """Journal the intent to call, or find the call that the key stands for."""
-        with typed():
-            standing = await self._journal.claim(drive.record)
+        standing = await self._driver.claim(drive)
         if drive.abandoned and not drive.held and standing.record_id == drive.record.record_id:
-            await self._journal.remove(standing.record_id)
+            await self._driver.take_back(drive)
         return standing
 
     async def _join(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> Drive:
@@ -100,31 +97,37 @@ class Intents:
                 f"The idempotency key {standing.idempotency_key!r} belongs to a call with {what}. Use a key "
                 "of its own for each different call."
             )
-        refuse_if_driven_elsewhere(standing, self._scheduler.driver.owner)
         drive = self._scheduler.register(Drive(standing))
         if drive.call is None:
             drive.call = call
             if isinstance(drive.record.state, Gathering):
                 drive.error = None  # its arguments are what it was parked for
-        ours = drive.record.owner == self._scheduler.driver.owner
-        if isinstance(drive.record.state, Calling) and ours and not drive.sending:
-            # Refused, or abandoned before it was sent, or there would be a drive that is sending. Its
-            # intent was taken back, and the key may be somebody else's by now.
-            if not await self._scheduler.driver.claim(drive):
-                with typed():
-                    other = await self._journal.claim(drive.record)
-                return await self._joined(other, call, on_unknown)
-            drive.error, drive.pending = None, SendCall()
-        elif isinstance(drive.record.state, Calling | OutcomeUnknown) and not drive.sending:
-            if on_unknown == "raise":
-                raise OutcomeUnknownError(
-                    f"An earlier call of {call.name!r} under this key may have been sent, and nobody has its "
-                    'reply, so the tool may have run. Pass on_unknown="resend" only if it may run twice.',
-                    record=drive.record,
-                )
-            if isinstance(drive.record.state, Calling):
-                await self._scheduler.driver.feed(drive, CallLost())
-            (send,) = await self._scheduler.driver.feed(drive, CallAgain())
-            assert isinstance(send, SendCall)
-            drive.error, drive.pending = None, send
+        unsure = isinstance(drive.record.state, Calling | OutcomeUnknown) and not drive.sending
+        if not unsure or drive.following or not await self._driver.take(drive):
+            return drive
+        match drive.record.state:
+            case Calling() if not drive.inherited:
+                # Refused, or abandoned before it was sent, or there would be a drive that is sending. Its
+                # intent was taken back, and the key may be somebody else's by now.
+                other = await self._driver.claim(drive)
+                if other.record_id != drive.record.record_id:
+                    return await self._joined(other, call, on_unknown)
+                drive.error, drive.pending = None, SendCall()
+            case Calling() | OutcomeUnknown():
+                await self._lost(drive, on_unknown)
         return drive
+
+    async def _lost(self, drive: Drive, on_unknown: OnUnknown) -> None:
+        """Its call may have been sent, and nobody has the reply."""
+        if isinstance(drive.record.state, Calling):
+            await self._driver.feed(drive, CallLost())
+        if on_unknown == "raise":
+            await self._driver.release(drive)
+            raise OutcomeUnknownError(
+                f"An earlier call of {drive.record.tool!r} under this key may have been sent, and nobody has "
+                'its reply, so the tool may have run. Pass on_unknown="resend" only if it may run twice.',
+                record=drive.record,
+            )
+        (send,) = await self._driver.feed(drive, CallAgain())
+        assert isinstance(send, SendCall)
+        drive.error, drive.pending = None, send

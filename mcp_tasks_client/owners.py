@@ -1,92 +1,193 @@
-"""Who drives what the journal holds. Within this process it is known; between processes not yet."""
+"""Who drives what: a client by its name in the records, a process by its lease.
+
+An *owner* is one client; the journal lets it write only what it took last. A *lease* stands for
+the whole process, in each journal that it uses, and is renewed in one write however many tasks
+and clients there are. An owner is gone when its client has ended, its process has, or, where
+that cannot be seen from here, its lease has run out.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
+import threading
 import uuid
-from typing import Final
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, Self
 
-from .errors import TasksClientError
-from .journal.base import TaskRecord
+import psutil
 
-__all__ = [
-    "DrivenElsewhereError",
-    "driven_elsewhere",
-    "end",
-    "let_go",
-    "new_owner",
-    "refuse_if_driven_elsewhere",
-    "take",
-]
+from .clock import Clock
+from .journal.base import Journal, Judge, Lease, typed
 
-_ALIVE: Final[set[str]] = set()
-_DRIVEN: Final[dict[str, str]] = {}
-"""Owners by the record that they drive: known before the journal is, which takes a moment."""
+__all__ = ["LEASE_S", "Place", "Tenure"]
+
+LEASE_S: Final = 30.0
+"""Seconds after which a process that has not renewed its lease is taken for gone, if it cannot be seen."""
+
+_RENEWALS: Final = 3
+"""Renewals in the time of a lease, so that one may fail."""
+
+_CLOCK_STEP_S: Final = 2.0
+"""Seconds by which the beginning of one process may seem to move, where it is told by the wall clock."""
+
+_TENURES: Final[dict[int, Tenure]] = {}
+"""By the identity of the journal, which lives as long as there are clients that use it."""
+
+_lock = threading.Lock()
 
 
-class DrivenElsewhereError(TasksClientError):
-    """Another client of this process drives the call."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A process among all that may share a journal."""
+
+    host: str
+    boot: str
+    pids: str
+    pid: int
+    started: float
+
+    @classmethod
+    def here(cls) -> Self:
+        """The process that we are."""
+        return cls(*_here(os.getpid()))
+
+    def lives(self, lease: Lease) -> bool | None:
+        """Whether the process of a lease lives; ``None`` if that cannot be seen from here."""
+        if lease.host != self.host:
+            return None
+        if lease.boot != self.boot:
+            return False  # the host has been started again since
+        if lease.pids != self.pids:
+            return None
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(lease.pid)
+            same = abs(process.create_time() - lease.started) <= _CLOCK_STEP_S
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether the lease is of this very process."""
+        return Place(lease.host, lease.boot, lease.pids, lease.pid, lease.started) == self
+
+
+class Tenure:
+    """What this process holds in one journal, for all of its clients there.
+
+    Args:
+        journal: Where the lease is kept.
+        place: ``None`` is the process that we are.
+        lease_s: Seconds that a lease lasts.
+
+    Attributes:
+        renew_s: Seconds after which it is renewed.
+        lapses: How often it had run out by then.
+    """
+
+    def __init__(self, journal: Journal, place: Place | None, lease_s: float) -> None:
+        self.renew_s = lease_s / _RENEWALS
+        self.lapses = 0
+        self._lease_s = lease_s
+        self._journal = journal
+        self._place = place or Place.here()
+        self._lease_id = uuid.uuid4().hex
+        self._numbers = itertools.count(1)
+        self._owners: set[str] = set()
+        self._renewed_at: float | None = None
+
+    @classmethod
+    def enter(
+        cls, journal: Journal, place: Place | None = None, lease_s: float = LEASE_S
+    ) -> tuple[Tenure, str]:
+        """This process's tenure in a journal, and in it a name for one more client."""
+        with _lock:
+            tenure = _TENURES.setdefault(id(journal), cls(journal, place, lease_s))
+            owner = f"{tenure._lease_id}/{next(tenure._numbers)}"
+            tenure._owners.add(owner)
+            return tenure, owner
+
+    async def leave(self, owner: str) -> None:
+        """End a client: what it still owns is anybody's, and so is the lease after the last one.
+
+        Raises:
+            JournalError: The journal still says otherwise; this process knows better.
+        """
+        with _lock:
+            self._owners.discard(owner)
+            last = not self._owners
+            if last:
+                _TENURES.pop(id(self._journal), None)
+        if self._renewed_at is not None:
+            with typed():
+                await self._journal.release(owner, *([self._lease_id] if last else []))
+
+    async def enrol(self, clock: Clock) -> None:
+        """Make sure that the journal holds a lease, before it holds anything that is owned.
+
+        Raises:
+            JournalError: It could not be written.
+        """
+        if self._renewed_at is None:
+            await self._renew(clock)
+
+    async def renew(self, clock: Clock) -> None:
+        """Renew the lease, unless there is none yet, or another client has just done it.
+
+        Raises:
+            JournalError: It could not be written. Others may come to think that we are gone.
+        """
+        if self._renewed_at is not None and not 0 <= clock.time() - self._renewed_at < self.renew_s / 2:
+            await self._renew(clock)
+
+    def judge(self, now: float) -> Judge:
+        """Says of an owner whether it is gone."""
+
+        def gone(owner: str, lease: Lease | None) -> bool:
+            if lease is None:
+                return True
+            if self._place.holds(lease):
+                return not any(owner in tenure._owners for tenure in list(_TENURES.values()))
+            lives = self._place.lives(lease)
+            return lease.expires_at < now if lives is None else not lives
+
+        return gone
+
+    async def _renew(self, clock: Clock) -> None:
+        now, place = clock.time(), self._place
+        lease = Lease(
+            lease_id=self._lease_id,
+            host=place.host,
+            boot=place.boot,
+            pids=place.pids,
+            pid=place.pid,
+            started=place.started,
+            renewed_at=now,
+            expires_at=now + self._lease_s,
+        )
+        with typed():
+            kept = await self._journal.renew(lease)
+        self._renewed_at = now
+        self.lapses += not kept
+
+
+@cache
+def _here(pid: int) -> tuple[str, str, str, int, float]:
+    host = f"{socket.gethostname()}:{uuid.getnode():012x}"
+    boot = pids = ""
+    with suppress(OSError):  # only Linux tells
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        pids = str(Path("/proc/self/ns/pid").readlink())
+    return host, boot, pids, pid, psutil.Process(pid).create_time()
 
 
 def _forget() -> None:
-    _ALIVE.clear()
-    _DRIVEN.clear()
+    _TENURES.clear()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     # A child drives nothing of what its parent did.
     os.register_at_fork(after_in_child=_forget)
-
-
-def new_owner() -> str:
-    """A name for somebody who drives, as it is written in records; alive until :func:`end`."""
-    owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
-    _ALIVE.add(owner)
-    return owner
-
-
-def end(owner: str) -> None:
-    """Nobody drives under this name any more."""
-    _ALIVE.discard(owner)
-    for record_id in [record_id for record_id, driver in list(_DRIVEN.items()) if driver == owner]:
-        del _DRIVEN[record_id]
-
-
-def take(record: TaskRecord, owner: str) -> None:
-    """Become the one in this process who drives the record.
-
-    Raises:
-        DrivenElsewhereError: Another is.
-    """
-    if _DRIVEN.setdefault(record.record_id, owner) != owner:
-        raise _refusal(record)
-
-
-def let_go(record: TaskRecord, owner: str) -> None:
-    """Drive it no more."""
-    if _DRIVEN.get(record.record_id) == owner:
-        del _DRIVEN[record.record_id]
-
-
-def driven_elsewhere(record: TaskRecord, owner: str) -> bool:
-    """Whether another than ``owner``, in this process, drives the record."""
-    driver = _DRIVEN.get(record.record_id, record.owner)
-    return driver != owner and driver in _ALIVE
-
-
-def refuse_if_driven_elsewhere(record: TaskRecord, owner: str) -> None:
-    """Two must not drive one call: both would ask its questions.
-
-    Raises:
-        DrivenElsewhereError: Another client of this process drives it.
-    """
-    if driven_elsewhere(record, owner):
-        raise _refusal(record)
-
-
-def _refusal(record: TaskRecord) -> DrivenElsewhereError:
-    return DrivenElsewhereError(
-        f"Another client of this process is at the call of {record.tool!r}. Use that client for it, or wait "
-        "until it has let go."
-    )

@@ -16,20 +16,20 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
-from typing import TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 from weakref import WeakValueDictionary
 
 import anyio
 from anyio.abc import TaskGroup
 
-from . import owners
 from .calls import Calls, lost, needs_its_call
 from .cancels import Cancels
 from .clock import being_stopped
-from .drive import CallUnderWay, Drive
+from .drive import CallUnderWay, Drive, OvertakenError
 from .driver import Driver
 from .errors import (
     ConnectionLostError,
+    DrivenElsewhereError,
     InputUnansweredError,
     JournalError,
     OutcomeUnknownError,
@@ -39,6 +39,7 @@ from .errors import (
 from .events import (
     Action,
     Ask,
+    CallLost,
     Finish,
     Forget,
     Park,
@@ -53,11 +54,14 @@ from .events import (
     Unanswered,
     Wake,
 )
-from .states import Calling, Gathering, Observing, OutcomeUnknown
+from .states import Calling, Finished, Gathering, Observing, OutcomeUnknown
 from .turns import Turns
 from .wire import redact
 
 logger = logging.getLogger("mcp_tasks_client")
+
+_LOOK_S: Final = 0.5
+"""Seconds between looks at a call that another client drives."""
 
 T = TypeVar("T")
 
@@ -76,7 +80,7 @@ class Scheduler:
         self.drives: WeakValueDictionary[str, Drive] = WeakValueDictionary()
         self._tasks = tasks
         self._clock = driver.clock
-        self._calls = Calls(driver, perform=self._perform, park=self._park)
+        self._calls = Calls(driver, perform=self._perform, park=self._park, release=self._release)
         self._cancels = Cancels(driver, tasks, perform=self._perform)
         self._turns = Turns(driver.clock, driver.policy.polls_in_flight, self._poll)
         self._kept: set[Drive] = set()
@@ -184,13 +188,13 @@ class Scheduler:
         drive.calling = CallUnderWay()
         self._spawn(drive, self._calls.run, send, drive.calling)
 
-    def _write_soon(self, drive: Drive, **changes: object) -> None:
+    def _write_soon(self, write: Callable[[Drive], Awaitable[None]], drive: Drive) -> None:
         """Commit a change that nobody waits for; it still goes before the scheduler ends."""
-        self._tasks.start_soon(self._write, drive, changes)
+        self._tasks.start_soon(self._write, write, drive)
 
-    async def _write(self, drive: Drive, changes: dict[str, object]) -> None:
+    async def _write(self, write: Callable[[Drive], Awaitable[None]], drive: Drive) -> None:
         try:
-            await self.driver.write(drive, **changes)
+            await write(drive)
         except Exception as error:  # also a foreign one, which would end the client
             logger.warning("%r could not be brought up to date: %s", drive.record, error)
 
@@ -218,7 +222,7 @@ class Scheduler:
     async def take_up(self, drive: Drive) -> None:
         """Drive what is held, unless it is driven."""
         # What parked the drive while nobody listened is told first; the next hold starts anew.
-        if not drive.running and (drive.error is None or drive.error_seen):
+        if drive.error is None or drive.error_seen:
             await self._take_up(drive)
 
     async def keep(self, drive: Drive) -> None:
@@ -227,13 +231,7 @@ class Scheduler:
         if drive not in self._kept and not drive.record.finished:
             self._kept.add(drive)
             drive.held += 1
-            try:
-                if not drive.running:
-                    await self._take_up(drive)
-            except owners.DrivenElsewhereError:
-                self._kept.discard(drive)
-                drive.held -= 1
-                raise
+            await self._take_up(drive)
 
     @property
     def unsaved(self) -> list[Drive]:
@@ -301,14 +299,8 @@ class Scheduler:
 
     async def _take_up(self, drive: Drive) -> None:
         """Start a drive from wherever its record stands."""
-        if drive.record.finished:
+        if drive.record.finished or drive.running or drive.following:
             return
-        try:
-            owners.take(drive.record, self.driver.owner)
-        except owners.DrivenElsewhereError:
-            # What is known here grows old; whoever asks again reads the journal.
-            self.drives.pop(drive.record.record_id, None)
-            raise
         before, drive.error, drive.running = drive.error, None, True
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
@@ -320,6 +312,10 @@ class Scheduler:
 
     async def _start(self, drive: Drive, before: Exception | None) -> None:
         try:
+            if not await self.driver.take(drive):
+                drive.running, drive.following = False, True
+                self._spawn(drive, self._follow)
+                return
             resumed = self.driver.resumed(drive)
             async with drive.saving:
                 while drive.unsaved:
@@ -333,20 +329,52 @@ class Scheduler:
                 case Gathering() if drive.call is None:
                     self._park(drive, needs_its_call(drive))
                 case Observing() | Gathering():
-                    await self._perform(drive, await self.driver.feed(drive, resumed))
+                    actions = await self.driver.feed(drive, resumed)
+                    drive.exact = True
+                    await self._perform(drive, actions)
+                case Calling() if drive.inherited:
+                    await self.driver.feed(drive, CallLost())
+                    self._park(drive, lost(drive, None))
                 case Calling():
-                    # Refused here, or sent by a process that is gone.
-                    self._park(drive, before or lost(drive, None))
+                    self._park(drive, before or lost(drive, None))  # refused here
                 case OutcomeUnknown():
                     told = isinstance(before, OutcomeUnknownError)
                     self._park(drive, before if before and told else lost(drive, before))
-        except JournalError as error:
+        except (JournalError, DrivenElsewhereError, OvertakenError) as error:
             self._park(drive, error)
+        finally:
+            if not drive.running and drive.calling is None:
+                self._release(drive)  # for whoever stopped it meanwhile, it was not ours yet
+
+    async def _follow(self, drive: Drive) -> None:
+        """Look on while another client drives it, and take it up when that has let go, or is gone."""
+        try:
+            while drive.following:
+                await self._clock.wait(anyio.Event(), _LOOK_S)
+                before = drive.record
+                if await self.to_its_end(self.driver.take, drive):
+                    drive.following = False
+                    return await self._take_up(drive)
+                if drive.record.finished:
+                    self._let_go(drive)
+                if drive.record != before:
+                    drive.pulse()
+        except (JournalError, OvertakenError) as error:
+            self._park(drive, error)
+
+    def lapsed(self) -> None:
+        """Our lease had run out, so others may have taken what is ours."""
+        for drive in list(self.drives.values()):
+            if drive.owned:
+                self._spawn(drive, self._take_again)
+
+    async def _take_again(self, drive: Drive) -> None:
+        if not await self.driver.take(drive, again=True) and drive.running:
+            self._park(drive, driven_elsewhere(drive))
 
     def _let_go(self, drive: Drive) -> None:
         """Stop driving: no poll, no prompt. Whoever still waits is told by a pulse or a park."""
-        was_running, drive.running = drive.running, False
-        owners.let_go(drive.record, self.driver.owner)
+        drive.running = drive.following = False
         if drive in self._kept:
             self._kept.discard(drive)
             drive.held -= 1
@@ -355,8 +383,13 @@ class Scheduler:
             scope.cancel()
         if drive.calling is not None:
             drive.calling.cut(self.policy.call_grace_s)
-        if was_running and isinstance(drive.record.state, Observing | Gathering):
-            self._write_soon(drive)
+        else:
+            self._release(drive)
+
+    def _release(self, drive: Drive) -> None:
+        # A call that was not sent is taken back instead, and an outcome is ours until it is delivered.
+        if drive.owned and not isinstance(drive.record.state, Calling | Finished):
+            self._write_soon(self.driver.release, drive)
 
     def _park(self, drive: Drive, error: Exception) -> None:
         if drive.unsaved:
@@ -395,7 +428,7 @@ class Scheduler:
     def delivered(self, drive: Drive) -> None:
         """Note that the host has the outcome now. Only after it has: a crash delivers it again."""
         if drive.record.delivered_at is None and not self.closed:
-            self._write_soon(drive, delivered_at=self._clock.time())
+            self._write_soon(self.driver.delivered, drive)
 
     def forget(self, drive: Drive) -> None:
         """Take back the intent of a call that nobody is going to send."""
@@ -407,14 +440,14 @@ class Scheduler:
         with anyio.CancelScope(shield=True):
             try:
                 if not drive.held:
-                    await self.driver.journal.remove(drive.record.record_id)
+                    await self.driver.take_back(drive)
             except Exception as error:  # as above
                 logger.warning("%r was never sent, and could not be removed: %s", drive.record, error)
 
     def disconnected(self) -> None:
         """Nothing can be sent any more, until the host connects again."""
         for drive in list(self.drives.values()):
-            if drive.running:
+            if drive.running or drive.following:
                 self._park(
                     drive,
                     ConnectionLostError(
@@ -428,7 +461,7 @@ class Scheduler:
             self.forget(drive)
         self.closed = True
         for drive in list(self.drives.values()):
-            if drive.running:
+            if drive.running or drive.following:
                 self._park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
         self._turns.clear()
         for drive in self._unsaved:
@@ -450,6 +483,14 @@ class Scheduler:
 
 def _observed(drive: Drive) -> bool:
     return drive.running and isinstance(drive.record.state, Observing)
+
+
+def driven_elsewhere(drive: Drive) -> DrivenElsewhereError:
+    """What to tell whoever waits for a call that was taken from us."""
+    return DrivenElsewhereError(
+        f"Another client has taken over the call of {drive.record.tool!r}, since ours had not renewed its "
+        "lease. Await the handle again for what becomes of it there."
+    )
 
 
 def _unanswered(drive: Drive, reason: Unanswered | SessionError) -> Exception:

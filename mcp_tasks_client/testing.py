@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -234,6 +235,8 @@ def scripted_client(session: ScriptedSession, **options: Any) -> TasksClient:
     """
     client = TasksClient(session, **options)
     client._engine.clock = session.clock
+    # Renewed by such a clock, a lease would make it stop every ten seconds of its hours.
+    client._engine.lease_s = math.inf
     return client
 
 

@@ -6,6 +6,7 @@ first was stopped; :meth:`World.promises` is what can be held against both of th
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -293,10 +294,10 @@ class SlowJournal(MemoryJournal):
             await anyio.lowlevel.checkpoint()
             await super().save(record)
 
-    async def remove(self, record_id: str) -> None:
+    async def remove(self, record: TaskRecord) -> None:
         with self._doings.one("journal"):
             await anyio.lowlevel.checkpoint()
-            await super().remove(record_id)
+            await super().remove(record)
 
 
 class Host:
@@ -372,6 +373,7 @@ class World:
             **self._options,
         )
         client._engine.clock = self.clock
+        client._engine.lease_s = math.inf  # a lease to be renewed would keep this clock going for ever
         return client
 
     def _session(self) -> Session:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import Any
 
 import anyio
@@ -37,6 +36,7 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.errors import ConnectionLostError, MissingCapabilityError
 from mcp_tasks_client.journal.base import TaskRecord
+from mcp_tasks_client.sessions.base import Leaving, ToolCall
 from mcp_tasks_client.testing import (
     STALL,
     ManualClock,
@@ -49,6 +49,7 @@ from mcp_tasks_client.testing import (
     text_result,
     working,
 )
+from mcp_tasks_client.wire import CallReply
 
 from ._requirements import requirement
 
@@ -974,8 +975,6 @@ async def test_resume_leaves_what_another_client_of_the_process_drives_until_tha
         async with world.client(elicitation=asked) as second:
             assert await second.resume() == []
             await world.clock.advance(60)
-            with pytest.raises(TasksClientError, match="Another client of this process"):
-                await second.attach(TASK)
         assert asked.keys == ["k"]
     async with world.client(elicitation=Asked(STALL)) as third:
         (handle,) = await third.resume()
@@ -1007,17 +1006,86 @@ async def test_of_two_clients_that_take_a_task_up_at_the_same_moment_one_does(ve
 
 
 @requirement("law:2", "law:3")
-async def test_a_key_that_another_client_of_the_process_is_at_is_refused_until_that_one_lets_go() -> None:
-    world = World(calls=[STALL])
-    async with world.client() as first, anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(first.call_tool, "tool", idempotency_key="k"))
-        await world.clock.advance(1)
-        async with world.client() as second:
-            with pytest.raises(TasksClientError, match="Another client of this process") as caught:
-                await second.call_tool("tool", idempotency_key="k")
-            assert not isinstance(caught.value, OutcomeUnknownError)
-        assert len(world.server.log("tools/call")) == 1
-        tasks.cancel_scope.cancel()
+@pytest.mark.parametrize("verb", ["call_tool", "start_tool", "attach"])
+async def test_what_another_client_drives_is_followed_to_its_end(verb: str) -> None:
+    world = World(gets={TASK: [input_required(TASK, {"k": ASK}), working(TASK), DONE]})
+    asked = Asked(YES)
+    async with world.client(elicitation=asked) as first, world.client(elicitation=Asked()) as second:
+        results: list[str] = []
+
+        async def follow() -> None:
+            if verb == "call_tool":
+                results.append(text(await second.call_tool("tool", idempotency_key="k")))
+            elif verb == "start_tool":
+                handle = await second.start_tool("tool", idempotency_key="k")
+                results.append(text(await handle))
+            else:
+                results.append(text(await (await second.attach(TASK)).result()))
+
+        await first.start_tool("tool", idempotency_key="k")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            await world.clock.advance(10)
+        assert results == ["done"]
+    assert asked.keys == ["k"]
+    assert len(world.server.log("tools/call")) == 1
+    assert len(world.polled_at()) == 3
+
+
+@requirement("law:2", "law:3")
+async def test_a_call_that_another_client_follows_is_taken_up_when_that_one_lets_go() -> None:
+    world = World(gets={TASK: [input_required(TASK, {"k": ASK}), DONE]})
+    asked = Asked(YES)
+    async with world.client(elicitation=asked) as second:
+        async with anyio.create_task_group() as tasks:
+            results: list[str] = []
+
+            async def follow() -> None:
+                results.append(text(await second.call_tool("tool", idempotency_key="k")))
+
+            async with world.client(elicitation=Asked(STALL)) as first:
+                await first.start_tool("tool", idempotency_key="k")
+                tasks.start_soon(follow)
+                await world.clock.advance(1.5)
+                assert asked.keys == [], "while the first client is at it"
+            await world.clock.advance(10)
+        assert results == ["done"]
+    assert asked.keys == ["k"]
+
+
+@requirement("law:2")
+async def test_a_call_that_is_refused_to_the_client_that_made_it_is_made_by_the_one_that_followed() -> None:
+    world = World(calls=[{"resultType": "complete", **text_result("done")}])
+    async with world.client() as second, anyio.create_task_group() as tasks:
+        results: list[str] = []
+
+        async def follow() -> None:
+            results.append(text(await second.call_tool("tool", idempotency_key="k")))
+
+        async with world.client() as first:
+            release = anyio.Event()
+
+            async def refused(call: ToolCall, leaving: Leaving) -> CallReply:
+                await leaving()
+                await release.wait()
+                raise SessionError("busy", not_executed=True)
+
+            world.server.call, calls = refused, world.server.call  # type: ignore[method-assign]
+
+            async def call() -> None:
+                with pytest.raises(SessionError, match="busy"):
+                    await first.call_tool("tool", idempotency_key="k")
+
+            async with anyio.create_task_group() as calling:
+                calling.start_soon(call)
+                await world.clock.advance(0)
+                tasks.start_soon(follow)
+                await world.clock.advance(1)
+                world.server.call = calls  # type: ignore[method-assign]
+                release.set()
+            await world.clock.advance(2)
+        assert results == ["done"]
+    assert len(world.server.log("tools/call")) == 1
 
 
 @requirement("law:9")

@@ -17,6 +17,7 @@ from mcp_tasks_client import errors
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     CredentialRefusedError,
+    DrivenElsewhereError,
     IdempotencyConflictError,
     InputUnansweredError,
     JournalCorruptError,
@@ -69,6 +70,7 @@ ATTRIBUTES: dict[type[TasksClientError], dict[str, Any]] = {
     WaitTimeoutError: {},
     InputUnansweredError: {"keys": ("name", "age")},
     OutcomeUnknownError: {"record": RECORD},
+    DrivenElsewhereError: {},
     IdempotencyConflictError: {},
     SessionError: REMOTE,
     ConnectionLostError: REMOTE,

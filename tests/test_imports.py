@@ -52,6 +52,7 @@ ORDER: Final = (
     "inputs",
     "sessions.sdk",
     "owners",
+    "points",
     "drive",
     "driver",
     "calls",

@@ -14,8 +14,8 @@ import pytest
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from mcp_tasks_client.errors import JournalError
-from mcp_tasks_client.journal.base import Journal, Scope, TaskRecord, dump_state
+from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
+from mcp_tasks_client.journal.base import Journal, Lease, Scope, TaskRecord, dump_state
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.states import (
@@ -180,7 +180,6 @@ class TestSave:
             delivered_at=3.0,
             generation="2025-11-25",
             owner="host:4711",
-            fence=2**63 - 1,
         )
         await journal.save(now)
 
@@ -241,7 +240,7 @@ class TestSave:
         writes: list[Callable[[], Awaitable[object]]] = [
             lambda: journal.save(saved),
             lambda: journal.claim(claimed),
-            lambda: journal.remove(removed.record_id),
+            lambda: journal.remove(removed),
         ]
 
         for write in writes:
@@ -253,6 +252,18 @@ class TestSave:
         assert await journal.records(SCOPE) == [saved, claimed]
         assert await journal.records(removed.scope) == []
 
+    async def test_what_was_taken_since_is_not_written_by_a_late_owner(self, journal: Journal) -> None:
+        late = record(state=observing(), owner="early/1")
+        await journal.save(late)
+        taken = await journal.take(late.record_id, "next/1", gone)
+        assert taken is not None
+
+        with pytest.raises(DrivenElsewhereError, match="Another client has taken over the call of 'report'"):
+            await journal.save(replace(late, state=finished()))
+        await journal.remove(late)
+
+        assert await only(journal) == taken.record
+
 
 class TestRemove:
     async def test_a_removed_record_is_forgotten_and_its_key_is_free(self, journal: Journal) -> None:
@@ -260,7 +271,7 @@ class TestRemove:
         await journal.save(first)
         await journal.save(second)
 
-        await journal.remove(first.record_id)
+        await journal.remove(first)
 
         assert await journal.records(SCOPE) == [second]
         assert await journal.records(SCOPE, pending=True) == []
@@ -271,8 +282,165 @@ class TestRemove:
 
     async def test_removing_what_is_not_there_does_nothing(self, journal: Journal) -> None:
         await journal.save(given := record())
-        await journal.remove("no such record")
+        await journal.remove(record())
         assert await only(journal) == given
+
+
+def gone(owner: str, lease: Lease | None) -> bool:
+    return True
+
+
+def never_gone(owner: str, lease: Lease | None) -> bool:
+    return False
+
+
+def lease(lease_id: str, *, renewed_at: float = 1_800_000_000.0) -> Lease:
+    return Lease(lease_id, "host", "boot", "pids", 4711, 1.5, renewed_at, renewed_at + 30)
+
+
+class TestTake:
+    async def test_a_free_record_is_taken_and_its_fence_grows(self, journal: Journal) -> None:
+        given = record(state=observing(), fence=7)
+        await journal.save(given)
+
+        taken = await journal.take(given.record_id, "a/1", never_gone)
+
+        assert taken == (replace(given, owner="a/1", fence=8), None, None)
+        assert await only(journal) == replace(given, owner="a/1", fence=8)
+
+    async def test_taken_again_by_its_owner_its_fence_grows_again(self, journal: Journal) -> None:
+        await journal.save(given := record(owner="a/1", fence=7))
+        taken = await journal.take(given.record_id, "a/1", never_gone)
+        assert taken == (replace(given, fence=8), "a/1", None)
+
+    async def test_the_record_of_an_owner_who_is_there_is_shown_and_left_alone(
+        self, journal: Journal
+    ) -> None:
+        await journal.save(given := record(owner="a/1", fence=7))
+        await journal.renew(theirs := lease("a"))
+
+        assert await journal.take(given.record_id, "b/1", never_gone) == (given, "a/1", theirs)
+        assert await only(journal) == given
+
+    async def test_an_owner_is_judged_by_the_lease_that_covers_it(self, journal: Journal) -> None:
+        await journal.save(given := record(owner="a/12", fence=7))
+        await journal.renew(theirs := lease("a"))
+        await journal.renew(lease("a/1"))
+        await journal.renew(lease("b"))
+        judged: list[tuple[str, Lease | None]] = []
+
+        def judge(owner: str, covering: Lease | None) -> bool:
+            judged.append((owner, covering))
+            return True
+
+        taken = await journal.take(given.record_id, "b/1", judge)
+
+        assert judged == [("a/12", theirs)]
+        assert taken == (replace(given, owner="b/1", fence=8), "a/12", theirs)
+
+    async def test_what_is_not_there_is_not_taken(self, journal: Journal) -> None:
+        assert await journal.take("nothing", "a/1", gone) is None
+
+    async def test_of_many_who_take_at_once_one_does(self, journal: Journal) -> None:
+        await journal.save(given := record(state=observing()))
+        owners: list[str | None] = []
+
+        async def take(owner: str) -> None:
+            taken = await journal.take(given.record_id, owner, never_gone)
+            assert taken is not None
+            owners.append(taken.record.owner)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(take, f"a/{number}")
+
+        assert len(set(owners)) == 1
+        assert (await only(journal)).fence == 1
+
+
+class TestTakePending:
+    async def test_all_that_is_pending_and_free_is_taken_oldest_first(self, journal: Journal) -> None:
+        second = record(state=observing(), created_at=2.0)
+        first = record(state=finished(), created_at=1.0, fence=3)
+        mine = record(state=observing(), created_at=3.0, owner="a/1", fence=5)
+        for given in (
+            second,
+            first,
+            mine,
+            record(state=observing(), owner="b/1"),
+            record(state=finished(), delivered_at=1.0),
+            record(),
+            record(state=observing(), scope=Scope("https://other.example/")),
+        ):
+            await journal.save(given)
+
+        taken = await journal.take_pending(SCOPE, "a/1", never_gone)
+
+        assert taken == [
+            (replace(first, owner="a/1", fence=4), None, None),
+            (replace(second, owner="a/1", fence=1), None, None),
+            (mine, "a/1", None),
+        ]
+        assert [one.owner for one in await journal.records(SCOPE)].count("a/1") == 3
+
+    async def test_what_owners_who_are_gone_had_is_taken_too(self, journal: Journal) -> None:
+        given = [record(state=observing(), owner=f"{name}/1", created_at=float(name)) for name in "123"]
+        for one in given:
+            await journal.save(one)
+        await journal.renew(dead := lease("2"))
+
+        taken = await journal.take_pending(SCOPE, "a/1", lambda owner, _: owner == "2/1")
+
+        assert taken == [(replace(given[1], owner="a/1", fence=1), "2/1", dead)]
+
+
+class TestLeases:
+    async def test_a_lease_is_kept_if_it_is_renewed_in_time(self, journal: Journal) -> None:
+        assert await journal.renew(lease("a", renewed_at=100.0))
+        assert await journal.renew(lease("a", renewed_at=130.0))
+        assert not await journal.renew(lease("a", renewed_at=160.5))
+        assert await journal.renew(lease("a", renewed_at=161.0))
+
+    async def test_what_an_owner_releases_is_let_go_of_if_it_is_an_outcome(self, journal: Journal) -> None:
+        outcome = record(state=finished(), owner="a/1", created_at=1.0)
+        others = [
+            record(state=observing(), owner="a/1", created_at=2.0),
+            record(state=Calling(), owner="a/1", created_at=3.0),
+            record(state=finished(), owner="a/2", created_at=4.0),
+        ]
+        for one in (outcome, *others):
+            await journal.save(one)
+
+        await journal.release("a/1")
+
+        assert await journal.records(SCOPE) == [replace(outcome, owner=None), *others]
+
+    async def test_a_lease_that_is_released_covers_nothing_any_more(self, journal: Journal) -> None:
+        await journal.save(given := record(owner="a/1"))
+        await journal.renew(lease("a"))
+        await journal.release("a/1", "a")
+        assert await journal.take(given.record_id, "b/1", never_gone) == (given, "a/1", None)
+
+
+class TestPrune:
+    async def test_what_was_delivered_before_the_time_is_forgotten(self, journal: Journal) -> None:
+        old = record(state=finished(), delivered_at=99.0, idempotency_key="old")
+        elsewhere = record(state=finished(), delivered_at=98.0, scope=Scope("https://other.example/"))
+        kept = [
+            record(state=finished(), delivered_at=100.0, created_at=1.0),
+            record(state=finished(), created_at=2.0),
+            record(state=observing(), created_at=3.0),
+            record(state=OutcomeUnknown(), created_at=4.0),
+        ]
+        for one in (old, elsewhere, *kept):
+            await journal.save(one)
+
+        assert await journal.prune(100.0) == 2
+
+        assert await journal.records(SCOPE) == kept
+        assert await journal.records(elsewhere.scope) == []
+        assert await journal.by_key(SCOPE, "old") is None
+        assert await journal.prune(100.0) == 0
 
 
 class TestLookups:
@@ -353,7 +521,7 @@ class TestLookups:
         assert await only(journal, scope) == given
         assert await journal.by_key(scope, text) == given
         assert await journal.claim(record(scope=scope, idempotency_key=text)) == given
-        await journal.remove(text)
+        await journal.remove(record(record_id=text))
         assert await journal.records(scope) == []
 
     async def test_no_two_texts_are_taken_for_one(self, journal: Journal) -> None:
@@ -514,7 +682,7 @@ class TestOpening:
     CALLS: Final[dict[str, Callable[[Journal], Any]]] = {
         "claim": lambda journal: journal.claim(record()),
         "save": lambda journal: journal.save(record()),
-        "remove": lambda journal: journal.remove("r"),
+        "remove": lambda journal: journal.remove(record(record_id="r")),
         "by_key": lambda journal: journal.by_key(SCOPE, "k"),
         "by_task_id": lambda journal: journal.by_task_id(SCOPE, "t"),
         "records": lambda journal: journal.records(SCOPE),

@@ -199,7 +199,7 @@ os.read(0, 1)
         returned = anyio.Event()
 
         async def call() -> None:
-            await getattr(journal, write)("r" if write == "remove" else record(record_id="r"))
+            await getattr(journal, write)(record(record_id="r"))
             returned.set()
 
         with anyio.fail_after(30):
@@ -586,7 +586,7 @@ await journal.aclose()
             async with SqliteJournal(path, busy_timeout_s=SHORT_S) as journal:
                 with raw(path) as other:
                     other.execute("BEGIN EXCLUSIVE")
-                    for write in (journal.save(record()), journal.claim(record()), journal.remove("r")):
+                    for write in (journal.save(record()), journal.claim(record()), journal.remove(record())):
                         with pytest.raises(JournalLockedError, match="held by another process"):
                             await write
                     other.execute("COMMIT")

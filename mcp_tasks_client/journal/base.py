@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Annotated, Any, Final, Self, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, Self, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from ..errors import JournalError
+from ..errors import JournalError, TasksClientError
 from ..states import Completed, Failed, Finished, Gone, Observing, State
 from ..wire import PROTOCOL_VERSION, Task, redact, shorten
 
-__all__ = ["Journal", "Scope", "TaskRecord", "dump_state", "load_state", "typed"]
+__all__ = ["Journal", "Judge", "Lease", "Scope", "Taken", "TaskRecord", "dump_state", "load_state", "typed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class TaskRecord:
     """The protocol version whose tasks this is one of."""
 
     owner: str | None = None
-    """The process that drives it, or drove it when it died; ``None`` once it was let go of."""
+    """The client that drives it, or drove it when it died; ``None`` once it was let go of."""
 
     fence: int = 0
-    """Grows with each change of owner, so that a late owner can be told from the present one."""
+    """Grows whenever it is taken, so that a late owner can be told from the present one."""
 
     @property
     def task(self) -> Task | None:
@@ -126,8 +126,54 @@ class TaskRecord:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A process's word that it is there for what its clients own.
+
+    Times are wall clock, in seconds since the epoch.
+    """
+
+    lease_id: str
+    """Random. The owners that it covers are called ``lease_id/1``, ``lease_id/2`` and so on."""
+
+    host: str
+    boot: str
+    """Tells the runs of one host apart; empty where that cannot be known."""
+
+    pids: str
+    """Tells the spaces of process numbers on one host apart, as of containers; empty if there is one."""
+
+    pid: int
+    started: float
+    """When the process began, by its operating system."""
+
+    renewed_at: float
+    expires_at: float
+
+    def covers(self, owner: str) -> bool:
+        """Whether the owner is one of this lease."""
+        return owner.rpartition("/")[0] == self.lease_id
+
+
+class Taken(NamedTuple):
+    """A record that somebody wanted to own."""
+
+    record: TaskRecord
+    """As it now stands; its ``owner`` says whether it was taken."""
+
+    before: str | None
+    """Its owner until now; ``None`` if the last one let go of it in good order."""
+
+    lease: Lease | None
+    """What that owner's process had last said, if it is known."""
+
+
+Judge: TypeAlias = Callable[[str, Lease | None], bool]
+"""Whether an owner is gone, going by the lease that covers it; ``None`` if there is none."""
+
+
 class Journal(ABC):
-    """Where records are kept.
+    """Where records are kept, and who drives them.
 
     Every method is safe to call from several tasks at once. A method that writes returns when
     what it wrote would survive the death of the process and, where the medium can promise it,
@@ -161,11 +207,16 @@ class Journal(ABC):
 
     @abstractmethod
     async def save(self, record: TaskRecord) -> None:
-        """Store a record as it now is, new or not (by ``record_id``)."""
+        """Store a record as it now is, new or not (by ``record_id``).
+
+        Raises:
+            DrivenElsewhereError: It was taken since: its fence is not the stored one's. Nothing is
+                stored.
+        """
 
     @abstractmethod
-    async def remove(self, record_id: str) -> None:
-        """Forget a record. Nothing happens if there is none."""
+    async def remove(self, record: TaskRecord) -> None:
+        """Forget a record. Nothing happens if there is none, or it was taken since."""
 
     @abstractmethod
     async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
@@ -183,6 +234,55 @@ class Journal(ABC):
             scope: Endpoint and principal.
             pending: Only those with a task to watch or an outcome not yet delivered. The cost is
                 then that of the pending ones, however many others there are.
+        """
+
+    @abstractmethod
+    async def prune(self, before: float) -> int:
+        """Forget the records, of any scope, whose outcome was delivered before a time.
+
+        Args:
+            before: Wall clock, in seconds since the epoch.
+
+        Returns:
+            How many were forgotten. A call forgets at most some thousands, so as to be short.
+        """
+
+    # ── who drives what ───────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    async def renew(self, lease: Lease) -> bool:
+        """Store a process's lease, new or not.
+
+        Returns:
+            False if it had run out, so that others may have taken what it covers.
+        """
+
+    @abstractmethod
+    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+        """Become the owner of a record, unless it has another one who is not gone.
+
+        Atomic, also between processes. The fence grows, whoever had it before.
+
+        Returns:
+            The record as it now stands; ``None`` if there is none.
+        """
+
+    @abstractmethod
+    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+        """Become the owner of all records of a scope that are pending and free.
+
+        Like :meth:`take` for each, in one write.
+
+        Returns:
+            Those that it took, and those that it had already, oldest first.
+        """
+
+    @abstractmethod
+    async def release(self, *names: str) -> None:
+        """Let go of the outcomes that these owners have, and forget the leases of these names.
+
+        Whatever is unfinished keeps its owner, who is then gone. To be let go of in good order it
+        has to be saved, with the time when it is due.
         """
 
     async def __aenter__(self) -> Self:
@@ -203,7 +303,7 @@ def typed() -> Iterator[None]:
     """Turn what a journal raises of its own into :class:`JournalError`."""
     try:
         yield
-    except JournalError:
+    except TasksClientError:
         raise
     except Exception as error:
         raise JournalError(

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from anyio.lowlevel import checkpoint
 
 from ..errors import JournalError
-from .base import Journal, Scope, TaskRecord
-from .row import Row, escape
+from .base import Journal, Judge, Lease, Scope, Taken, TaskRecord
+from .row import Row, escape, overtaken
 
 __all__ = ["MemoryJournal"]
 
@@ -35,6 +35,7 @@ class MemoryJournal(Journal):
         self._rows: dict[str, tuple[int, Row]] = {}
         self._keys: dict[_Key, str] = {}
         self._pending: defaultdict[_Scope, set[str]] = defaultdict(set)
+        self._leases: dict[str, Lease] = {}
 
     async def open(self) -> None:
         """Count one more user."""
@@ -68,15 +69,20 @@ class MemoryJournal(Journal):
                     "the journal refuses the record: another one holds its idempotency key; "
                     "read that one by its key"
                 )
+            _, standing = self._rows.get(row.record_id, (0, row))
+            if standing.fence != row.fence:
+                raise overtaken(standing)
             self._store(row)
         await checkpoint()
 
-    async def remove(self, record_id: str) -> None:
-        """Forget a record, if there is one."""
-        escaped = escape(record_id)
+    async def remove(self, record: TaskRecord) -> None:
+        """Forget a record, if there is one and it was not taken since."""
+        row = Row.of(record)
         with self._lock:
             self._check_open()
-            self._forget(escaped)
+            _, standing = self._rows.get(row.record_id, (0, None))
+            if standing is not None and standing.fence == row.fence:
+                self._forget(row.record_id)
         await checkpoint()
 
     async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
@@ -106,6 +112,74 @@ class MemoryJournal(Journal):
             found = self._in_order(key, self._pending.get(key, ()) if pending else self._rows)
         await checkpoint()
         return [row.record() for row in found]
+
+    async def prune(self, before: float) -> int:
+        """Forget what was delivered before a time. Looks through all records."""
+        with self._lock:
+            self._check_open()
+            delivered = [(row.delivered_at, record_id) for record_id, (_, row) in self._rows.items()]
+            old = [record_id for at, record_id in delivered if at is not None and at < before]
+            for record_id in old:
+                self._forget(record_id)
+        await checkpoint()
+        return len(old)
+
+    # ── who drives what ───────────────────────────────────────────────────────────────────────
+
+    async def renew(self, lease: Lease) -> bool:
+        """Store a lease; false if it had run out."""
+        with self._lock:
+            self._check_open()
+            before = self._leases.get(lease.lease_id)
+            self._leases[lease.lease_id] = lease
+        await checkpoint()
+        return before is None or before.expires_at >= lease.renewed_at
+
+    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+        """Become the owner of a record that is free."""
+        escaped = escape(record_id)
+        with self._lock:
+            self._check_open()
+            _, row = self._rows.get(escaped, (0, None))
+            taken = None if row is None else self._take(row, escape(owner), gone)
+        await checkpoint()
+        return None if taken is None else self._taken(*taken)
+
+    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+        """Become the owner of whatever is pending and free."""
+        key, escaped = _scope(scope), escape(owner)
+        with self._lock:
+            self._check_open()
+            rows = self._in_order(key, self._pending.get(key, ()))
+            taken = [(row, row) if row.owner == escaped else self._take(row, escaped, gone) for row in rows]
+        await checkpoint()
+        return [self._taken(before, now) for before, now in taken if now.owner == escaped]
+
+    async def release(self, *names: str) -> None:
+        """Let go of what these owners have, and forget these leases."""
+        escaped = set(map(escape, names))
+        with self._lock:
+            self._check_open()
+            for _, row in list(self._rows.values()):
+                if row.owner in escaped and row.pending and row.due_at is None:
+                    self._store(row._replace(owner=None))
+            for name in names:
+                self._leases.pop(name, None)
+        await checkpoint()
+
+    def _take(self, row: Row, owner: str, gone: Judge) -> tuple[Row, Row]:
+        """The row before and after."""
+        if row.owner not in (None, owner) and not gone(row.owner, self._lease(row.owner)):
+            return row, row
+        now = row._replace(owner=owner, fence=row.fence + 1)
+        self._store(now)
+        return row, now
+
+    def _taken(self, before: Row, now: Row) -> Taken:
+        return Taken(now.record(), before.owner, self._lease(before.owner))
+
+    def _lease(self, owner: str | None) -> Lease | None:
+        return next((lease for lease in self._leases.values() if owner and lease.covers(owner)), None)
 
     def _check_open(self) -> None:
         if not self._users:

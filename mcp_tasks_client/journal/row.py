@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Self, overload
 
-from ..errors import JournalCorruptError
+from ..errors import DrivenElsewhereError, JournalCorruptError
 from ..states import Observing
 from .base import Scope, TaskRecord, dump_state, load_state
 
-__all__ = ["Row", "escape"]
+__all__ = ["Row", "escape", "overtaken"]
 
 
 class Row(NamedTuple):
@@ -94,6 +94,14 @@ class Row(NamedTuple):
                 f"the journal's record {self.record_id!a} cannot be read ({type(error).__name__}); "
                 "restore the journal from a backup, or remove this record and attach to its task by its ID"
             ) from None  # its words may quote answers and task IDs
+
+
+def overtaken(row: Row) -> DrivenElsewhereError:
+    """What to tell an owner whose record was taken."""
+    return DrivenElsewhereError(
+        f"Another client has taken over the call of {row.tool!r}, so nothing is written here any more. "
+        "Await the handle again for what becomes of it there."
+    )
 
 
 @overload

@@ -10,15 +10,18 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import astuple
+from dataclasses import fields as fields_of
+from functools import cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import platformdirs
 
 from ..errors import JournalError
-from .base import Journal, Scope, TaskRecord
-from .row import Row, escape
+from .base import Journal, Judge, Lease, Scope, Taken, TaskRecord
+from .row import Row, escape, overtaken
 from .sqlite_thread import WriterThread
 
 __all__ = ["SqliteJournal"]
@@ -30,8 +33,12 @@ _INSERT: Final = f"INSERT INTO records ({_COLUMNS}) VALUES ({', '.join('?' * len
 _CHANGES: Final = ", ".join(f"{name} = excluded.{name}" for name in Row._fields if name != "record_id")
 
 _CLAIM: Final = f"{_INSERT} ON CONFLICT DO NOTHING"
-_SAVE: Final = f"{_INSERT} ON CONFLICT (record_id) DO UPDATE SET {_CHANGES}"
-_REMOVE: Final = "DELETE FROM records WHERE record_id = ?"
+# A late owner's write changes no row.
+_SAVE: Final = f"""{_INSERT} ON CONFLICT (record_id) DO UPDATE SET {_CHANGES}
+    WHERE records.fence = excluded.fence"""
+_REMOVE: Final = "DELETE FROM records WHERE record_id = ? AND fence = ?"
+_PRUNE: Final = """DELETE FROM records WHERE sequence IN
+    (SELECT sequence FROM records WHERE delivered_at < ? LIMIT 5000)"""
 
 _SELECT: Final = f"SELECT {_COLUMNS} FROM records"
 _BY_ID: Final = f"{_SELECT} WHERE record_id = ?"
@@ -41,6 +48,15 @@ _BY_TASK: Final = f"""{_SELECT} WHERE endpoint = ? AND principal = ? AND task_id
 _ALL: Final = f"{_SELECT} WHERE endpoint = ? AND principal = ? ORDER BY created_at, sequence"
 _PENDING: Final = f"""{_SELECT} WHERE endpoint = ? AND principal = ? AND pending = 1
     ORDER BY created_at, sequence"""
+
+_LEASE: Final = tuple(field.name for field in fields_of(Lease))
+_RENEW: Final = f"""INSERT OR REPLACE INTO leases ({", ".join(_LEASE)})
+    VALUES ({", ".join("?" * len(_LEASE))})"""
+_LEASES: Final = f"SELECT {', '.join(_LEASE)} FROM leases"
+_END_LEASE: Final = "DELETE FROM leases WHERE lease_id = ?"
+_TAKE: Final = "UPDATE records SET owner = ?, fence = fence + 1 WHERE record_id = ?"
+_RELEASE: Final = """UPDATE records SET owner = NULL
+    WHERE owner = ? AND pending = 1 AND due_at IS NULL"""
 
 _LONGEST_TIMEOUT_S: Final = 86_400.0
 
@@ -128,16 +144,17 @@ class SqliteJournal(Journal):
         row = Row.of(record)
 
         def operation(connection: sqlite3.Connection) -> None:
-            connection.execute(_SAVE, row)
+            if not connection.execute(_SAVE, row).rowcount:
+                raise overtaken(row)
 
         await self._run(operation, writes=True)
 
-    async def remove(self, record_id: str) -> None:
-        """Forget a record, if there is one."""
-        escaped = escape(record_id)
+    async def remove(self, record: TaskRecord) -> None:
+        """Forget a record, if there is one and it was not taken since."""
+        arguments = (escape(record.record_id), record.fence)
 
         def operation(connection: sqlite3.Connection) -> None:
-            connection.execute(_REMOVE, (escaped,))
+            connection.execute(_REMOVE, arguments)
 
         await self._run(operation, writes=True)
 
@@ -160,6 +177,57 @@ class SqliteJournal(Journal):
 
         return await self._run(operation, writes=False)
 
+    async def prune(self, before: float) -> int:
+        """Forget what was delivered before a time, at most 5,000 records of it."""
+        return await self._run(lambda connection: connection.execute(_PRUNE, (before,)).rowcount, writes=True)
+
+    # ── who drives what ───────────────────────────────────────────────────────────────────────
+
+    async def renew(self, lease: Lease) -> bool:
+        """Store a lease; false if it had run out."""
+
+        def operation(connection: sqlite3.Connection) -> bool:
+            before = connection.execute(f"{_LEASES} WHERE lease_id = ?", (lease.lease_id,)).fetchone()
+            connection.execute(_RENEW, astuple(lease))
+            return before is None or Lease(*before).expires_at >= lease.renewed_at
+
+        return await self._run(operation, writes=True)
+
+    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+        """Become the owner of a record that is free."""
+        escaped = escape(record_id)
+
+        def operation(connection: sqlite3.Connection) -> list[_Take]:
+            rows = connection.execute(_BY_ID, (escaped,)).fetchall()
+            return _take(connection, map(Row._make, rows), owner, gone)
+
+        taken = await self._run(operation, writes=True)
+        return taken[0].read() if taken else None
+
+    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+        """Become the owner of whatever is pending and free."""
+        arguments = _scope(scope)
+
+        def operation(connection: sqlite3.Connection) -> list[_Take]:
+            rows = [Row._make(row) for row in connection.execute(_PENDING, arguments)]
+            taken = iter(_take(connection, [row for row in rows if row.owner != owner], owner, gone))
+            all_of_them = (_Take(row, row, None) if row.owner == owner else next(taken) for row in rows)
+            return [take for take in all_of_them if take.after.owner == owner]
+
+        taken = await self._run(operation, writes=True)
+        # Outside of the transaction, for others wait for its end.
+        return await self._run(lambda _: [take.read() for take in taken], writes=False)
+
+    async def release(self, *names: str) -> None:
+        """Let go of what these owners have, and forget these leases."""
+        arguments = [(name,) for name in names]
+
+        def operation(connection: sqlite3.Connection) -> None:
+            connection.executemany(_RELEASE, arguments)
+            connection.executemany(_END_LEASE, arguments)
+
+        await self._run(operation, writes=True)
+
     async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
         with self._lock:  # so that nothing is queued behind the thread's last job
             if self._thread is None:
@@ -177,6 +245,38 @@ class SqliteJournal(Journal):
             if self._thread is thread:
                 self._thread = None
         await thread.stop()
+
+
+class _Take(NamedTuple):
+    """A row that somebody wanted to own, before and after."""
+
+    before: Row
+    after: Row
+    lease: Lease | None
+
+    def read(self) -> Taken:
+        return Taken(self.after.record(), self.before.owner, self.lease)
+
+
+def _take(connection: sqlite3.Connection, rows: Iterable[Row], owner: str, gone: Judge) -> list[_Take]:
+    """Make ``owner`` the owner of those of the rows that are free."""
+    leases = [Lease(*row) for row in connection.execute(_LEASES)]
+
+    @cache
+    def judged(other: str | None) -> tuple[bool, Lease | None]:
+        if other is None or other == owner:
+            return True, None
+        lease = next((lease for lease in leases if lease.covers(other)), None)
+        return gone(other, lease), lease
+
+    takes = []
+    for row in rows:
+        free, lease = judged(row.owner)
+        after = row._replace(owner=owner, fence=row.fence + 1) if free else row
+        takes.append(_Take(row, after, lease))
+    taken = ((owner, take.after.record_id) for take in takes if take.after is not take.before)
+    connection.executemany(_TAKE, taken)
+    return takes
 
 
 def _scope(scope: Scope) -> tuple[str, str]:

@@ -29,7 +29,7 @@ __all__ = ["APPLICATION_ID", "connect", "explain", "identity", "scripts"]
 APPLICATION_ID: Final = 0x4D435054
 """``MCPT``, at byte 68 of the file."""
 
-_SCRIPTS: Final = ("schema.sql",)
+_SCRIPTS: Final = ("schema.sql", "schema_2.sql")
 _SMALLEST: Final = 512
 _LARGEST_CHECKED: Final = 32 * 2**20
 _RETRY_S: Final = 0.01

@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import anyio
 
-from ..errors import JournalError
+from ..errors import DrivenElsewhereError, JournalError
 from .sqlite_file import connect, explain, identity
 
 __all__ = ["Job", "WriterThread"]
@@ -60,6 +60,8 @@ class Job(Generic[T]):
         match self.error:
             case None:
                 return self._result[0]
+            case DrivenElsewhereError():
+                raise self.error
             case JournalError():
                 raise explain(self.error, path)
             case _:

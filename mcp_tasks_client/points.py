@@ -1,0 +1,77 @@
+"""Names of all the places where it would matter if we were stopped just there.
+
+A driver passes one before and after each of its commits and each of its sends. Nothing happens
+there, unless a *probe* is given: :mod:`mcp_tasks_client.testing` has one that can stop, kill, delay
+or fail at any of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from enum import StrEnum, unique
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@unique
+class Point(StrEnum):
+    """A commit to the journal, or something sent to the server or put to the host."""
+
+    CLAIM = "commit: the intent of a keyed call"
+    TAKE_BACK = "commit: the intent of a call that was not sent is taken back"
+    CALL_REFUSED = "commit: the server refused the call"
+    CALL_BEGUN = "commit: the next round of a call begins"
+    CALL_RETURNED = "commit: a result at once"
+    CALL_FAILED = "commit: an error at once"
+    CALL_LOST = "commit: the reply to a call is lost"
+    CALL_AGAIN = "commit: a call of unknown outcome is sent again"
+    INPUT_ASKED = "commit: questions before there is a task"
+    TASK_CREATED = "commit: a task ID"
+    OBSERVED = "commit: a changed snapshot"
+    POLL_FAILED = "commit: the server wants to be left alone"
+    TASK_MISSING = "commit: the server does not know the task"
+    ANSWER_READY = "commit: an answer"
+    UPDATE_ACKNOWLEDGED = "commit: answers that were acknowledged"
+    UPDATE_FAILED = "commit: the server wants to be left alone, said to answers"
+    UPDATE_REJECTED = "commit: answers that were refused"
+    CANCEL_REQUESTED = "commit: the wish to cancel"
+    CANCEL_ACKNOWLEDGED = "commit: a cancellation that was acknowledged"
+    CANCEL_FAILED = "commit: the server wants to be left alone, said to a cancellation"
+    RESUMED = "commit: a task is taken up"
+    TAKE = "commit: the owner of one record"
+    TAKE_PENDING = "commit: the owner of all that is pending"
+    RELEASE = "commit: a task is let go of"
+    DELIVERED = "commit: the outcome was delivered"
+
+    CALL = "send: tools/call"
+    GET = "send: tasks/get"
+    UPDATE = "send: tasks/update"
+    CANCEL = "send: tasks/cancel"
+    ASK = "send: a question to the host"
+
+
+class Probe(ABC):
+    """Told of each point that is passed, and able to hold it up or to raise there."""
+
+    @abstractmethod
+    async def before(self, point: Point) -> None:
+        """It is about to be done."""
+
+    @abstractmethod
+    async def after(self, point: Point) -> None:
+        """It is done, and what follows from it is not."""
+
+
+async def passing(
+    probe: Probe | None, point: Point, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Do something, telling the probe before and after."""
+    if probe is None:
+        return await work(*args, **kwargs)
+    await probe.before(point)
+    done = await work(*args, **kwargs)
+    await probe.after(point)
+    return done
