@@ -6,6 +6,7 @@ documentation.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from functools import update_wrapper
@@ -33,9 +34,14 @@ class _Thread:
 
     portal: BlockingPortal | None = None
 
+    pid = 0
+    """The process that it was started in; a child has no such thread."""
+
     def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.portal is None:
             raise TasksClientError("The client is not open. Use: with BlockingTasksClient(...) as client")
+        if self.pid != os.getpid():
+            raise TasksClientError("The client was opened before a fork. Open one in this process.")
         ended = Event()
         future = self.portal.start_task_soon(_awaited, work, args, kwargs, ended)
         try:
@@ -169,7 +175,7 @@ class BlockingTasksClient(_Blocking[TasksClient]):
         with ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal())
             stack.enter_context(portal.wrap_async_context_manager(self._inner))
-            self._thread.portal, self._stack = portal, stack.pop_all()
+            self._thread.portal, self._thread.pid, self._stack = portal, os.getpid(), stack.pop_all()
         return self
 
     def __exit__(
@@ -178,9 +184,12 @@ class BlockingTasksClient(_Blocking[TasksClient]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the client and end the thread."""
+        """Close the client and end the thread. In a child of the process that opened it, do nothing."""
         self._thread.portal = None
-        self._stack.close()
+        if self._thread.pid == os.getpid():
+            self._stack.close()
+        else:
+            self._stack.pop_all()
 
 
 async def _awaited(work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ended: Event) -> Any:

@@ -17,7 +17,7 @@ from .drive import CallUnderWay, Drive, overtaken
 from .driver import Driver
 from .errors import InputUnansweredError, OutcomeUnknownError, SessionError, TasksClientError
 from .events import Action, CallBegun, CallLost, CallRefused, Event, SendCall
-from .states import Calling, Gathering
+from .states import Calling, Gathering, OutcomeUnknown
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -76,7 +76,10 @@ class Calls:
             if send.after_s:
                 await self._driver.clock.wait(anyio.Event(), send.after_s)
             try:
-                return await self._driver.call(drive, send, calling.leaving)
+                event, error = await self._driver.call(drive, send, calling.leaving)
+                if isinstance(event, CallRefused) and not calling.has_left:
+                    event = CallRefused()  # what was refused was to list the tools
+                return event, error
             except anyio.get_cancelled_exc_class():
                 if being_stopped():
                     raise  # it is we who are being stopped
@@ -100,6 +103,9 @@ class Calls:
                 await self._driver.feed(drive, CallRefused())
             if isinstance(drive.record.state, Gathering):
                 return drive.running  # its answers are kept, and the round can begin later
+            if isinstance(drive.record.state, OutcomeUnknown):
+                self._park(drive, lost(drive, None))  # to be sent again, that has to be allowed again
+                return False
             drive.abandoned = True
             if not drive.running:
                 drive.pending = send  # for a handle that is awaited after all

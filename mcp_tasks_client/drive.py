@@ -8,7 +8,7 @@ from collections import deque
 import anyio
 import anyio.lowlevel
 
-from .errors import TasksClientError
+from .errors import DrivenElsewhereError, TasksClientError
 from .events import Ask, Event, SendCall, TaskCreated
 from .journal.base import TaskRecord
 from .sessions.base import ToolCall
@@ -159,9 +159,11 @@ class Drive:
             self.pulse()
 
     def is_open(self, key: str) -> bool:
-        """Whether a question has no answer yet."""
+        """Whether a question has no answer yet, and the server still waits for one."""
         state = self.record.state
         questions = state.questions if isinstance(state, Observing | Gathering) else ()
+        if isinstance(state, Observing) and key not in (state.task.input_requests or {}):
+            return False
         return any(q.key == key and q.stage in ("open", "asking") for q in questions)
 
     def stop_asking(self) -> None:
@@ -190,4 +192,12 @@ def overtaken(drive: Drive) -> OvertakenError:
     return OvertakenError(
         f"This call of {drive.record.tool!r} was taken back before it was sent. Repeat it, to begin it anew "
         "or to join the one that has begun under its key."
+    )
+
+
+def driven_elsewhere(drive: Drive) -> DrivenElsewhereError:
+    """What to tell whoever waits for a call that is another client's now."""
+    return DrivenElsewhereError(
+        f"Another client has taken over the call of {drive.record.tool!r}, so it is not driven here any "
+        "more. Await the handle again for what becomes of it there."
     )

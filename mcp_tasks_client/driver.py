@@ -18,7 +18,7 @@ import anyio
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
 from .clock import Clock, SystemClock
-from .drive import Drive, overtaken
+from .drive import Drive, driven_elsewhere, overtaken
 from .errors import DrivenElsewhereError, JournalError, SessionError, TaskFailedError
 from .events import (
     Action,
@@ -56,7 +56,7 @@ from .machine import advance
 from .owners import LEASE_S, Place, Tenure
 from .points import Point, Probe, passing
 from .policy import PollPolicy
-from .sessions.base import INVALID_PARAMS, REFUSED_CODES, Leaving, Session, TaskRef
+from .sessions.base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES, Leaving, Session, TaskRef
 from .states import Observing
 from .wire import Created, InputRequired, JSONObject, Returned, shorten
 
@@ -64,10 +64,6 @@ logger = logging.getLogger("mcp_tasks_client")
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
-"""Whatever JSON-RPC error comes with them, it need not be the tool's."""
-
 
 _KEPT: Final = (AnswerReady, CallFailed, CallLost, CallReturned, InputAsked, TaskCreated)
 """Events that will not come again by themselves, as the reply to a poll does."""
@@ -156,7 +152,9 @@ class Driver:
                 try:
                     with typed():
                         if any(isinstance(action, Save) for action in actions):
-                            record = await self._save(drive, record, _POINTS[type(event)])
+                            # Somebody else may be attaching it just now.
+                            new = isinstance(event, TaskCreated) and event.attached
+                            record = await self._save(drive, record, _POINTS[type(event)], new=new)
                         elif any(isinstance(action, Forget) for action in actions):
                             await self._remove(record, _POINTS[type(event)])
                 except DrivenElsewhereError:
@@ -199,13 +197,18 @@ class Driver:
                 record = replace(drive.record, delivered_at=self.clock.time())
                 drive.record = await self._save(drive, record, Point.DELIVERED)
 
-    async def _save(self, drive: Drive, record: TaskRecord, point: Point) -> TaskRecord:
+    async def _save(self, drive: Drive, record: TaskRecord, point: Point, *, new: bool = False) -> TaskRecord:
         owner = self.owner if drive.owned else None
         record = replace(record, owner=owner, updated_at=self.clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.
         if record.idempotency_key is not None or record.task_id is not None:
             await self.tenure.enrol(self.clock)
-            await self._passing(point, self.journal.save, record)
+            if new:
+                standing = await self._passing(point, self.journal.claim, record)
+                if (standing.owner, standing.fence) != (record.owner, record.fence):
+                    raise driven_elsewhere(drive)
+            else:
+                await self._passing(point, self.journal.save, record)
         return record
 
     async def _remove(self, record: TaskRecord, point: Point) -> None:
@@ -327,8 +330,9 @@ class Driver:
             reply = await self._passing(Point.CALL, self.session.call, call, leaving)
         except SessionError as error:
             if error.not_executed:
-                return CallRefused(for_good=error.code in REFUSED_CODES), _refusal(error)
-            if error.code is not None and error.http_status not in _GATEWAY_STATUSES:
+                for_good = error.code in REFUSED_CODES and not error.retryable
+                return CallRefused(for_good=for_good), _refusal(error)
+            if error.code is not None and error.http_status not in GATEWAY_STATUSES:
                 return CallFailed(code=error.code, message=error.remote_message, data=error.data), None
             return CallLost(), error
         except Exception as error:

@@ -35,7 +35,7 @@ from .policy import PollPolicy
 from .scheduler import Scheduler
 from .sessions.base import Session, ToolCall
 from .states import Calling, Observing
-from .wire import Task
+from .wire import Task, digest
 
 __all__ = ["Engine", "OnAbandon", "OnUpdate", "chosen_journal"]
 
@@ -144,7 +144,7 @@ class Engine:
         Raises:
             TasksClientError: As :meth:`TasksClient.call_tool`; ``.handle`` always names the task.
         """
-        drive = self._drive_of(task, tool, attached=False)
+        drive = self._drive_of(task, tool)
         handle = TaskHandle(self.scheduler, drive)
         try:
             with anyio.move_on_after(timeout) as waiting:
@@ -247,8 +247,10 @@ class Engine:
                 drive.refreshing -= 1
         return handle
 
-    async def _find(self, wanted: str | TaskReference) -> TaskRecord | tuple[str, str | None]:
-        """The record, or the task ID and tool of a task that the journal does not hold."""
+    async def _find(
+        self, wanted: str | TaskReference
+    ) -> TaskRecord | tuple[str, str | None, TaskRecord | None]:
+        """The record; or the task ID and tool of a task that is new, and its record if it was gone."""
         if isinstance(wanted, str):
             task_id, tool, record_id = wanted, None, None
         else:
@@ -262,26 +264,30 @@ class Engine:
             with typed():
                 known = await self.journal.by_task_id(self._scope, task_id)
             if known is None or (known.gone and record_id is None):
-                return task_id, tool  # what the server did not know, it may know again
+                return task_id, tool, known  # what the server did not know, it may know again
             return known
+        if record_id is not None and record_id in self.scheduler.drives:
+            return self.scheduler.drives[record_id].record  # its call is under way
         for record in await self.records() if record_id is not None else ():
             if record.record_id == record_id:
                 return record
         raise ValueError("there is no task ID in it, and the journal holds nothing of such a call")
 
-    def _attached(self, task_id: str, tool: str | None) -> Drive:
-        for drive in self.scheduler.drives.values():
-            if drive.task is not None and drive.task.task_id == task_id:
-                return drive  # somebody else is just attaching it
+    def _attached(self, task_id: str, tool: str | None, gone: TaskRecord | None) -> Drive:
+        # The same for all who attach it at the same time, so that one of them gets to drive it.
+        name = (self._scope.endpoint, self._scope.principal, task_id, gone.record_id if gone else None)
+        record_id = digest(name)[:32]
+        if record_id in self.scheduler.drives:
+            return self.scheduler.drives[record_id]
         # No status was ever received, so none is claimed.
-        return self._drive_of(Task(task_id=task_id, status="unknown"), tool, attached=True)
+        return self._drive_of(Task(task_id=task_id, status="unknown"), tool, attached_as=record_id)
 
-    def _drive_of(self, task: Task, tool: str | None, *, attached: bool) -> Drive:
+    def _drive_of(self, task: Task, tool: str | None, *, attached_as: str | None = None) -> Drive:
         """A drive that begins with a task, which it journals first."""
         driver = self.scheduler.driver
         now = driver.clock.time()
         record = TaskRecord(
-            record_id=uuid.uuid4().hex,
+            record_id=attached_as or uuid.uuid4().hex,
             scope=self._scope,
             tool=tool,
             state=Calling(),
@@ -289,8 +295,8 @@ class Engine:
             updated_at=now,
         )
         drive = Drive(record, ours=True)
-        jitter = 0.0 if attached else driver.jitter()
-        drive.unsaved.append(TaskCreated(task=task, now=now, jitter=jitter, attached=attached))
+        jitter = 0.0 if attached_as else driver.jitter()
+        drive.unsaved.append(TaskCreated(task=task, now=now, jitter=jitter, attached=attached_as is not None))
         return self.scheduler.register(drive)
 
     async def records(self) -> list[TaskRecord]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypedDict
 
 import anyio
@@ -134,7 +135,7 @@ class TaskHandle:
         scheduler, drive = self._live()
         if drive.record.finished and drive.task is not None:
             return drive.task
-        async with scheduler.hold(drive):
+        async with self._held(scheduler, drive):
             polls, drive.refreshing = drive.polls, drive.refreshing + 1
             try:
                 await self._wait(scheduler, drive, lambda d: d.polls > polls)
@@ -170,11 +171,8 @@ class TaskHandle:
             JournalError: The wish could not be journaled, and was not sent.
         """
         scheduler, drive = self._live()
-        try:
+        with self._named():
             await scheduler.cancel(drive)
-        except TasksClientError as error:
-            error.handle = self
-            raise
 
     def __await__(self) -> Generator[Any, Any, CallToolResult]:
         return self.result().__await__()
@@ -199,12 +197,24 @@ class TaskHandle:
 
     async def _settle(self, scheduler: Scheduler, drive: Drive) -> None:
         if not drive.record.finished:
-            async with scheduler.hold(drive):
+            async with self._held(scheduler, drive):
                 await self._wait(scheduler, drive, lambda _: False)
 
+    @asynccontextmanager
+    async def _held(self, scheduler: Scheduler, drive: Drive) -> AsyncIterator[None]:
+        with self._named():
+            async with scheduler.hold(drive):
+                yield
+
     async def _wait(self, scheduler: Scheduler, drive: Drive, until: Callable[[Drive], bool]) -> None:
-        try:
+        with self._named():
             await scheduler.wait(drive, until)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Have errors carry this handle."""
+        try:
+            yield
         except TasksClientError as error:
             error.handle = self
             raise
@@ -296,10 +306,13 @@ class TaskHandle:
                 data=raw,
                 handle=self,
             ) from None
-        schema = None
+        problem_found = None
         if deadline is not None and not result.is_error:
-            schema = await self._output_schema(scheduler, deadline)
-        problem_found = self._schema_problem(schema, result, raw) if schema is not None else None
+            problem_found = await self._problem(scheduler, result, raw, deadline)
+            if problem_found is not None:
+                # The schema may have changed since the tools were listed.
+                scheduler.driver.session.forget_tools()
+                problem_found = await self._problem(scheduler, result, raw, deadline)
         if problem_found is not None:
             raise RemoteProtocolError(
                 f"The result of {self.tool!r} does not match the tool's output schema, "
@@ -325,10 +338,13 @@ class TaskHandle:
         logger.info("The output of %r is not checked: tools/list takes too long", self.tool)
         return None
 
-    def _schema_problem(
-        self, schema: dict[str, Any], result: CallToolResult, raw: dict[str, Any]
+    async def _problem(
+        self, scheduler: Scheduler, result: CallToolResult, raw: dict[str, Any], deadline: float
     ) -> str | None:
-        """Why the result does not match the schema; ``None`` if it does, or nothing can be said."""
+        """Why the result does not match the tool's schema; ``None`` if it does, or nothing can be said."""
+        schema = await self._output_schema(scheduler, deadline)
+        if schema is None:
+            return None
         if "structuredContent" not in raw:
             return "it has no structuredContent"
         try:
@@ -351,10 +367,10 @@ class Updates(AsyncIterator[Task]):
     async def __anext__(self) -> Task:
         """Return the next snapshot that differs from the last one returned."""
         drive = self._drive
-        if self._keep and not drive.record.finished:
-            await self._scheduler.keep(drive)
-            self._keep = False
         while not self._ended:
+            if self._keep and not (drive.over or drive.running or drive.following):
+                with self._handle._named():
+                    await self._scheduler.keep(drive)
             self._ended, task, version = drive.over, drive.task, drive.version
             if self._ended:
                 await self._handle._wait(self._scheduler, drive, lambda _: True)

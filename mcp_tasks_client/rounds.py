@@ -70,11 +70,14 @@ def calling(state: Calling, event: Event) -> Step:
         case CallRefused():
             if state.gathered is not None and not event.for_good:
                 return state.gathered, (Save(),)
-            return state, (Forget(),)
+            # That one came to nothing takes nothing back of what an earlier one may have done.
+            return (OutcomeUnknown(), (Save(),)) if state.again else (state, (Forget(),))
         case CallLost():
             return OutcomeUnknown(), (Save(),)
         case InputAsked():
             return _asked_first(state, event)
+        case AnswerReady() | AnswerUnavailable():
+            return state, ()  # of a prompt that was withdrawn and could not be stopped
         case _:
             raise ImpossibleEventError(state, event)
 
@@ -85,7 +88,9 @@ def _asked_first(state: Calling, event: InputAsked) -> Step:
     questions, asks = asking(
         tuple(question(key, request) for key, request in event.requests.items()), event.requests
     )
-    gathering = Gathering(round=state.round, request_state=event.request_state, questions=questions)
+    gathering = Gathering(
+        round=state.round, request_state=event.request_state, questions=questions, again=state.again
+    )
     return gathering, (Save(), *asks, *_next_round(gathering))
 
 
@@ -102,7 +107,7 @@ def gathering(state: Gathering, event: Event) -> Step:
             return unanswered(state, event)
         case CallBegun():
             # From here on it is a call again: were its reply lost, the outcome would be unknown.
-            return Calling(round=state.round + 1, gathered=state), (Save(),)
+            return Calling(round=state.round + 1, gathered=state, again=state.again), (Save(),)
         case Resumed():
             questions = reopened(state.questions)
             questions, asks = asking(questions, [q.key for q in questions])
@@ -124,7 +129,9 @@ def outcome_unknown(state: OutcomeUnknown, event: Event) -> Step:
     """A call whose reply is lost."""
     match event:
         case CallAgain():
-            return Calling(), (Save(), SendCall())
+            return Calling(again=True), (Save(), SendCall())
+        case AnswerReady() | AnswerUnavailable():
+            return state, ()  # likewise late
         case _:
             raise ImpossibleEventError(state, event)
 

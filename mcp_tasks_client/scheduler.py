@@ -25,7 +25,7 @@ from anyio.abc import TaskGroup
 from .calls import Calls, lost, needs_its_call
 from .cancels import Cancels
 from .clock import being_stopped
-from .drive import CallUnderWay, Drive, OvertakenError
+from .drive import CallUnderWay, Drive, OvertakenError, driven_elsewhere
 from .driver import Driver
 from .errors import (
     ConnectionLostError,
@@ -38,8 +38,10 @@ from .errors import (
 )
 from .events import (
     Action,
+    AnswerUnavailable,
     Ask,
     CallLost,
+    CallRefused,
     Finish,
     Forget,
     Park,
@@ -134,7 +136,6 @@ class Scheduler:
                     logger.warning("The server broke the protocol for %r: %s", drive.record, said)
                 case Finish():
                     self._let_go(drive)
-                    drive.pulse()
                 case Park(reason):
                     self._park(drive, _unanswered(drive, reason))
                 case Save() | Forget():
@@ -167,15 +168,18 @@ class Scheduler:
         with scope:
             while drive.asks and drive.ask_scope is scope:
                 ask = next(iter(drive.asks.values()))
-                # The answer of an earlier run may have been committed since this was wished for.
                 if drive.is_open(ask.key):
                     # No checkpoint between the callback's return and the commit of its answer.
                     event = await self.driver.ask(drive, ask)
+                    if isinstance(event, AnswerUnavailable) and scope.cancel_called:
+                        return  # it failed because it was withdrawn
                     actions = await self.driver.feed(drive, event)
                     drive.asks.pop(ask.key, None)
                     await self._perform(drive, actions)
                 else:
+                    # Answered by an earlier run, or withdrawn by the server, which may ask it again.
                     del drive.asks[ask.key]
+                    await self.driver.feed(drive, AnswerUnavailable(key=ask.key, why="withdrawn"))
         if drive.ask_scope is scope:
             drive.ask_scope = None
 
@@ -313,9 +317,7 @@ class Scheduler:
     async def _start(self, drive: Drive, before: Exception | None) -> None:
         try:
             if not await self.driver.take(drive):
-                drive.running, drive.following = False, True
-                self._spawn(drive, self._follow)
-                return
+                return self._look_on(drive)
             resumed = self.driver.resumed(drive)
             async with drive.saving:
                 while drive.unsaved:
@@ -324,7 +326,7 @@ class Scheduler:
                     await self._perform(drive, actions)
             self._unsaved.discard(drive)
             if drive.calling is not None:
-                return  # a round without questions has begun already
+                return None  # a round without questions has begun already
             match drive.record.state:
                 case Gathering() if drive.call is None:
                     self._park(drive, needs_its_call(drive))
@@ -340,11 +342,18 @@ class Scheduler:
                 case OutcomeUnknown():
                     told = isinstance(before, OutcomeUnknownError)
                     self._park(drive, before if before and told else lost(drive, before))
-        except (JournalError, DrivenElsewhereError, OvertakenError) as error:
+        except DrivenElsewhereError:
+            drive.unsaved.clear()
+            self._look_on(drive)
+        except (JournalError, OvertakenError) as error:
             self._park(drive, error)
         finally:
             if not drive.running and drive.calling is None:
                 self._release(drive)  # for whoever stopped it meanwhile, it was not ours yet
+
+    def _look_on(self, drive: Drive) -> None:
+        drive.running, drive.following = False, True
+        self._spawn(drive, self._follow)
 
     async def _follow(self, drive: Drive) -> None:
         """Look on while another client drives it, and take it up when that has let go, or is gone."""
@@ -375,6 +384,7 @@ class Scheduler:
     def _let_go(self, drive: Drive) -> None:
         """Stop driving: no poll, no prompt. Whoever still waits is told by a pulse or a park."""
         drive.running = drive.following = False
+        drive.pulse()
         if drive in self._kept:
             self._kept.discard(drive)
             drive.held -= 1
@@ -439,8 +449,12 @@ class Scheduler:
     async def _remove(self, drive: Drive) -> None:
         with anyio.CancelScope(shield=True):
             try:
-                if not drive.held:
-                    await self.driver.take_back(drive)
+                state = drive.record.state
+                if not drive.held and isinstance(state, Calling):
+                    await self.driver.feed(drive, CallRefused())
+                    if state.again:  # it stays, and has to be allowed again
+                        drive.pending = None
+                        await self.driver.release(drive)
             except Exception as error:  # as above
                 logger.warning("%r was never sent, and could not be removed: %s", drive.record, error)
 
@@ -483,14 +497,6 @@ class Scheduler:
 
 def _observed(drive: Drive) -> bool:
     return drive.running and isinstance(drive.record.state, Observing)
-
-
-def driven_elsewhere(drive: Drive) -> DrivenElsewhereError:
-    """What to tell whoever waits for a call that was taken from us."""
-    return DrivenElsewhereError(
-        f"Another client has taken over the call of {drive.record.tool!r}, since ours had not renewed its "
-        "lease. Await the handle again for what becomes of it there."
-    )
 
 
 def _unanswered(drive: Drive, reason: Unanswered | SessionError) -> Exception:

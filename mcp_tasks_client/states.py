@@ -39,6 +39,7 @@ class Gathering:
     round: int
     request_state: str | None
     questions: tuple[Question, ...]
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,9 @@ class Calling:
     round: int = 0
     gathered: Gathering | None = None
     """What this round answers, to begin it again should the server refuse it unread."""
+
+    again: bool = False
+    """The reply to an earlier one was lost: the tool may have run, whatever becomes of this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ class Turns:
                 # (whose reply sets the next due time) are passed over.
                 if drive.running and due == drive.due:
                     if due > now:
+                        del drive
                         break
                     if not drive.polling:
                         self._polling += 1
@@ -49,6 +50,7 @@ class Turns:
                         drive.due = math.inf  # until the reply, or a new start, says when
                         self._start(drive)
                 heapq.heappop(self._heap)
+                del drive  # or the last one would never be forgotten
             free = self._heap and self._polling < self._in_flight
             await self._clock.wait(self._alarm, self._heap[0][0] - now if free else None)
 

@@ -11,6 +11,7 @@ import functools
 import gc
 import itertools
 import json
+import math
 import sqlite3
 import subprocess
 import sys
@@ -1085,7 +1086,9 @@ async def test_a_call_of_the_sdk_that_is_stopped_at_any_moment_leaves_nothing_bu
     for at in itertools.count(1, 2 if how.whole or how is How.TIMEOUT else 1):
         order_of_chance(monkeypatch)
         world = SdkWorld(on_abandon=on_abandon)
-        monkeypatch.setattr("mcp_tasks_client.extension.Engine", partial(Engine, clock=world.clock))
+        monkeypatch.setattr(
+            "mcp_tasks_client.extension.Engine", partial(Engine, clock=world.clock, lease_s=math.inf)
+        )
         stop = await SdkRun(world, how, at)()
         if not stop.fired:
             break

@@ -1193,9 +1193,7 @@ class RawResponse(httpx.Response):
         )
 
 
-@pytest.mark.parametrize(
-    "encoding", ["br", "zstd", "gzip, gzip", "gzip, br", "x-gzip", "compress", "gzip, gzip, gzip"]
-)
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "gzip, br", "compress", "gzip, gzip, gzip"])
 async def test_no_other_compression_is_read(
     server: ScriptedServer, session: HttpSession, encoding: str
 ) -> None:
@@ -1533,7 +1531,7 @@ async def test_a_limited_request_may_be_repeated_whatever_its_code(
     server.answers("tasks/get", error(code, status, **{"retry-after": "12"}))
     failed = await fails(session)
     assert (failed.retryable, failed.retry_after_s, failed.code) == (True, 12.0, code)
-    assert failed.not_executed == (status == 429 or code == -32600)
+    assert failed.not_executed == (status == 429), "a gateway cannot know what became of the request"
 
 
 async def test_an_id_that_the_server_quotes_as_a_header_is_shortened(

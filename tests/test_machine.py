@@ -245,7 +245,19 @@ def test_a_lost_reply_leaves_the_outcome_unknown_and_nothing_is_sent_again() -> 
 def test_a_call_of_unknown_outcome_is_sent_again_only_when_the_caller_says_so() -> None:
     life = Life(OutcomeUnknown())
     assert life.feed(CallAgain()) == (Save(), SendCall())
-    assert life.state == Calling()
+    assert life.state == Calling(again=True)
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_refused_call_takes_nothing_back_of_what_an_earlier_one_may_have_done(rounds: int) -> None:
+    life = Life(OutcomeUnknown())
+    life.feed(CallAgain())
+    for _ in range(rounds):
+        life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+        life.answers("name")
+        life.feed(CallBegun())
+    assert life.feed(CallRefused(for_good=True)) == (Save(),)
+    assert life.state == OutcomeUnknown()
 
 
 def test_a_call_lost_in_a_later_round_starts_over_without_the_old_answers() -> None:
@@ -255,7 +267,7 @@ def test_a_call_lost_in_a_later_round_starts_over_without_the_old_answers() -> N
     life.feed(CallBegun())
     life.feed(CallLost())
     assert life.feed(CallAgain()) == (Save(), SendCall())
-    assert life.state == Calling(round=0)
+    assert life.state == Calling(round=0, again=True)
 
 
 # ── rounds of questions before the task ───────────────────────────────────────────────────────
@@ -1469,7 +1481,7 @@ TABLE = """
 CallBegun            -                  calling            -                -          -
 CallReturned         finished           -                  -                -          -
 CallFailed           finished           -                  -                -          -
-CallRefused          calling            -                  -                -          -
+CallRefused          calling|outcome_unknown -                  -                -          -
 CallLost             outcome_unknown    -                  -                -          -
 CallAgain            -                  -                  calling          -          -
 InputAsked           gathering          -                  -                -          -
@@ -1479,8 +1491,8 @@ Observed             -                  -                  -                obse
 PollFailed           -                  -                  -                observing  finished
 TaskMissing          -                  -                  -                finished   finished
 ObservationRefused   -                  -                  -                observing  finished
-AnswerReady          -                  gathering          -                observing  finished
-AnswerUnavailable    -                  gathering          -                observing  finished
+AnswerReady          calling            gathering          outcome_unknown  observing  finished
+AnswerUnavailable    calling            gathering          outcome_unknown  observing  finished
 UpdateAcknowledged   -                  -                  -                observing  finished
 UpdateFailed         -                  -                  -                observing  finished
 UpdateRejected       -                  -                  -                observing  finished
@@ -1515,6 +1527,7 @@ def sample_states() -> list[State]:
         Calling(),
         Gathering(round=0, request_state=None, questions=(open_,)),
         Gathering(round=0, request_state=None, questions=(open_, other)),
+        Calling(again=True),
         OutcomeUnknown(),
         base,
         replace(base, task=snapshot("completed"), poll_interval_ms=5000.0, failures=3),

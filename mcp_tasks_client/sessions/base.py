@@ -23,7 +23,7 @@ from mcp_types import Tool
 
 from ..wire import CallReply, JSONObject, Task
 
-__all__ = ["INVALID_PARAMS", "REFUSED_CODES", "Leaving", "Session", "TaskRef", "ToolCall"]
+__all__ = ["GATEWAY_STATUSES", "INVALID_PARAMS", "REFUSED_CODES", "Leaving", "Session", "TaskRef", "ToolCall"]
 
 Leaving: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -33,6 +33,10 @@ INVALID_PARAMS: Final = -32602
 REFUSED_CODES: Final = frozenset({-32700, -32600, -32601, -32602, -32020, -32021, -32022, -32003})
 """JSON-RPC errors that refuse a request before it runs: parse error, invalid request, unknown
 method, invalid params, header mismatch, missing capability (now and formerly), unknown version."""
+
+
+GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
+"""HTTP statuses of what stands before a server. Whatever else they come with, it need not be the server's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,9 @@ class Session(ABC):
     @abstractmethod
     async def tool(self, name: str) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
+
+    def forget_tools(self) -> None:  # noqa: B027  # not every session keeps a list
+        """Take what the server has listed for out of date."""
 
     @abstractmethod
     async def call(self, call: ToolCall, leaving: Leaving) -> CallReply:

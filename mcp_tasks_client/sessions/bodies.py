@@ -94,8 +94,8 @@ def _decompressor(response: httpx.Response, faults: Faults) -> _Decompress:
     match encodings:
         case []:
             return lambda data, most: data[:most]
-        case ["gzip"]:
-            inflate = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress
+        case ["gzip" | "x-gzip"]:
+            inflate = _gunzip()
         case ["deflate"]:
             inflate = _deflate()
         case _:
@@ -111,16 +111,34 @@ def _decompressor(response: httpx.Response, faults: Faults) -> _Decompress:
     return decompress
 
 
-def _deflate() -> _Decompress:
-    stream = zlib.decompressobj()
+def _gunzip() -> _Decompress:
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
 
     def inflate(data: bytes, most: int) -> bytes:
         nonlocal stream
+        inflated = stream.decompress(data, most)
+        while stream.eof and stream.unused_data and len(inflated) < most:
+            # A gzip file is any number of members, one after the other.
+            rest, stream = stream.unused_data, zlib.decompressobj(zlib.MAX_WBITS | 16)
+            inflated += stream.decompress(rest, most - len(inflated))
+        return inflated
+
+    return inflate
+
+
+def _deflate() -> _Decompress:
+    stream = zlib.decompressobj()
+    begun = b""
+
+    def inflate(data: bytes, most: int) -> bytes:
+        nonlocal stream, begun
         try:
-            return stream.decompress(data, most)
+            inflated = stream.decompress(data, most)
+            begun = begun + data if len(begun) < 2 else begun
+            return inflated
         except zlib.error:
-            # Some servers leave out the wrapper that the standard asks for.
+            # Some servers leave out the wrapper of two bytes that the standard asks for.
             stream = zlib.decompressobj(-zlib.MAX_WBITS)
-            return stream.decompress(data, most)
+            return stream.decompress(begun + data, most)
 
     return inflate

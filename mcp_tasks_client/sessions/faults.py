@@ -27,7 +27,7 @@ from ..errors import (
     SessionError,
 )
 from ..wire import RpcError, header_value, shorten
-from .base import INVALID_PARAMS, REFUSED_CODES
+from .base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES
 
 __all__ = ["CREDENTIAL_STATUSES", "HEADER_MISMATCH", "UNSUPPORTED_VERSION", "Faults", "retry_after_s"]
 
@@ -37,7 +37,6 @@ CREDENTIAL_STATUSES: Final = frozenset({401, 403})
 
 _MISSING_CAPABILITY: Final = frozenset({-32021, -32003})
 _TOO_MANY_REQUESTS: Final = 429
-_UNAVAILABLE: Final = 503
 
 # Of the client errors, those that a deployment, a slow network or a race can cause by themselves.
 _PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, _TOO_MANY_REQUESTS})
@@ -219,16 +218,19 @@ class Faults:
             status: HTTP status that it came with; ``None`` where there is none to be seen.
             wait_s: Seconds that the server asked for.
         """
-        refused = error.code in REFUSED_CODES
-        # Whatever code a rate limiter picks, its status says that asking later is all that is needed.
-        limited = status in (_TOO_MANY_REQUESTS, _UNAVAILABLE)
+        # Whatever code a rate limiter or a gateway picks, its status says that asking later is all that is
+        # needed; and a gateway cannot know what became of the request.
+        limited = status == _TOO_MANY_REQUESTS or status in GATEWAY_STATUSES
+        refused = error.code in REFUSED_CODES and status not in GATEWAY_STATUSES
         said = f"{self._method} was answered with JSON-RPC error {error.code}: {self.clean(error.message)!r}"
         kind: type[SessionError] = SessionError
         retryable = limited or not refused
         advice = "Try again later." if retryable else "The same request would be refused again: change it."
         if error.code == INVALID_PARAMS and self._task_id is not None:
             advice = "The server does not know the task, or does not take that in its present state."
-        if error.code in _MISSING_CAPABILITY:
+        if limited:
+            advice = "Try again later."
+        elif error.code in _MISSING_CAPABILITY:
             kind, retryable = MissingCapabilityError, False
             advice = (
                 "Give the client a callback for the capability that the error's data names; a client of the "

@@ -69,7 +69,7 @@ class HttpSession(Session):
         capabilities: Client capabilities to declare besides the tasks extension.
         client_info: ``name`` and ``version`` of the host.
         max_response_bytes: Bytes of one reply, decompressed, at most.
-        tasks_in_flight: ``tasks/*`` requests under way at once, at most.
+        tasks_in_flight: Polls under way at once, at most, and as many other ``tasks/*`` requests.
         calls_in_flight: ``tools/call`` requests under way at once, at most.
         task_timeout_s: Seconds of silence after which a request is given up; twice as many in all.
         call_read_timeout_s: Seconds of silence after which a ``tools/call`` is given up.
@@ -112,7 +112,9 @@ class HttpSession(Session):
         self._client_info = client_info or _own_info()
         self._task_timeout_s = task_timeout_s
         self._call_read_timeout_s = call_read_timeout_s
-        self._task_slots = anyio.Semaphore(tasks_in_flight)
+        self._poll_slots = anyio.Semaphore(tasks_in_flight)
+        # Of their own: a server that holds every poll open must not keep a cancellation from leaving.
+        self._word_slots = anyio.Semaphore(tasks_in_flight)
         self._call_slots = anyio.Semaphore(calls_in_flight)
         self._ids = itertools.count(1)
         self._catalogue = Catalogue(self._look_up, self._endpoint)
@@ -120,7 +122,7 @@ class HttpSession(Session):
             parsed,
             http_client,
             auth,
-            max_idle=tasks_in_flight + calls_in_flight,
+            max_idle=2 * tasks_in_flight + calls_in_flight,
             max_response_bytes=max_response_bytes,
         )
 
@@ -140,6 +142,10 @@ class HttpSession(Session):
             SessionError: The server could not be asked.
         """
         return await self._catalogue.description(name)
+
+    def forget_tools(self) -> None:
+        """Have the next question about a tool fetch the list again."""
+        self._catalogue.forget_tools()
 
     async def call(self, call: ToolCall, leaving: Leaving = checkpoint) -> CallReply:
         """Send ``tools/call`` once. Never repeats it, whatever happens.
@@ -221,7 +227,7 @@ class HttpSession(Session):
                 not_executed=True,
             ) from None
         request = self._request(method, params, named=named, task_id=ref.task_id)
-        async with self._task_slots:
+        async with self._poll_slots if method == "tasks/get" else self._word_slots:
             return request, await self._send_in_time(request)
 
     async def _look_up(self, method: str, params: JSONObject) -> JSONObject:

@@ -7,6 +7,7 @@ tells a reply from something else: JSON-RPC 2.0, an object, our id.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
@@ -60,8 +61,11 @@ class _EventBytes(httpx.AsyncByteStream):
         self._chunks = chunks
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        first = True
         async for chunk in self._chunks:
-            yield chunk
+            # A byte order mark is no part of the stream.
+            yield chunk.removeprefix(codecs.BOM_UTF8) if first else chunk
+            first = False
         yield b"\n\n"
 
 

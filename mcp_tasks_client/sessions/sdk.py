@@ -106,7 +106,7 @@ class SdkSession(Session):
         current: The session as it is now. What it raises says why there is none.
         endpoint: The server's name in the journal.
         ephemeral: Whether the server's tasks end with the connection, as with stdio.
-        tasks_in_flight: ``tasks/*`` requests under way at once, at most.
+        tasks_in_flight: Polls under way at once, at most, and as many other ``tasks/*`` requests.
         calls_in_flight: ``tools/call`` requests under way at once, at most.
         task_timeout_s: Seconds after which a request other than ``tools/call`` is given up. For
             that one the time-out of the host's session counts.
@@ -126,7 +126,8 @@ class SdkSession(Session):
         self._endpoint = endpoint
         self._ephemeral = ephemeral
         self._task_timeout_s = task_timeout_s
-        self._task_slots = anyio.Semaphore(tasks_in_flight)
+        self._poll_slots = anyio.Semaphore(tasks_in_flight)
+        self._word_slots = anyio.Semaphore(tasks_in_flight)
         self._call_slots = anyio.Semaphore(calls_in_flight)
         self._catalogue = Catalogue(self._look_up, endpoint)
         self._listed: Callable[[], ClientSession | None] = lambda: None
@@ -151,6 +152,10 @@ class SdkSession(Session):
             SessionError: The server could not be asked.
         """
         return await self._catalogue.description(name)
+
+    def forget_tools(self) -> None:
+        """Have the next question about a tool fetch the list again."""
+        self._catalogue.forget_tools()
 
     async def call(self, call: ToolCall, leaving: Leaving = checkpoint) -> CallReply:
         """Send ``tools/call`` once. Never repeats it, whatever happens.
@@ -241,7 +246,7 @@ class SdkSession(Session):
                 not_executed=True,
             ) from None
         faults = Faults(method, ref.task_id)
-        async with self._task_slots:
+        async with self._poll_slots if method == "tasks/get" else self._word_slots:
             session = self._session(method)
             if session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
                 raise RemoteProtocolError(
