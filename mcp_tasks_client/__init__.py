@@ -22,7 +22,8 @@ The rooms, each importing only those above it:
 ``inputs``              questions to the host's callbacks, answers checked before they go
 ``owners``              who drives what: a client by its name, a process by its lease
 ``points``              names of all the places where it would matter if we were stopped just there
-``drive``, ``driver``   a call as it is driven; one step of it: event, advance, commit, act
+``drive``, ``commits``  a call as it is driven; one step of it: event, advance, commit
+``driver``              its requests, each of which comes back as the next event
 ``calls``               the life of one ``tools/call``: sent at most once, whatever its caller does
 ``cancels``             the life of one ``tasks/cancel``: told whoever goes away
 ``turns``               the only loop: due times in a heap, a cap on polls in flight

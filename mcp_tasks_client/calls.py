@@ -41,6 +41,7 @@ class Calls:
         release: Callable[[Drive], None],
     ) -> None:
         self._driver = driver
+        self._commits = driver.commits
         self._perform = perform
         self._park = park
         self._release = release
@@ -50,7 +51,7 @@ class Calls:
         try:
             while await self._wanted(drive, send):
                 if isinstance(drive.record.state, Gathering):
-                    await self._driver.feed(drive, CallBegun())
+                    await self._commits.feed(drive, CallBegun())
                 reply = await self._reply(drive, send, calling)
                 if reply is not None:
                     await self._answered(drive, *reply)
@@ -100,7 +101,7 @@ class Calls:
         """Whether anybody waits for a call that is about to be sent. If not, it is taken back."""
         if not drive.running:
             if isinstance(drive.record.state, Calling):
-                await self._driver.feed(drive, CallRefused())
+                await self._commits.feed(drive, CallRefused())
             if isinstance(drive.record.state, Gathering):
                 return drive.running  # its answers are kept, and the round can begin later
             if isinstance(drive.record.state, OutcomeUnknown):
@@ -112,7 +113,7 @@ class Calls:
                 return False
         if drive.abandoned:
             # Taken back, and then wanted after all by somebody else with the same key.
-            if (await self._driver.claim(drive)).record_id != drive.record.record_id:
+            if (await self._commits.claim(drive)).record_id != drive.record.record_id:
                 self._park(drive, overtaken(drive))
                 return False
             drive.abandoned = False  # only now: without its intent it must not leave
@@ -120,7 +121,7 @@ class Calls:
 
     async def _answered(self, drive: Drive, event: Event, error: Exception | None) -> None:
         """Do what the reply to ``tools/call`` means, or its absence."""
-        actions = await self._driver.feed(drive, event)
+        actions = await self._commits.feed(drive, event)
         match event:
             case CallRefused():
                 self._park(drive, error or lost(drive, None))

@@ -38,6 +38,7 @@ class Cancels:
         perform: Callable[[Drive, tuple[Action, ...]], Awaitable[None]],
     ) -> None:
         self._driver = driver
+        self._commits = driver.commits
         self._tasks = tasks
         self._perform = perform
         self._telling: set[anyio.CancelScope] = set()
@@ -55,7 +56,7 @@ class Cancels:
         """
         if not isinstance(drive.record.state, Observing):
             return None
-        actions = await self._driver.feed(drive, CancelRequested(now=self._driver.clock.time()))
+        actions = await self._commits.feed(drive, CancelRequested(now=self._driver.clock.time()))
         await self._perform(drive, tuple(a for a in actions if not isinstance(a, SendCancel)))
         if not any(isinstance(action, SendCancel) for action in actions):
             return None
@@ -109,6 +110,6 @@ class Cancels:
         if isinstance(drive.record.state, Observing):
             event, error = await self._driver.cancel(drive)
             if event is not None:
-                await self._perform(drive, await self._driver.feed(drive, event))
+                await self._perform(drive, await self._commits.feed(drive, event))
             if error is not None:
                 raise error

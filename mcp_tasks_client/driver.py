@@ -1,47 +1,39 @@
-"""One step of one call: event → advance → commit → act. No loop of its own.
+"""What is done for one call: its requests, each of which comes back as the next event.
 
-A :class:`Driver` feeds events to a drive and sends its requests; each request comes back as the
-next event. Who calls the driver when is the scheduler's business, what an event means is the
-machine's.
+Who calls the driver when is the scheduler's business, what an event means is the machine's, and
+what is made durable between the two is :mod:`commits`'.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Final, ParamSpec, TypeVar
 
-import anyio
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
 from .clock import Clock, SystemClock
-from .drive import Drive, driven_elsewhere, overtaken
-from .errors import DrivenElsewhereError, JournalError, SessionError, TaskFailedError
+from .commits import Commits
+from .drive import Drive
+from .errors import SessionError, TaskFailedError
 from .events import (
-    Action,
     AnswerReady,
     AnswerUnavailable,
     Ask,
-    CallAgain,
-    CallBegun,
     CallFailed,
     CallLost,
     CallRefused,
     CallReturned,
     CancelAcknowledged,
     CancelFailed,
-    CancelRequested,
     Event,
-    Forget,
     InputAsked,
     ObservationRefused,
     Observed,
     PollFailed,
     Resumed,
-    Save,
     SendCall,
     TaskCreated,
     TaskMissing,
@@ -51,10 +43,9 @@ from .events import (
     UpdateRejected,
 )
 from .inputs import InputContext, Inputs, NoAnswerError
-from .journal.base import Journal, Scope, Taken, TaskRecord, typed
-from .machine import advance
-from .owners import LEASE_S, Place, Tenure
-from .points import Point, Probe, passing
+from .journal.base import Journal
+from .owners import LEASE_S, Place
+from .points import Passage, Point, Probe
 from .policy import PollPolicy
 from .sessions.base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES, Leaving, Session, TaskRef
 from .states import Observing
@@ -62,38 +53,9 @@ from .wire import Created, InputRequired, JSONObject, Returned, shorten
 
 logger = logging.getLogger("mcp_tasks_client")
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_KEPT: Final = (AnswerReady, CallFailed, CallLost, CallReturned, InputAsked, TaskCreated)
-"""Events that will not come again by themselves, as the reply to a poll does."""
-
-_POINTS: Final[Mapping[type[Event], Point]] = {
-    AnswerReady: Point.ANSWER_READY,
-    CallAgain: Point.CALL_AGAIN,
-    CallBegun: Point.CALL_BEGUN,
-    CallFailed: Point.CALL_FAILED,
-    CallLost: Point.CALL_LOST,
-    CallRefused: Point.CALL_REFUSED,
-    CallReturned: Point.CALL_RETURNED,
-    CancelAcknowledged: Point.CANCEL_ACKNOWLEDGED,
-    CancelFailed: Point.CANCEL_FAILED,
-    CancelRequested: Point.CANCEL_REQUESTED,
-    InputAsked: Point.INPUT_ASKED,
-    Observed: Point.OBSERVED,
-    PollFailed: Point.POLL_FAILED,
-    Resumed: Point.RESUMED,
-    TaskCreated: Point.TASK_CREATED,
-    TaskMissing: Point.TASK_MISSING,
-    UpdateAcknowledged: Point.UPDATE_ACKNOWLEDGED,
-    UpdateFailed: Point.UPDATE_FAILED,
-    UpdateRejected: Point.UPDATE_REJECTED,
-}
-"""The commit that each event can lead to."""
-
 
 class Driver:
-    """Commits events and sends requests, for all calls of one endpoint.
+    """Sends requests and puts questions, for all calls of one endpoint.
 
     Args:
         session: Where requests go.
@@ -107,7 +69,7 @@ class Driver:
         lease_s: Seconds that its lease lasts.
 
     Attributes:
-        owner: Our name in the journal, from now until :meth:`leave`.
+        commits: Where every step goes first.
     """
 
     def __init__(
@@ -124,194 +86,12 @@ class Driver:
         lease_s: float = LEASE_S,
     ) -> None:
         self.session = session
-        self.journal = journal
         self.inputs = inputs
         self.policy = policy
         self.clock = clock or SystemClock()
         self.jitter = jitter
-        self.probe = probe
-        self.tenure, self.owner = Tenure.enter(journal, place, lease_s)
-
-    # ── committing ────────────────────────────────────────────────────────────────────────────
-
-    async def feed(self, drive: Drive, event: Event) -> tuple[Action, ...]:
-        """Advance the machine by one event, commit if it says so, and return what is to be done.
-
-        Not cancellable, and bounded by the journal's own limits: between an event and its commit
-        there is nothing to be gained by stopping. A reply or an answer that cannot be committed is
-        kept and fed again when the drive is resumed, so that a full disk costs neither.
-
-        Raises:
-            JournalError: The commit failed; the state is what it was.
-            DrivenElsewhereError: It was taken by another client; nothing is committed.
-        """
-        with anyio.CancelScope(shield=True):
-            async with drive.lock:
-                state, actions = advance(drive.record.state, event, self.policy)
-                record = replace(drive.record, state=state)
-                try:
-                    with typed():
-                        if any(isinstance(action, Save) for action in actions):
-                            # Somebody else may be attaching it just now.
-                            new = isinstance(event, TaskCreated) and event.attached
-                            record = await self._save(drive, record, _POINTS[type(event)], new=new)
-                        elif any(isinstance(action, Forget) for action in actions):
-                            await self._remove(record, _POINTS[type(event)])
-                except DrivenElsewhereError:
-                    drive.owned = False
-                    raise
-                except JournalError:
-                    if isinstance(event, _KEPT) and not any(event is kept for kept in drive.unsaved):
-                        drive.unsaved.append(event)
-                    raise
-                drive.record = record
-        return tuple(action for action in actions if not isinstance(action, Save | Forget))
-
-    async def claim(self, drive: Drive) -> TaskRecord:
-        """Journal the intent of a call, or find the call that its key stands for.
-
-        Returns:
-            The record that stands: the drive's, which is ours then, or another one.
-        """
-        with anyio.CancelScope(shield=True), typed():
-            async with drive.lock:
-                record = replace(drive.record, owner=self.owner, updated_at=self.clock.time())
-                standing = record
-                if record.idempotency_key is not None:
-                    await self.tenure.enrol(self.clock)
-                    standing = await self._passing(Point.CLAIM, self.journal.claim, record)
-                if (standing.record_id, standing.fence) == (record.record_id, record.fence):
-                    drive.record, drive.owned, drive.fence = record, True, record.fence
-        return standing
-
-    async def take_back(self, drive: Drive) -> None:
-        """Forget the intent of a call that was not sent."""
-        with anyio.CancelScope(shield=True), typed():
-            await self._remove(drive.record, Point.TAKE_BACK)
-
-    async def delivered(self, drive: Drive) -> None:
-        """Commit that the host has the outcome. Nobody needs to own it any more."""
-        with anyio.CancelScope(shield=True), typed():
-            async with drive.lock:
-                drive.owned = False
-                record = replace(drive.record, delivered_at=self.clock.time())
-                drive.record = await self._save(drive, record, Point.DELIVERED)
-
-    async def _save(self, drive: Drive, record: TaskRecord, point: Point, *, new: bool = False) -> TaskRecord:
-        owner = self.owner if drive.owned else None
-        record = replace(record, owner=owner, updated_at=self.clock.time())
-        # A plain call without a key costs no commit; its first is the one that holds a task ID.
-        if record.idempotency_key is not None or record.task_id is not None:
-            await self.tenure.enrol(self.clock)
-            if new:
-                standing = await self._passing(point, self.journal.claim, record)
-                if (standing.owner, standing.fence) != (record.owner, record.fence):
-                    raise driven_elsewhere(drive)
-            else:
-                await self._passing(point, self.journal.save, record)
-        return record
-
-    async def _remove(self, record: TaskRecord, point: Point) -> None:
-        if record.idempotency_key is not None:  # or there is nothing
-            await self._passing(point, self.journal.remove, record)
-
-    # ── owning ────────────────────────────────────────────────────────────────────────────────
-
-    async def take(self, drive: Drive, *, again: bool = False) -> bool:
-        """Become the owner of a call, unless another client is who is not gone.
-
-        Args:
-            drive: It then holds the record as it stands.
-            again: Although it is ours as far as we know.
-
-        Returns:
-            Whether it is ours.
-
-        Raises:
-            OvertakenError: It was another client's, who has taken it back.
-        """
-        with anyio.CancelScope(shield=True), typed():
-            async with drive.lock:
-                if drive.owned and not again:
-                    return True
-                await self.tenure.enrol(self.clock)
-                judge = self.tenure.judge(self.clock.time())
-                taken = await self._passing(
-                    Point.TAKE, self.journal.take, drive.record.record_id, self.owner, judge
-                )
-                if taken is not None:
-                    self._taken(drive, taken)
-                elif drive.inherited:
-                    raise overtaken(drive)
-                else:
-                    drive.owned = True  # nothing of it is journaled yet
-        return drive.owned
-
-    async def take_pending(self, scope: Scope, drive_of: Callable[[TaskRecord], Drive]) -> Sequence[Drive]:
-        """Become the owner of all that is pending and free.
-
-        Args:
-            scope: Whose records.
-            drive_of: Gives the one drive of a record.
-
-        Returns:
-            All that is pending and ours.
-        """
-        with anyio.CancelScope(shield=True), typed():
-            await self.tenure.enrol(self.clock)
-            judge = self.tenure.judge(self.clock.time())
-            taken = await self._passing(
-                Point.TAKE_PENDING, self.journal.take_pending, scope, self.owner, judge
-            )
-            drives = []
-            for one in taken:
-                drive = drive_of(one.record)
-                async with drive.lock:
-                    # One that was being let go of just then is taken by itself, when it is taken up.
-                    if drive.fence is None or drive.fence < one.record.fence:
-                        self._taken(drive, one)
-                drives.append(drive)
-        return drives
-
-    async def release(self, drive: Drive) -> None:
-        """Let go of a call that nobody here drives any more, so that others can take it."""
-        with anyio.CancelScope(shield=True), typed():
-            async with drive.lock:
-                if drive.owned and not drive.running:
-                    drive.owned = False
-                    try:
-                        drive.record = await self._save(drive, drive.record, Point.RELEASE)
-                    except BaseException:
-                        drive.owned = True
-                        raise
-
-    async def leave(self) -> None:
-        """Own nothing any more.
-
-        Raises:
-            JournalError: The journal still says otherwise.
-        """
-        await self.tenure.leave(self.owner)
-
-    def _taken(self, drive: Drive, taken: Taken) -> None:
-        record = taken.record
-        drive.owned = record.owner == self.owner
-        if drive.owned and drive.fence is not None and record.fence == drive.fence + 1:
-            # Nobody else had it since, so we know better than the journal, which holds only changes.
-            drive.record = replace(drive.record, owner=record.owner, fence=record.fence)
-            drive.inherited, drive.exact = False, True
-        else:
-            drive.record = record
-            drive.inherited, drive.exact = True, taken.before in (None, self.owner)
-        if drive.owned:
-            drive.fence = record.fence
-
-    async def _passing(
-        self, point: Point, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        return await passing(self.probe, point, work, *args, **kwargs)
-
-    # ── requests, each of which comes back as an event ────────────────────────────────────────
+        self.commits = Commits(journal, policy, self.clock, probe=probe, place=place, lease_s=lease_s)
+        self._passing = Passage(probe)
 
     async def call(self, drive: Drive, send: SendCall, leaving: Leaving) -> tuple[Event, Exception | None]:
         """Send ``tools/call``, once.

@@ -211,7 +211,7 @@ class Engine:
         return [TaskHandle(self.scheduler, drive) for drive in drives]
 
     async def _take_pending(self) -> Sequence[Drive]:
-        pending = await self.scheduler.driver.take_pending(
+        pending = await self.scheduler.driver.commits.take_pending(
             self._scope, lambda record: self.scheduler.register(Drive(record))
         )
         drives = [*(drive for drive in self.scheduler.unsaved if drive not in pending), *pending]
@@ -223,7 +223,7 @@ class Engine:
 
     async def _keep(self, drive: Drive) -> None:
         if self.scheduler.closed:
-            await self.scheduler.driver.release(drive)
+            await self.scheduler.driver.commits.release(drive)
         else:
             await self.scheduler.keep(drive)
 
@@ -373,21 +373,21 @@ class Engine:
 
     async def _renew(self, driver: Driver) -> None:
         """Keep this process's lease, as long as the engine is open."""
-        lapses = driver.tenure.lapses
-        while driver.tenure.renew_s < math.inf:
-            await driver.clock.wait(anyio.Event(), driver.tenure.renew_s)
+        lapses = driver.commits.tenure.lapses
+        while driver.commits.tenure.renew_s < math.inf:
+            await driver.clock.wait(anyio.Event(), driver.commits.tenure.renew_s)
             try:
-                await driver.tenure.renew(driver.clock)
+                await driver.commits.tenure.renew(driver.clock)
             except JournalError as error:
                 logger.warning("The lease in the journal could not be renewed: %s", error)
-            if lapses != driver.tenure.lapses:
-                lapses = driver.tenure.lapses
+            if lapses != driver.commits.tenure.lapses:
+                lapses = driver.commits.tenure.lapses
                 self.scheduler.lapsed()
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True):
             try:
-                await self.scheduler.driver.leave()
+                await self.scheduler.driver.commits.leave()
             except JournalError as error:
                 logger.warning("The journal does not know yet that this client has ended: %s", error)
             finally:

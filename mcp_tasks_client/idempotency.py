@@ -32,7 +32,8 @@ class Intents:
     def __init__(self, scheduler: Scheduler, scope: Scope) -> None:
         self._scheduler = scheduler
         self._scope = scope
-        self._driver = scheduler.driver
+        self._clock = scheduler.driver.clock
+        self._commits = scheduler.driver.commits
         self._joining = anyio.Lock()
 
     async def begin(self, call: ToolCall, key: str | None, on_unknown: OnUnknown) -> Drive:
@@ -50,7 +51,7 @@ class Intents:
             raise ValueError("an idempotency key cannot be empty; leave it out to call without one")
         scheduler = self._scheduler
         scheduler.check_open()
-        now = self._driver.clock.time()
+        now = self._clock.time()
         record = TaskRecord(
             record_id=uuid.uuid4().hex,
             scope=self._scope,
@@ -60,7 +61,7 @@ class Intents:
             state=Calling(),
             created_at=now,
             updated_at=now,
-            owner=self._driver.owner,
+            owner=self._commits.owner,
         )
         drive = Drive(record, call, ours=True)
         drive.pending = SendCall()
@@ -80,9 +81,9 @@ class Intents:
 
     async def _claim(self, drive: Drive) -> TaskRecord:
         """Journal the intent to call, or find the call that the key stands for."""
-        standing = await self._driver.claim(drive)
+        standing = await self._commits.claim(drive)
         if drive.abandoned and not drive.held and standing.record_id == drive.record.record_id:
-            await self._driver.take_back(drive)
+            await self._commits.take_back(drive)
         return standing
 
     async def _join(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> Drive:
@@ -103,13 +104,13 @@ class Intents:
             if isinstance(drive.record.state, Gathering):
                 drive.error = None  # its arguments are what it was parked for
         unsure = isinstance(drive.record.state, Calling | OutcomeUnknown) and not drive.sending
-        if not unsure or drive.following or not await self._driver.take(drive):
+        if not unsure or drive.following or not await self._commits.take(drive):
             return drive
         match drive.record.state:
             case Calling() if not drive.inherited:
                 # Refused, or abandoned before it was sent, or there would be a drive that is sending. Its
                 # intent was taken back, and the key may be somebody else's by now.
-                other = await self._driver.claim(drive)
+                other = await self._commits.claim(drive)
                 if other.record_id != drive.record.record_id:
                     return await self._joined(other, call, on_unknown)
                 drive.error, drive.pending = None, SendCall()
@@ -120,14 +121,14 @@ class Intents:
     async def _lost(self, drive: Drive, on_unknown: OnUnknown) -> None:
         """Its call may have been sent, and nobody has the reply."""
         if isinstance(drive.record.state, Calling):
-            await self._driver.feed(drive, CallLost())
+            await self._commits.feed(drive, CallLost())
         if on_unknown == "raise":
-            await self._driver.release(drive)
+            await self._commits.release(drive)
             raise OutcomeUnknownError(
                 f"An earlier call of {drive.record.tool!r} under this key may have been sent, and nobody has "
                 'its reply, so the tool may have run. Pass on_unknown="resend" only if it may run twice.',
                 record=drive.record,
             )
-        (send,) = await self._driver.feed(drive, CallAgain())
+        (send,) = await self._commits.feed(drive, CallAgain())
         assert isinstance(send, SendCall)
         drive.error, drive.pending = None, send

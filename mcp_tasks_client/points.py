@@ -65,13 +65,23 @@ class Probe(ABC):
         """It is done, and what follows from it is not."""
 
 
-async def passing(
-    probe: Probe | None, point: Point, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
-) -> T:
-    """Do something, telling the probe before and after."""
-    if probe is None:
-        return await work(*args, **kwargs)
-    await probe.before(point)
-    done = await work(*args, **kwargs)
-    await probe.after(point)
-    return done
+class Passage:
+    """The way past all points.
+
+    Args:
+        probe: Told before and after each; ``None`` tells nobody.
+    """
+
+    def __init__(self, probe: Probe | None) -> None:
+        self._probe = probe
+
+    async def __call__(
+        self, point: Point, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do something that is a point."""
+        if self._probe is None:
+            return await work(*args, **kwargs)
+        await self._probe.before(point)
+        done = await work(*args, **kwargs)
+        await self._probe.after(point)
+        return done

@@ -79,6 +79,7 @@ class Scheduler:
     def __init__(self, driver: Driver, tasks: TaskGroup) -> None:
         self.driver = driver
         self.policy = driver.policy
+        self._commits = driver.commits
         self.drives: WeakValueDictionary[str, Drive] = WeakValueDictionary()
         self._tasks = tasks
         self._clock = driver.clock
@@ -101,7 +102,7 @@ class Scheduler:
     async def _tick(self, drive: Drive) -> None:
         try:
             if _observed(drive):
-                await self._perform(drive, await self.driver.feed(drive, self.driver.tick()))
+                await self._perform(drive, await self._commits.feed(drive, self.driver.tick()))
         finally:
             self._turns.over(drive)
 
@@ -114,7 +115,7 @@ class Scheduler:
                     self._turns.wake(drive, after_s)
                 case Poll():
                     event = await self.driver.poll(drive)
-                    await self._perform(drive, await self.driver.feed(drive, event))
+                    await self._perform(drive, await self._commits.feed(drive, event))
                     drive.polled()
                 case Ask():
                     drive.asks.setdefault(action.key, action)
@@ -173,20 +174,20 @@ class Scheduler:
                     event = await self.driver.ask(drive, ask)
                     if isinstance(event, AnswerUnavailable) and scope.cancel_called:
                         return  # it failed because it was withdrawn
-                    actions = await self.driver.feed(drive, event)
+                    actions = await self._commits.feed(drive, event)
                     drive.asks.pop(ask.key, None)
                     await self._perform(drive, actions)
                 else:
                     # Answered by an earlier run, or withdrawn by the server, which may ask it again.
                     del drive.asks[ask.key]
-                    await self.driver.feed(drive, AnswerUnavailable(key=ask.key, why="withdrawn"))
+                    await self._commits.feed(drive, AnswerUnavailable(key=ask.key, why="withdrawn"))
         if drive.ask_scope is scope:
             drive.ask_scope = None
 
     async def _update(self, drive: Drive, send: SendAnswers) -> None:
         if _observed(drive):
             event = await self.driver.update(drive, send.answers)
-            await self._perform(drive, await self.driver.feed(drive, event))
+            await self._perform(drive, await self._commits.feed(drive, event))
 
     def _send_call(self, drive: Drive, send: SendCall) -> None:
         drive.calling = CallUnderWay()
@@ -316,12 +317,12 @@ class Scheduler:
 
     async def _start(self, drive: Drive, before: Exception | None) -> None:
         try:
-            if not await self.driver.take(drive):
+            if not await self._commits.take(drive):
                 return self._look_on(drive)
             resumed = self.driver.resumed(drive)
             async with drive.saving:
                 while drive.unsaved:
-                    actions = await self.driver.feed(drive, drive.unsaved[0])
+                    actions = await self._commits.feed(drive, drive.unsaved[0])
                     drive.unsaved.popleft()  # only now, so that its task can be seen meanwhile
                     await self._perform(drive, actions)
             self._unsaved.discard(drive)
@@ -331,11 +332,11 @@ class Scheduler:
                 case Gathering() if drive.call is None:
                     self._park(drive, needs_its_call(drive))
                 case Observing() | Gathering():
-                    actions = await self.driver.feed(drive, resumed)
+                    actions = await self._commits.feed(drive, resumed)
                     drive.exact = True
                     await self._perform(drive, actions)
                 case Calling() if drive.inherited:
-                    await self.driver.feed(drive, CallLost())
+                    await self._commits.feed(drive, CallLost())
                     self._park(drive, lost(drive, None))
                 case Calling():
                     self._park(drive, before or lost(drive, None))  # refused here
@@ -361,7 +362,7 @@ class Scheduler:
             while drive.following:
                 await self._clock.wait(anyio.Event(), _LOOK_S)
                 before = drive.record
-                if await self.to_its_end(self.driver.take, drive):
+                if await self.to_its_end(self._commits.take, drive):
                     drive.following = False
                     return await self._take_up(drive)
                 if drive.record.finished:
@@ -378,7 +379,7 @@ class Scheduler:
                 self._spawn(drive, self._take_again)
 
     async def _take_again(self, drive: Drive) -> None:
-        if not await self.driver.take(drive, again=True) and drive.running:
+        if not await self._commits.take(drive, again=True) and drive.running:
             self._park(drive, driven_elsewhere(drive))
 
     def _let_go(self, drive: Drive) -> None:
@@ -399,7 +400,7 @@ class Scheduler:
     def _release(self, drive: Drive) -> None:
         # A call that was not sent is taken back instead, and an outcome is ours until it is delivered.
         if drive.owned and not isinstance(drive.record.state, Calling | Finished):
-            self._write_soon(self.driver.release, drive)
+            self._write_soon(self._commits.release, drive)
 
     def _park(self, drive: Drive, error: Exception) -> None:
         if drive.unsaved:
@@ -438,7 +439,7 @@ class Scheduler:
     def delivered(self, drive: Drive) -> None:
         """Note that the host has the outcome now. Only after it has: a crash delivers it again."""
         if drive.record.delivered_at is None and not self.closed:
-            self._write_soon(self.driver.delivered, drive)
+            self._write_soon(self._commits.delivered, drive)
 
     def forget(self, drive: Drive) -> None:
         """Take back the intent of a call that nobody is going to send."""
@@ -451,10 +452,10 @@ class Scheduler:
             try:
                 state = drive.record.state
                 if not drive.held and isinstance(state, Calling):
-                    await self.driver.feed(drive, CallRefused())
+                    await self._commits.feed(drive, CallRefused())
                     if state.again:  # it stays, and has to be allowed again
                         drive.pending = None
-                        await self.driver.release(drive)
+                        await self._commits.release(drive)
             except Exception as error:  # as above
                 logger.warning("%r was never sent, and could not be removed: %s", drive.record, error)
 
@@ -489,7 +490,7 @@ class Scheduler:
             try:
                 async with drive.saving:
                     while drive.unsaved:
-                        await self.driver.feed(drive, drive.unsaved[0])
+                        await self._commits.feed(drive, drive.unsaved[0])
                         drive.unsaved.popleft()
             except Exception as error:  # whatever it is, it must not hold up the end
                 logger.error("What the server said of %r was never journaled: %s", drive.record, error)

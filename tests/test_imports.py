@@ -54,6 +54,7 @@ ORDER: Final = (
     "owners",
     "points",
     "drive",
+    "commits",
     "driver",
     "calls",
     "cancels",

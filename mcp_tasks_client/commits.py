@@ -1,0 +1,278 @@
+"""One step of one call: event → advance → commit. And who may commit: the owner of its record.
+
+Everything that this package writes to a journal is written here, and each commit is a
+:class:`Point`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from .clock import Clock
+from .drive import Drive, driven_elsewhere, overtaken
+from .errors import DrivenElsewhereError, JournalError
+from .events import (
+    Action,
+    AnswerReady,
+    CallAgain,
+    CallBegun,
+    CallFailed,
+    CallLost,
+    CallRefused,
+    CallReturned,
+    CancelAcknowledged,
+    CancelFailed,
+    CancelRequested,
+    Event,
+    Forget,
+    InputAsked,
+    Observed,
+    PollFailed,
+    Resumed,
+    Save,
+    TaskCreated,
+    TaskMissing,
+    UpdateAcknowledged,
+    UpdateFailed,
+    UpdateRejected,
+)
+from .journal.base import Journal, Scope, Taken, TaskRecord, typed
+from .machine import advance
+from .owners import LEASE_S, Place, Tenure
+from .points import Passage, Point, Probe
+from .policy import PollPolicy
+
+_KEPT: Final = (AnswerReady, CallFailed, CallLost, CallReturned, InputAsked, TaskCreated)
+"""Events that will not come again by themselves, as the reply to a poll does."""
+
+_POINTS: Final[Mapping[type[Event], Point]] = {
+    AnswerReady: Point.ANSWER_READY,
+    CallAgain: Point.CALL_AGAIN,
+    CallBegun: Point.CALL_BEGUN,
+    CallFailed: Point.CALL_FAILED,
+    CallLost: Point.CALL_LOST,
+    CallRefused: Point.CALL_REFUSED,
+    CallReturned: Point.CALL_RETURNED,
+    CancelAcknowledged: Point.CANCEL_ACKNOWLEDGED,
+    CancelFailed: Point.CANCEL_FAILED,
+    CancelRequested: Point.CANCEL_REQUESTED,
+    InputAsked: Point.INPUT_ASKED,
+    Observed: Point.OBSERVED,
+    PollFailed: Point.POLL_FAILED,
+    Resumed: Point.RESUMED,
+    TaskCreated: Point.TASK_CREATED,
+    TaskMissing: Point.TASK_MISSING,
+    UpdateAcknowledged: Point.UPDATE_ACKNOWLEDGED,
+    UpdateFailed: Point.UPDATE_FAILED,
+    UpdateRejected: Point.UPDATE_REJECTED,
+}
+"""The commit that each event can lead to."""
+
+
+class Commits:
+    """The journal, for all calls of one client.
+
+    Args:
+        journal: Where states go.
+        policy: What the machine decides by.
+        clock: Stamps records.
+        probe: Told of every commit.
+        place: The process that we are; ``None`` finds out.
+        lease_s: Seconds that its lease lasts.
+
+    Attributes:
+        owner: Our name in the journal, from now until :meth:`leave`.
+        tenure: What our process holds in it.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        policy: PollPolicy,
+        clock: Clock,
+        *,
+        probe: Probe | None = None,
+        place: Place | None = None,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self.journal = journal
+        self.tenure, self.owner = Tenure.enter(journal, place, lease_s)
+        self._policy = policy
+        self._clock = clock
+        self._passing = Passage(probe)
+
+    async def feed(self, drive: Drive, event: Event) -> tuple[Action, ...]:
+        """Advance the machine by one event, commit if it says so, and return what is to be done.
+
+        Not cancellable, and bounded by the journal's own limits: between an event and its commit
+        there is nothing to be gained by stopping. A reply or an answer that cannot be committed is
+        kept and fed again when the drive is resumed, so that a full disk costs neither.
+
+        Raises:
+            JournalError: The commit failed; the state is what it was.
+            DrivenElsewhereError: It was taken by another client; nothing is committed.
+        """
+        with anyio.CancelScope(shield=True):
+            async with drive.lock:
+                state, actions = advance(drive.record.state, event, self._policy)
+                record = replace(drive.record, state=state)
+                try:
+                    with typed():
+                        if any(isinstance(action, Save) for action in actions):
+                            # Somebody else may be attaching it just now.
+                            new = isinstance(event, TaskCreated) and event.attached
+                            record = await self._save(drive, record, _POINTS[type(event)], new=new)
+                        elif any(isinstance(action, Forget) for action in actions):
+                            await self._remove(record, _POINTS[type(event)])
+                except DrivenElsewhereError:
+                    drive.owned = False
+                    raise
+                except JournalError:
+                    if isinstance(event, _KEPT) and not any(event is kept for kept in drive.unsaved):
+                        drive.unsaved.append(event)
+                    raise
+                drive.record = record
+        return tuple(action for action in actions if not isinstance(action, Save | Forget))
+
+    async def claim(self, drive: Drive) -> TaskRecord:
+        """Journal the intent of a call, or find the call that its key stands for.
+
+        Returns:
+            The record that stands: the drive's, which is ours then, or another one.
+        """
+        with anyio.CancelScope(shield=True), typed():
+            async with drive.lock:
+                record = replace(drive.record, owner=self.owner, updated_at=self._clock.time())
+                standing = record
+                if record.idempotency_key is not None:
+                    await self.tenure.enrol(self._clock)
+                    standing = await self._passing(Point.CLAIM, self.journal.claim, record)
+                if (standing.record_id, standing.fence) == (record.record_id, record.fence):
+                    drive.record, drive.owned, drive.fence = record, True, record.fence
+        return standing
+
+    async def take_back(self, drive: Drive) -> None:
+        """Forget the intent of a call that was not sent."""
+        with anyio.CancelScope(shield=True), typed():
+            await self._remove(drive.record, Point.TAKE_BACK)
+
+    async def delivered(self, drive: Drive) -> None:
+        """Commit that the host has the outcome. Nobody needs to own it any more."""
+        with anyio.CancelScope(shield=True), typed():
+            async with drive.lock:
+                drive.owned = False
+                record = replace(drive.record, delivered_at=self._clock.time())
+                drive.record = await self._save(drive, record, Point.DELIVERED)
+
+    async def _save(self, drive: Drive, record: TaskRecord, point: Point, *, new: bool = False) -> TaskRecord:
+        owner = self.owner if drive.owned else None
+        record = replace(record, owner=owner, updated_at=self._clock.time())
+        # A plain call without a key costs no commit; its first is the one that holds a task ID.
+        if record.idempotency_key is not None or record.task_id is not None:
+            await self.tenure.enrol(self._clock)
+            if new:
+                standing = await self._passing(point, self.journal.claim, record)
+                if (standing.owner, standing.fence) != (record.owner, record.fence):
+                    raise driven_elsewhere(drive)
+            else:
+                await self._passing(point, self.journal.save, record)
+        return record
+
+    async def _remove(self, record: TaskRecord, point: Point) -> None:
+        if record.idempotency_key is not None:  # or there is nothing
+            await self._passing(point, self.journal.remove, record)
+
+    # ── owning ────────────────────────────────────────────────────────────────────────────────
+
+    async def take(self, drive: Drive, *, again: bool = False) -> bool:
+        """Become the owner of a call, unless another client is who is not gone.
+
+        Args:
+            drive: It then holds the record as it stands.
+            again: Although it is ours as far as we know.
+
+        Returns:
+            Whether it is ours.
+
+        Raises:
+            OvertakenError: It was another client's, who has taken it back.
+        """
+        with anyio.CancelScope(shield=True), typed():
+            async with drive.lock:
+                if drive.owned and not again:
+                    return True
+                await self.tenure.enrol(self._clock)
+                judge = self.tenure.judge(self._clock.time())
+                taken = await self._passing(
+                    Point.TAKE, self.journal.take, drive.record.record_id, self.owner, judge
+                )
+                if taken is not None:
+                    self._taken(drive, taken)
+                elif drive.inherited:
+                    raise overtaken(drive)
+                else:
+                    drive.owned = True  # nothing of it is journaled yet
+        return drive.owned
+
+    async def take_pending(self, scope: Scope, drive_of: Callable[[TaskRecord], Drive]) -> Sequence[Drive]:
+        """Become the owner of all that is pending and free.
+
+        Args:
+            scope: Whose records.
+            drive_of: Gives the one drive of a record.
+
+        Returns:
+            All that is pending and ours.
+        """
+        with anyio.CancelScope(shield=True), typed():
+            await self.tenure.enrol(self._clock)
+            judge = self.tenure.judge(self._clock.time())
+            taken = await self._passing(
+                Point.TAKE_PENDING, self.journal.take_pending, scope, self.owner, judge
+            )
+            drives = []
+            for one in taken:
+                drive = drive_of(one.record)
+                async with drive.lock:
+                    # One that was being let go of just then is taken by itself, when it is taken up.
+                    if drive.fence is None or drive.fence < one.record.fence:
+                        self._taken(drive, one)
+                drives.append(drive)
+        return drives
+
+    async def release(self, drive: Drive) -> None:
+        """Let go of a call that nobody here drives any more, so that others can take it."""
+        with anyio.CancelScope(shield=True), typed():
+            async with drive.lock:
+                if drive.owned and not drive.running:
+                    drive.owned = False
+                    try:
+                        drive.record = await self._save(drive, drive.record, Point.RELEASE)
+                    except BaseException:
+                        drive.owned = True
+                        raise
+
+    async def leave(self) -> None:
+        """Own nothing any more.
+
+        Raises:
+            JournalError: The journal still says otherwise.
+        """
+        await self.tenure.leave(self.owner)
+
+    def _taken(self, drive: Drive, taken: Taken) -> None:
+        record = taken.record
+        drive.owned = record.owner == self.owner
+        if drive.owned and drive.fence is not None and record.fence == drive.fence + 1:
+            # Nobody else had it since, so we know better than the journal, which holds only changes.
+            drive.record = replace(drive.record, owner=record.owner, fence=record.fence)
+            drive.inherited, drive.exact = False, True
+        else:
+            drive.record = record
+            drive.inherited, drive.exact = True, taken.before in (None, self.owner)
+        if drive.owned:
+            drive.fence = record.fence
