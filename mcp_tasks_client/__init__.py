@@ -28,6 +28,7 @@ The rooms, each importing only those above it:
 ``cancels``             the life of one ``tasks/cancel``: told whoever goes away
 ``turns``               the only loop: due times in a heap, a cap on polls in flight
 ``scheduler``           what is under way for each call, who waits for it, and when that ends
+``upkeep``              what is done now and then: the lease is renewed, what is old forgotten
 ``handle``              a call in the host's hands
 ``idempotency``         the call that a key stands for: a new one, or the one that there is already
 ``engine``              what all ways in share, from opening to closing

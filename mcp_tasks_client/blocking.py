@@ -163,6 +163,7 @@ class BlockingTasksClient(_Blocking[TasksClient]):
 
     call_tool = _waiting(TasksClient.call_tool)
     records = _waiting(TasksClient.records)
+    prune = _waiting(TasksClient.prune)
     start_tool = _handing(TasksClient.start_tool)
     attach = _handing(TasksClient.attach)
 

@@ -218,6 +218,26 @@ class TasksClient:
         """
         return await self._engine.records()
 
+    async def prune(self, older_than_s: float | None = None) -> int:
+        """Forget calls whose outcome was delivered, in the whole journal, whoever made them.
+
+        Happens by itself, with the journal's ``retention_s``. What was not delivered is never forgotten,
+        nor a call of unknown outcome. Under the key of what is forgotten, a call is a new one.
+
+        Args:
+            older_than_s: Seconds since the delivery; ``None`` is the journal's ``retention_s``.
+
+        Returns:
+            How many calls.
+
+        Raises:
+            JournalError: The journal could not be written.
+            ValueError: ``older_than_s`` is negative.
+        """
+        if older_than_s is not None and not older_than_s >= 0:
+            raise ValueError(f"older_than_s cannot be negative, got {older_than_s}")
+        return await self._engine.prune(older_than_s)
+
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:

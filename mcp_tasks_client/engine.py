@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -35,6 +34,7 @@ from .policy import PollPolicy
 from .scheduler import Scheduler
 from .sessions.base import Session, ToolCall
 from .states import Calling, Observing
+from .upkeep import forget_old, keep_up
 from .wire import Task, digest
 
 __all__ = ["Engine", "OnAbandon", "OnUpdate", "chosen_journal"]
@@ -305,6 +305,11 @@ class Engine:
         with typed():
             return await self.journal.records(self._scope)
 
+    async def prune(self, older_than_s: float | None) -> int:
+        """Forget delivered outcomes; see :meth:`TasksClient.prune`."""
+        age_s = self.journal.retention_s if older_than_s is None else older_than_s
+        return await forget_old(self.journal, self.scheduler.driver.clock.time() - age_s)
+
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
     @property
@@ -345,7 +350,7 @@ class Engine:
         self._intents = Intents(self._running, self._scope)
         tasks.start_soon(self._running.run)
         tasks.start_soon(self._watch)
-        tasks.start_soon(self._renew, driver)
+        tasks.start_soon(keep_up, self._running, self.journal, driver.clock)
         self._tasks = tasks
         return self
 
@@ -370,19 +375,6 @@ class Engine:
         while True:
             await self._session.watch()
             self.scheduler.disconnected()
-
-    async def _renew(self, driver: Driver) -> None:
-        """Keep this process's lease, as long as the engine is open."""
-        lapses = driver.commits.tenure.lapses
-        while driver.commits.tenure.renew_s < math.inf:
-            await driver.clock.wait(anyio.Event(), driver.commits.tenure.renew_s)
-            try:
-                await driver.commits.tenure.renew(driver.clock)
-            except JournalError as error:
-                logger.warning("The lease in the journal could not be renewed: %s", error)
-            if lapses != driver.commits.tenure.lapses:
-                lapses = driver.commits.tenure.lapses
-                self.scheduler.lapsed()
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True):

@@ -372,6 +372,12 @@ class Scheduler:
         except (JournalError, OvertakenError) as error:
             self._park(drive, error)
 
+    def release_unheld(self) -> None:
+        """Let go once more of what could not be let go of, for want of a commit."""
+        for drive in list(self.drives.values()):
+            if drive.owned and not (drive.held or drive.running or drive.calling or drive.pending):
+                self._release(drive)
+
     def lapsed(self) -> None:
         """Our lease had run out, so others may have taken what is ours."""
         for drive in list(self.drives.values()):

@@ -60,6 +60,7 @@ ORDER: Final = (
     "cancels",
     "turns",
     "scheduler",
+    "upkeep",
     "handle",
     "idempotency",
     "engine",

@@ -182,10 +182,16 @@ class Journal(ABC):
     Opening counts: a journal may be shared by several clients of one process, and closes with
     the last of them.
 
+    Attributes:
+        retention_s: Seconds for which an outcome is kept after it was delivered, and with it its
+            idempotency key.
+
     Raises:
         JournalError: From every method: the journal could not be read or written. The
             subclasses say why. What was stored before is untouched.
     """
+
+    retention_s: float = 7 * 86_400.0
 
     @abstractmethod
     async def open(self) -> None:

@@ -25,9 +25,13 @@ class MemoryJournal(Journal):
     It keeps rows as ``SqliteJournal`` does, so that what it gives back is always a copy and
     what has no JSON form is refused here as well. Closing it forgets nothing; opening it again
     shows the same records. Several event loops may use it at once.
+
+    Args:
+        retention_s: Seconds for which an outcome is kept after it was delivered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, retention_s: float = Journal.retention_s) -> None:
+        self.retention_s = retention_s
         self._lock = threading.Lock()
         self._users = 0
         self._arrivals = 0

@@ -71,12 +71,19 @@ class SqliteJournal(Journal):
         path: The file; it and missing folders are made for the user alone. ``None`` is
             ``mcp-tasks-client/journal.sqlite3`` in the user's folder for state.
         busy_timeout_s: Seconds to wait while another process writes.
+        retention_s: Seconds for which an outcome is kept after it was delivered.
 
     Raises:
         ValueError: ``path`` is ``":memory:"``, or ``busy_timeout_s`` is not between 0 and a day.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, busy_timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        busy_timeout_s: float = 5.0,
+        retention_s: float = Journal.retention_s,
+    ) -> None:
         if not 0 <= busy_timeout_s <= _LONGEST_TIMEOUT_S:
             raise ValueError(
                 f"busy_timeout_s must be between 0 and {_LONGEST_TIMEOUT_S}, not {busy_timeout_s}"
@@ -85,6 +92,7 @@ class SqliteJournal(Journal):
             raise ValueError("SqliteJournal keeps a file; use MemoryJournal() for one in memory")
         if path is None:
             path = platformdirs.user_state_path("mcp-tasks-client", appauthor=False) / "journal.sqlite3"
+        self.retention_s = retention_s
         self._path = Path(path).absolute()
         self._busy_timeout_s = busy_timeout_s
         self._lock = threading.Lock()
