@@ -149,7 +149,7 @@ class Commits:
                 record = replace(drive.record, owner=self.owner, updated_at=self._clock.time())
                 standing = record
                 if record.idempotency_key is not None:
-                    await self.tenure.enrol(self._clock)
+                    await self._enrol()
                     standing = await self._passing(Point.CLAIM, self.journal.claim, record)
                 if (standing.record_id, standing.fence) == (record.record_id, record.fence):
                     drive.record, drive.owned, drive.fence = record, True, record.fence
@@ -173,7 +173,7 @@ class Commits:
         record = replace(record, owner=owner, updated_at=self._clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.
         if record.idempotency_key is not None or record.task_id is not None:
-            await self.tenure.enrol(self._clock)
+            await self._enrol()
             if new:
                 standing = await self._passing(point, self.journal.claim, record)
                 if (standing.owner, standing.fence) != (record.owner, record.fence):
@@ -205,7 +205,7 @@ class Commits:
             async with drive.lock:
                 if drive.owned and not again:
                     return True
-                await self.tenure.enrol(self._clock)
+                await self._enrol()
                 judge = self.tenure.judge(self._clock.time())
                 taken = await self._passing(
                     Point.TAKE, self.journal.take, drive.record.record_id, self.owner, judge
@@ -229,7 +229,7 @@ class Commits:
             All that is pending and ours.
         """
         with anyio.CancelScope(shield=True), typed():
-            await self.tenure.enrol(self._clock)
+            await self._enrol()
             judge = self.tenure.judge(self._clock.time())
             taken = await self._passing(
                 Point.TAKE_PENDING, self.journal.take_pending, scope, self.owner, judge
@@ -262,7 +262,38 @@ class Commits:
         Raises:
             JournalError: The journal still says otherwise.
         """
-        await self.tenure.leave(self.owner)
+        with typed():
+            await self._passing(Point.LEAVE, self.tenure.leave, self.owner)
+
+    async def renew(self) -> None:
+        """Renew our process's lease, if there is one.
+
+        Raises:
+            JournalError: It could not be written. Others may come to think that we are gone.
+        """
+        if self.tenure.due(self._clock):
+            with typed():
+                await self._passing(Point.RENEW, self.tenure.renew, self._clock)
+
+    async def forget(self, before: float) -> int:
+        """Forget what was delivered before a time (wall clock, seconds), a little at a time.
+
+        Returns:
+            How many records.
+
+        Raises:
+            JournalError: It could not be done, or not all of it.
+        """
+        forgotten = 0
+        with typed():
+            while found := await self._passing(Point.FORGET, self.journal.prune, before):
+                forgotten += found
+        return forgotten
+
+    async def _enrol(self) -> None:
+        """Have a lease, before anything is owned."""
+        if not self.tenure.enrolled:
+            await self._passing(Point.RENEW, self.tenure.renew, self._clock)
 
     def _taken(self, drive: Drive, taken: Taken) -> None:
         record = taken.record

@@ -34,7 +34,7 @@ from .policy import PollPolicy
 from .scheduler import Scheduler
 from .sessions.base import Session, ToolCall
 from .states import Calling, Observing
-from .upkeep import forget_old, keep_up
+from .upkeep import keep_up
 from .wire import Task, digest
 
 __all__ = ["Engine", "OnAbandon", "OnUpdate", "chosen_journal"]
@@ -308,7 +308,8 @@ class Engine:
     async def prune(self, older_than_s: float | None) -> int:
         """Forget delivered outcomes; see :meth:`TasksClient.prune`."""
         age_s = self.journal.retention_s if older_than_s is None else older_than_s
-        return await forget_old(self.journal, self.scheduler.driver.clock.time() - age_s)
+        driver = self.scheduler.driver
+        return await driver.commits.forget(driver.clock.time() - age_s)
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
@@ -350,7 +351,7 @@ class Engine:
         self._intents = Intents(self._running, self._scope)
         tasks.start_soon(self._running.run)
         tasks.start_soon(self._watch)
-        tasks.start_soon(keep_up, self._running, self.journal, driver.clock)
+        tasks.start_soon(keep_up, self._running, driver.clock)
         self._tasks = tasks
         return self
 

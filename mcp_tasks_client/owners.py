@@ -22,7 +22,7 @@ from typing import Final, Self
 import psutil
 
 from .clock import Clock
-from .journal.base import Journal, Judge, Lease, typed
+from .journal.base import Journal, Judge, Lease
 
 __all__ = ["LEASE_S", "Place", "Tenure"]
 
@@ -111,37 +111,40 @@ class Tenure:
             return tenure, owner
 
     async def leave(self, owner: str) -> None:
-        """End a client: what it still owns is anybody's, and so is the lease after the last one.
-
-        Raises:
-            JournalError: The journal still says otherwise; this process knows better.
-        """
+        """End a client: what it still owns is anybody's, and so is the lease after the last one."""
         with _lock:
             self._owners.discard(owner)
             last = not self._owners
             if last:
                 _TENURES.pop(id(self._journal), None)
         if self._renewed_at is not None:
-            with typed():
-                await self._journal.release(owner, *([self._lease_id] if last else []))
+            await self._journal.release(owner, *([self._lease_id] if last else []))
 
-    async def enrol(self, clock: Clock) -> None:
-        """Make sure that the journal holds a lease, before it holds anything that is owned.
+    @property
+    def enrolled(self) -> bool:
+        """Whether the journal holds our lease."""
+        return self._renewed_at is not None
 
-        Raises:
-            JournalError: It could not be written.
-        """
-        if self._renewed_at is None:
-            await self._renew(clock)
+    def due(self, clock: Clock) -> bool:
+        """Whether it is time to renew it, and no other client has just done so."""
+        return self._renewed_at is not None and not 0 <= clock.time() - self._renewed_at < self.renew_s / 2
 
     async def renew(self, clock: Clock) -> None:
-        """Renew the lease, unless there is none yet, or another client has just done it.
-
-        Raises:
-            JournalError: It could not be written. Others may come to think that we are gone.
-        """
-        if self._renewed_at is not None and not 0 <= clock.time() - self._renewed_at < self.renew_s / 2:
-            await self._renew(clock)
+        """Write the lease anew, or for the first time."""
+        now, place = clock.time(), self._place
+        lease = Lease(
+            lease_id=self._lease_id,
+            host=place.host,
+            boot=place.boot,
+            pids=place.pids,
+            pid=place.pid,
+            started=place.started,
+            renewed_at=now,
+            expires_at=now + self._lease_s,
+        )
+        kept = await self._journal.renew(lease)
+        self._renewed_at = now
+        self.lapses += not kept
 
     def judge(self, now: float) -> Judge:
         """Says of an owner whether it is gone."""
@@ -155,23 +158,6 @@ class Tenure:
             return lease.expires_at < now if lives is None else not lives
 
         return gone
-
-    async def _renew(self, clock: Clock) -> None:
-        now, place = clock.time(), self._place
-        lease = Lease(
-            lease_id=self._lease_id,
-            host=place.host,
-            boot=place.boot,
-            pids=place.pids,
-            pid=place.pid,
-            started=place.started,
-            renewed_at=now,
-            expires_at=now + self._lease_s,
-        )
-        with typed():
-            kept = await self._journal.renew(lease)
-        self._renewed_at = now
-        self.lapses += not kept
 
 
 @cache

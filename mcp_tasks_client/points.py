@@ -45,6 +45,9 @@ class Point(StrEnum):
     TAKE_PENDING = "commit: the owner of all that is pending"
     RELEASE = "commit: a task is let go of"
     DELIVERED = "commit: the outcome was delivered"
+    RENEW = "commit: the lease"
+    LEAVE = "commit: the client has ended"
+    FORGET = "commit: what is old is forgotten"
 
     CALL = "send: tools/call"
     GET = "send: tasks/get"

@@ -67,6 +67,20 @@ ORDER: Final = (
     "extension",
     "client",
     "blocking",
+    "testing.clock",
+    "testing.probes",
+    "testing.snapshots",
+    "testing.script",
+    "testing.client",
+    "testing.faults",
+    "testing.steps",
+    "testing.timeline",
+    "testing.witness",
+    "testing.headers",
+    "testing.session",
+    "testing.app",
+    "testing.desk",
+    "testing.server",
     "testing",
     "cli",
     "cli.__main__",
@@ -242,8 +256,9 @@ def test_only_the_adapters_import_the_sdk_and_nobody_imports_those_before_they_a
     assert not eager
 
 
-def test_importing_the_package_imports_neither_sdk() -> None:
-    program = "import sys, mcp_tasks_client; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+@pytest.mark.parametrize("module", ["mcp_tasks_client", "mcp_tasks_client.testing"])
+def test_importing_the_package_imports_neither_sdk_nor_a_server(module: str) -> None:
+    program = f"import sys, {module}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=PACKAGE.parent,
@@ -254,7 +269,7 @@ def test_importing_the_package_imports_neither_sdk() -> None:
     )
     loaded = set(done.stdout.split())
     assert "mcp_tasks_client" in loaded
-    assert not loaded & {"mcp", "fastmcp"}
+    assert not loaded & {"mcp", "fastmcp", "starlette", "uvicorn"}
 
 
 # ── the reader itself ─────────────────────────────────────────────────────────────────────────

@@ -1,11 +1,13 @@
-"""What every session keeps to: the scripted one and the real one, over the same tests."""
+"""What every session keeps to: the scripted ones and the real one, over the same tests."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import anyio
+import httpx
 import pytest
 from mcp_types import Tool
 
@@ -13,11 +15,18 @@ from mcp_tasks_client import SessionError
 from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http import HttpSession
 from mcp_tasks_client.testing import (
+    ScriptedServer,
     ScriptedSession,
+    ask,
+    ask_first,
     cancelled,
+    complete,
     completed,
+    form,
     input_required,
+    reply,
     text_result,
+    work,
     working,
 )
 from mcp_tasks_client.wire import Created, InputRequired, JSONObject, Returned, Task
@@ -58,19 +67,40 @@ def scripted(tool: str) -> ScriptedSession:
     return ScriptedSession(calls=calls.get(tool, [text_result("?")]), gets=gets, tools=tools)
 
 
-@pytest.fixture(params=["scripted", "http"])
+def scripted_server(*, event_stream: bool = False) -> ScriptedServer:
+    """The same tools once more, as timelines."""
+    server = ScriptedServer(event_stream=event_stream)
+    done = complete(text_result("1"))
+    server.tool("plain", [reply(text_result("1"))])
+    server.tool("fast", [work(0.05), done])
+    server.tool("ask_name", [work(0.05), ask("k", FORM), done])
+    server.tool("cancelable", [work(math.inf)])
+    server.tool("ask_plainly", [ask_first("amount", form("?", amount="string")), reply(text_result("2 kg"))])
+    return server
+
+
+@pytest.fixture(params=["scripted", "server in memory", "server as app", "server as app, events", "http"])
 def opened(request: pytest.FixtureRequest) -> Opened:
     @asynccontextmanager
     async def open_session(tool: str = "plain") -> AsyncIterator[Session]:
         session: Session
-        if request.param == "scripted":
-            session = scripted(tool)
-        else:
-            server: RealServer = request.getfixturevalue("real_server")
-            session = HttpSession(server.url, capabilities={"elicitation": {"form": {}, "url": {}}})
-        with anyio.fail_after(30):
-            yield session
-            await session.aclose()
+        async with AsyncExitStack() as stack:
+            match request.param:
+                case "scripted":
+                    session = scripted(tool)
+                case "server in memory":
+                    session = scripted_server().session()
+                case "http":
+                    server: RealServer = request.getfixturevalue("real_server")
+                    session = HttpSession(server.url, capabilities={"elicitation": {"form": {}, "url": {}}})
+                case kind:
+                    app = scripted_server(event_stream="events" in kind).app
+                    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), trust_env=False)
+                    await stack.enter_async_context(client)
+                    session = HttpSession("http://server.test/mcp", http_client=client)
+            with anyio.fail_after(30):
+                yield session
+                await session.aclose()
 
     return open_session
 

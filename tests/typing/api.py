@@ -343,7 +343,7 @@ async def journals(journal: Journal) -> None:
     async with MemoryJournal() as forgetful:
         assert_type(forgetful, MemoryJournal)
     SqliteJournal(3)  # type: ignore[arg-type]
-    MemoryJournal("tasks.sqlite3")  # type: ignore[arg-type]
+    MemoryJournal("tasks.sqlite3")  # type: ignore[call-arg, arg-type]
     Journal()  # type: ignore[abstract]
 
 

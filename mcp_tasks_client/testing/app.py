@@ -1,0 +1,174 @@
+"""A scripted server as an ASGI application: Streamable HTTP of MCP 2026-07-28, at any path.
+
+For ``httpx.ASGITransport`` and for any ASGI server. A reply that is to be lost begins and then breaks
+off with an exception of httpx: a server closes the connection on that, and to httpx it is the error
+that a connection would have been.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import anyio
+import httpx
+
+from ..wire import JSONObject
+from .faults import ErrorReply, Garbled, HttpError, Reply, Unreachable, retry_after
+
+if TYPE_CHECKING:
+    from .server import Exchange, ScriptedServer
+
+__all__ = ["ASGIApp", "asgi_app"]
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+ASGIApp: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+_PARSE_ERROR: Final = -32700
+_INVALID_REQUEST: Final = -32600
+_PRIMING: Final = b"id: 0\ndata:\n\n"
+
+
+def asgi_app(server: ScriptedServer) -> ASGIApp:
+    """The application."""
+
+    async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                await _serve(server, scope, receive, send)
+            case "lifespan":
+                await _live(receive, send)
+            case other:
+                raise ValueError(f"a scripted server speaks HTTP and no {other}")
+
+    return app
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+async def _serve(
+    server: ScriptedServer, scope: MutableMapping[str, Any], receive: Receive, send: Send
+) -> None:
+    body = await _whole_body(receive)
+    if body is None:
+        return
+    if scope["method"] != "POST":
+        await _respond(send, 405, b"", {"allow": "POST"})
+        return
+    try:
+        message = json.loads(body)
+    except ValueError:
+        await _respond_json(send, 400, None, error={"code": _PARSE_ERROR, "message": "Parse error"})
+        return
+    if not isinstance(message, dict) or not isinstance(message.get("method"), str):
+        await _respond_json(send, 400, None, error={"code": _INVALID_REQUEST, "message": "Invalid request"})
+        return
+    if "id" not in message:
+        await _respond(send, 202, b"", {})
+        return
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    params = message.get("params")
+    exchange = server.receive(message["method"], params if isinstance(params, dict) else {}, headers)
+    if await _still_there(server, exchange, receive):
+        await _answer(server, exchange, message["id"], send)
+
+
+async def _whole_body(receive: Receive) -> bytes | None:
+    """The request's body; ``None`` if the client went away before its end."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def _still_there(server: ScriptedServer, exchange: Exchange, receive: Receive) -> bool:
+    """Let the delay pass. Returns whether the client has waited so long."""
+    if not exchange.after_s:
+        return True
+    gone = False
+    async with anyio.create_task_group() as tasks:
+
+        async def watch() -> None:
+            nonlocal gone
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(watch)
+        await server.clock.wait(anyio.Event(), exchange.after_s)
+        tasks.cancel_scope.cancel()
+    return not gone
+
+
+async def _answer(server: ScriptedServer, exchange: Exchange, request_id: Any, send: Send) -> None:
+    match exchange.reply:
+        case dict() as result:
+            # Noted before it goes: nobody can have a reply that the witness has not.
+            server.replied(exchange)
+            if server.event_stream:
+                await _respond_events(send, request_id, result)
+            else:
+                await _respond_json(send, 200, request_id, result=result)
+        case ErrorReply(code, message, data, status, wait_s):
+            server.replied(exchange)
+            error = {"code": code, "message": message} | ({} if data is None else {"data": data})
+            await _respond_json(send, status, request_id, retry_after(wait_s), error=error)
+        case HttpError(status, wait_s):
+            server.replied(exchange)
+            await _respond(send, status, b"Sorry", {"content-type": "text/plain", **retry_after(wait_s)})
+        case Garbled():
+            server.replied(exchange)
+            await _respond(send, 200, b"<html>Welcome</html>", {"content-type": "text/html"})
+        case lost:
+            await _break_off(send, lost)
+
+
+async def _break_off(send: Send, lost: Reply) -> None:
+    await send(_start(200, {"content-type": "application/json", "content-length": "1000"}))
+    await send({"type": "http.response.body", "body": b"{", "more_body": True})
+    if isinstance(lost, Unreachable):
+        raise httpx.ConnectError("connection refused")
+    raise httpx.ReadError("the connection broke")
+
+
+async def _respond_json(
+    send: Send, status: int, request_id: Any, headers: Mapping[str, str] | None = None, **outcome: JSONObject
+) -> None:
+    await _respond(
+        send, status, _message(request_id, outcome), {"content-type": "application/json", **(headers or {})}
+    )
+
+
+async def _respond_events(send: Send, request_id: Any, result: JSONObject) -> None:
+    await send(_start(200, {"content-type": "text/event-stream", "cache-control": "no-cache"}))
+    await send({"type": "http.response.body", "body": _PRIMING, "more_body": True})
+    event = b"event: message\ndata: " + _message(request_id, {"result": result}) + b"\n\n"
+    await send({"type": "http.response.body", "body": event})
+
+
+async def _respond(send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    await send(_start(status, {**headers, "content-length": str(len(body))}))
+    await send({"type": "http.response.body", "body": body})
+
+
+def _start(status: int, headers: Mapping[str, str]) -> Message:
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": status, "headers": pairs}
+
+
+def _message(request_id: Any, outcome: JSONObject) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, **outcome}).encode("ascii")

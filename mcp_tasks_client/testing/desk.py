@@ -1,0 +1,226 @@
+"""What a scripted server does with the requests that reach it: its tools, its tasks, its rounds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+from mcp_types import Tool
+
+from ..clock import Clock
+from ..sessions.base import INVALID_PARAMS
+from ..sessions.headers import HeaderMap, header_map
+from ..wire import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
+from .faults import RefusedError
+from .headers import breaches, refuse, refuse_without_capability
+from .steps import Answers, AskFirst, Reply, Step, check_steps
+from .timeline import Terms, Timeline, check_answers, made_of
+from .witness import Arrival, Witness
+
+__all__ = ["Desk", "Plan", "canonical"]
+
+Plan: TypeAlias = Sequence[Step] | Callable[[JSONObject], Sequence[Step]]
+"""The steps of a tool, or what makes them of the arguments of a call."""
+
+_METHOD_NOT_FOUND: Final = -32601
+_DONE: Final[JSONObject] = {"resultType": "complete"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    listed: Tool
+    plan: Plan
+    tokens: HeaderMap
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """What a ``requestState`` stands for: a call that is to be sent again, with answers."""
+
+    tool: str
+    arguments: JSONObject
+    steps: Sequence[Step]
+    index: int = 0
+    answers: Answers = field(default_factory=dict)
+
+
+class Desk:
+    """Answers requests.
+
+    Args:
+        clock: Reads the time of a creation.
+        witness: Told what was done.
+        identify: What a call is about, of the tool's name and the arguments.
+        new_task_id: Makes the task IDs.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        witness: Witness,
+        identify: Callable[[str, JSONObject], Hashable],
+        new_task_id: Callable[[], str],
+    ) -> None:
+        self._clock = clock
+        self._witness = witness
+        self._identify = identify
+        self._new_task_id = new_task_id
+        self._tools: dict[str, _Tool] = {}
+        self._tasks: dict[str, Timeline] = {}
+        self._rounds: dict[str, _Round] = {}
+        self._states = itertools.count(1)
+
+    def offer(self, listed: Tool, plan: Plan, terms: Terms) -> None:
+        """Add a tool.
+
+        Raises:
+            ValueError: The steps cannot be taken, or the marks for headers are not allowed.
+        """
+        plan = plan if callable(plan) else check_steps(plan)
+        self._tools[listed.name] = _Tool(listed, plan, header_map(listed.input_schema), terms)
+
+    def listed(self, name: str) -> Tool | None:
+        """A tool as it is listed; ``None`` if there is none of that name."""
+        tool = self._tools.get(name)
+        return tool.listed if tool is not None else None
+
+    def act(self, arrival: Arrival) -> JSONObject:
+        """Do what a request says, and give its result.
+
+        Raises:
+            RefusedError: The result is an error.
+        """
+        if arrival.headers is not None:
+            self._admit(arrival)
+        match arrival.method:
+            case "tools/call":
+                return self._call(arrival)
+            case "tasks/get":
+                return _DONE | self._task(arrival).snapshot(arrival.at)
+            case "tasks/update":
+                return self._update(arrival)
+            case "tasks/cancel":
+                self._task(arrival).cancel(arrival.at)
+                return _DONE
+            case "server/discover":
+                capabilities: JSONObject = {"tools": {}, "extensions": {EXTENSION_ID: {}}}
+                return _cacheable(supportedVersions=[PROTOCOL_VERSION], capabilities=capabilities)
+            case "tools/list":
+                tools = [tool.listed for tool in self._tools.values()]
+                return _cacheable(tools=[one.model_dump(by_alias=True, exclude_none=True) for one in tools])
+            case method:
+                raise RefusedError(_METHOD_NOT_FOUND, f"Unknown method: {method}", http_status=404)
+
+    def earlier(self, task_id: str, back: int) -> JSONObject:
+        """The snapshot of so many replies ago, sent now in place of the one that was just made."""
+        sent = self._tasks[task_id].sent
+        sent.pop()
+        sent.append(sent[max(0, len(sent) - back)])
+        return _DONE | sent[-1]
+
+    def _admit(self, arrival: Arrival) -> None:
+        tool = self._tools.get(arrival.tool or "")
+        missing = breaches(arrival, tool.tokens if tool is not None else {})
+        self._witness.missing_headers += missing
+        refuse(missing, (arrival.headers or {}).get("mcp-protocol-version"))
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────
+
+    def _call(self, arrival: Arrival) -> JSONObject:
+        params = arrival.params
+        name, arguments, state = arrival.tool, params.get("arguments") or {}, params.get("requestState")
+        tool = self._tools.get(name or "")
+        if name is None or tool is None:
+            raise RefusedError(INVALID_PARAMS, f"Unknown tool: {name}")
+        if state is None:
+            steps = check_steps(tool.plan(arguments)) if callable(tool.plan) else tool.plan
+            this = _Round(name, arguments, steps)
+        else:
+            this = self._next_round(state, name, arguments, _answers(params))
+        match this.steps[this.index]:
+            case AskFirst(requests):
+                state = f"round-{next(self._states)}"
+                self._rounds[state] = this
+                asked = {"inputRequests": dict(requests)} if requests else {}
+                return {"resultType": "input_required", **asked, "requestState": state}
+            case Reply(result):
+                self._count(name, arguments)
+                return made_of(result, this.answers)
+            case _:
+                return self._create(arrival, tool, this)
+
+    def _next_round(self, state: str, name: str, arguments: JSONObject, answers: Answers) -> _Round:
+        before = self._rounds.get(state)
+        if before is None or (before.tool, before.arguments) != (name, arguments):
+            raise RefusedError(INVALID_PARAMS, "not the requestState of a call with these arguments")
+        asked = before.steps[before.index]
+        assert isinstance(asked, AskFirst), "only rounds are remembered"
+        if answers.keys() != asked.requests.keys():
+            raise RefusedError(INVALID_PARAMS, "inputResponses must answer what was asked, and nothing else")
+        check_answers(asked.requests, answers)
+        self._witness.questions_answered.update((state, key) for key in answers)
+        return replace(before, index=before.index + 1, answers={**before.answers, **answers})
+
+    def _create(self, arrival: Arrival, tool: _Tool, last: _Round) -> JSONObject:
+        if arrival.headers is not None:
+            refuse_without_capability(arrival.params)
+        task = Timeline(
+            task_id=self._new_task_id(),
+            steps=last.steps[last.index :],
+            created_at=arrival.at,
+            epoch=self._clock.time() - arrival.at,
+            terms=tool.terms,
+            answers=dict(last.answers),
+        )
+        self._tasks[task.task_id] = task
+        self._witness.created[task.task_id] = self._count(last.tool, last.arguments)
+        task.catch_up(arrival.at)
+        return {"resultType": "task", **task.snapshot(arrival.at, created=True)}
+
+    def _count(self, name: str, arguments: JSONObject) -> Hashable:
+        intent = self._identify(name, arguments)
+        self._witness.calls[intent] += 1
+        return intent
+
+    # ── tasks ─────────────────────────────────────────────────────────────────────────────────
+
+    def _task(self, arrival: Arrival) -> Timeline:
+        if arrival.headers is not None:
+            refuse_without_capability(arrival.params)
+        task = self._tasks.get(arrival.task_id or "")
+        if task is None:
+            raise RefusedError(INVALID_PARAMS, "Failed to retrieve task: Task not found")
+        if task.states and arrival.params.get("requestState") not in task.states:
+            self._witness.lost_states.append(task.task_id)
+            raise RefusedError(INVALID_PARAMS, "Failed to retrieve task: requestState is missing or unknown")
+        task.catch_up(arrival.at)
+        return task
+
+    def _update(self, arrival: Arrival) -> JSONObject:
+        task, answers = self._task(arrival), _answers(arrival.params)
+        self._witness.unasked.update((task.task_id, key) for key in answers.keys() - task.asked)
+        task.answer(arrival.at, answers)
+        self._witness.questions_answered.update(
+            (task.task_id, key) for key in answers.keys() & task.answers.keys()
+        )
+        return _DONE
+
+
+def canonical(tool: str, arguments: JSONObject) -> Hashable:
+    """A tool's name, and its arguments as JSON with sorted keys: the same for the same call."""
+    return tool, json.dumps(arguments, sort_keys=True, separators=(",", ":"))
+
+
+def _answers(params: JSONObject) -> Answers:
+    answers = params.get("inputResponses", {})
+    if not isinstance(answers, Mapping):
+        raise RefusedError(INVALID_PARAMS, "inputResponses must be an object")
+    return answers
+
+
+def _cacheable(**result: Any) -> JSONObject:
+    return {**_DONE, "ttlMs": 0, "cacheScope": "private", **result}

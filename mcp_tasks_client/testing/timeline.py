@@ -1,0 +1,244 @@
+"""The life of one task at a scripted server: what has become of it by a given time.
+
+Nothing happens in the background. Whoever asks brings the time along, and the timeline catches up.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
+
+import mcp_types
+from pydantic import BaseModel, ValidationError
+
+from .. import schema
+from ..sessions.base import INVALID_PARAMS
+from ..wire import JSONObject
+from .faults import RefusedError
+from .steps import Abort, Answers, Ask, Complete, Fail, Hint, Result, Step, Vanish, Work
+
+__all__ = ["Terms", "Timeline", "check_answers", "made_of"]
+
+_ANSWERS: Final[Mapping[str, tuple[type[BaseModel], ...]]] = {
+    "elicitation/create": (mcp_types.ElicitResult,),
+    "sampling/createMessage": (mcp_types.CreateMessageResult, mcp_types.CreateMessageResultWithTools),
+    "roots/list": (mcp_types.ListRootsResult,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How the tasks of a tool behave, besides their steps; see ``ScriptedServer.tool``."""
+
+    poll_interval_ms: float | None
+    ttl_ms: float | None
+    settle_s: float
+    cancellable: bool
+    late_answers: bool
+    request_state: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Timeline:
+    """One task. Times are seconds of the server's monotonic clock."""
+
+    task_id: str
+    steps: Sequence[Step]
+    created_at: float
+    epoch: float
+    """Add it to a time for seconds since 1970."""
+
+    terms: Terms
+    answers: dict[str, JSONObject] = field(default_factory=dict)
+    """The first of each key that was accepted."""
+
+    asked: set[str] = field(default_factory=set)
+    """Every key that was ever asked."""
+
+    states: set[str] = field(default_factory=set)
+    """All that were handed out."""
+
+    sent: list[JSONObject] = field(default_factory=list)
+    """Every snapshot that was made for a client."""
+
+    _index: int = field(default=0, init=False)
+    _since: float = field(init=False)
+    _settles: dict[str, float] = field(default_factory=dict, init=False)
+    _cancelled_at: float = field(default=math.inf, init=False)
+    _poll_interval_ms: float | None = field(init=False)
+    _ttl_ms: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._since = self.created_at
+        self._poll_interval_ms, self._ttl_ms = self.terms.poll_interval_ms, self.terms.ttl_ms
+
+    # ── time ──────────────────────────────────────────────────────────────────────────────────
+
+    def catch_up(self, now: float) -> None:
+        """Take the steps whose time has come.
+
+        Raises:
+            RefusedError: The server does not know the task any more.
+        """
+        while True:
+            step, by = self.steps[self._index], min(now, self._expires_at)
+            if isinstance(step, Ask):
+                self.asked.update(step.requests)
+            end = self._end_of(step)
+            if self.over:
+                break
+            if self._cancelled_at < end and self._cancelled_at <= by:
+                self.steps, self._index, self._since = (Abort(None),), 0, self._cancelled_at
+            elif end <= by:
+                self._index, self._since = self._index + 1, end
+                if isinstance(step, Hint):
+                    self._take(step)
+            else:
+                break
+        if isinstance(step, Vanish):
+            raise RefusedError(INVALID_PARAMS, "Failed to retrieve task: Task not found")
+        if now >= self._expires_at:
+            raise RefusedError(INVALID_PARAMS, "Failed to retrieve task: Task has expired")
+
+    @property
+    def _expires_at(self) -> float:
+        return math.inf if self._ttl_ms is None else self.created_at + self._ttl_ms / 1000
+
+    def _end_of(self, step: Step) -> float:
+        """When the next step begins; infinity if there is none, or that is not known yet."""
+        match step:
+            case Hint():
+                return self._since
+            case Work(seconds):
+                return self._since + seconds
+            case Ask(requests):
+                return max((self._settles.get(key, math.inf) for key in requests), default=self._since)
+            case _:
+                return math.inf
+
+    def _take(self, step: Hint) -> None:
+        if step.poll_interval_ms != "same":
+            self._poll_interval_ms = step.poll_interval_ms
+        if step.ttl_ms != "same":
+            self._ttl_ms = step.ttl_ms
+
+    # ── requests; each has caught up first ────────────────────────────────────────────────────
+
+    @property
+    def over(self) -> bool:
+        """Whether the task has come to its end, whichever it is."""
+        return isinstance(self.steps[self._index], Complete | Fail | Abort | Vanish)
+
+    def outstanding(self, now: float) -> Mapping[str, JSONObject]:
+        """The open questions, those included whose answers have not settled."""
+        step = self.steps[self._index]
+        if not isinstance(step, Ask):
+            return {}
+        return {k: request for k, request in step.requests.items() if self._settles.get(k, math.inf) > now}
+
+    def answer(self, now: float, answers: Answers) -> None:
+        """Take answers. What is not asked is ignored, and so is an answer after the first.
+
+        Raises:
+            RefusedError: The task waits for none of it any more, where that matters to it; or an answer is
+                of the wrong shape. Nothing was taken then.
+        """
+        outstanding = self.outstanding(now)
+        answered = self.asked - outstanding.keys()
+        if not self.terms.late_answers and (not outstanding or (answers and answers.keys() <= answered)):
+            raise RefusedError(INVALID_PARAMS, "The task does not wait for these answers")
+        check_answers(outstanding, answers)
+        for key in (outstanding.keys() & answers.keys()) - self._settles.keys():
+            self.answers[key], self._settles[key] = answers[key], now + self.terms.settle_s
+
+    def cancel(self, now: float) -> None:
+        """Take note of the wish. Nothing happens to a task that has ended, or that is stubborn."""
+        if self.terms.cancellable and not self.over:
+            self._cancelled_at = min(self._cancelled_at, now + self.terms.settle_s)
+
+    # ── snapshots ─────────────────────────────────────────────────────────────────────────────
+
+    def snapshot(self, now: float, *, created: bool = False) -> JSONObject:
+        """The task as it is now; without its payload, where it has just been ``created``."""
+        step = self.steps[self._index]
+        status, message, payload = self._status(step, now)
+        fields: JSONObject = {
+            "taskId": self.task_id,
+            "status": status,
+            "createdAt": _iso(self.epoch + self.created_at),
+            "lastUpdatedAt": _iso(self.epoch + self._since),
+            "ttlMs": self._ttl_ms,
+        }
+        if self._poll_interval_ms is not None:
+            fields["pollIntervalMs"] = self._poll_interval_ms
+        if message is not None:
+            fields["statusMessage"] = message
+        if self.terms.request_state:
+            fields["requestState"] = f"{self.task_id}:{len(self.states)}"
+            self.states.add(fields["requestState"])
+        if not created:
+            fields |= payload
+        self.sent.append(fields)
+        return fields
+
+    def _status(self, step: Step, now: float) -> tuple[str, str | None, JSONObject]:
+        match step:
+            case Ask():
+                return "input_required", None, {"inputRequests": dict(self.outstanding(now))}
+            case Complete(result, message):
+                return "completed", message, {"result": made_of(result, self.answers)}
+            case Fail(code, text, data, message):
+                error = {"code": code, "message": text} | ({} if data is None else {"data": data})
+                return "failed", message, {"error": error}
+            case Abort(message):
+                return "cancelled", message, {}
+            case Work(_, message):
+                return "working", message, {}
+            case _:
+                raise AssertionError(f"no task stands still at {step}")
+
+
+def made_of(result: Result, answers: Answers) -> JSONObject:
+    """A step's result, made of the answers if it is a function of them."""
+    return result(answers) if callable(result) else result
+
+
+def check_answers(requests: Mapping[str, JSONObject], answers: Answers) -> None:
+    """Refuse answers that are none to what was asked; keys that were not asked do not matter.
+
+    Raises:
+        RefusedError: With words that say which and why.
+    """
+    for key in requests.keys() & answers.keys():
+        problem = _problem(requests[key], answers[key])
+        if problem is not None:
+            raise RefusedError(INVALID_PARAMS, f"The answer to {key!r} is no good: {problem}")
+
+
+def _problem(request: JSONObject, answer: object) -> str | None:
+    method = request.get("method")
+    if isinstance(method, str) and method in _ANSWERS:
+        for kind in _ANSWERS[method]:
+            try:
+                read = kind.model_validate(answer, by_name=False)
+            except ValidationError:
+                continue
+            form = request.get("params", {}).get("requestedSchema")
+            if isinstance(read, mcp_types.ElicitResult) and read.action == "accept" and form is not None:
+                return _mismatch(json.dumps(read.content or {}), json.dumps(form))
+            return None
+    return f"it is none to {method}"
+
+
+@lru_cache(maxsize=1024)  # checking a schema takes longer than everything else that a request needs
+def _mismatch(content: str, form: str) -> str | None:
+    return schema.mismatch(json.loads(content), json.loads(form))
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
