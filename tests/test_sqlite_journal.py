@@ -795,7 +795,7 @@ class TestHostileFiles(OneLoop):
             monkeypatch.setattr(sqlite_file, "_LARGEST_CHECKED", largest)
             spy.statements.clear()
             await opened(path)
-            assert any("quick_check" in statement for statement in spy.statements) is checked
+            assert any("integrity_check" in statement for statement in spy.statements) is checked
 
 
 @posix_only

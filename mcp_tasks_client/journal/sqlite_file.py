@@ -16,7 +16,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -31,6 +31,7 @@ APPLICATION_ID: Final = 0x4D435054
 
 _SCRIPTS: Final = ("schema.sql", "schema_2.sql")
 _SMALLEST: Final = 512
+_LOG_HEADER: Final = 32
 _LARGEST_CHECKED: Final = 32 * 2**20
 _RETRY_S: Final = 0.01
 _SIDECARS: Final = ("", "-wal", "-shm", "-journal")
@@ -96,6 +97,8 @@ def explain(error: Exception, path: Path) -> JournalError:
     """
     if isinstance(error, JournalError):
         return type(error)(str(error))
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return _full(path, str(error))  # what a full disk is called where the log's index is made
     match _code(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
             return JournalLockedError(
@@ -105,9 +108,7 @@ def explain(error: Exception, path: Path) -> JournalError:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return _damaged(path, str(error))
         case sqlite3.SQLITE_FULL:
-            return JournalError(
-                f"there is no room left for the journal {path} ({error}); make some and try again"
-            )
+            return _full(path, str(error))
         case sqlite3.SQLITE_CONSTRAINT:
             return JournalError(
                 f"the journal {path} refuses the record ({error}): another one holds its idempotency key; "
@@ -126,8 +127,20 @@ def explain(error: Exception, path: Path) -> JournalError:
 def _damaged(path: Path, why: str) -> JournalCorruptError:
     return JournalCorruptError(
         f"the journal {path} is damaged or no database at all ({why}) and was left as it is; "
-        "restore it from a backup, or move it away to begin an empty one"
+        "restore it from a backup, or move it away with all that lies beside it to begin an empty one"
     )
+
+
+def _orphaned(path: Path, log: Path) -> JournalCorruptError:
+    # SQLite would delete the log, and all that was committed to it.
+    return JournalCorruptError(
+        f"the journal {path} is missing or empty, but its log {log} is there and was left as it is; "
+        "put the file back beside its log, or move the log away to begin an empty journal"
+    )
+
+
+def _full(path: Path, why: str) -> JournalError:
+    return JournalError(f"there is no room left for the journal {path} ({why}); make some and try again")
 
 
 def _unwritable(path: Path, why: str) -> JournalError:
@@ -149,8 +162,11 @@ def _is_lock(error: sqlite3.Error) -> bool:
 def _make(path: Path) -> None:
     """Make an empty file where there is none, never readable by others, not even for a moment."""
     with _making:
+        logs = _logs(path)  # asked first: whoever makes the file meanwhile makes its log later
         if path.exists():
             return
+        if logs:
+            raise _orphaned(path, logs[0])
         # Path.mkdir(parents=True) would give the folders in between the default mode.
         for folder in reversed([p for p in path.parents if not p.exists()]):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -158,8 +174,22 @@ def _make(path: Path) -> None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
+def _logs(path: Path) -> list[Path]:
+    """What lies beside the file and holds changes of it, the write-ahead log first."""
+    beside = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
+    return [log for log in beside if _size(log) > _LOG_HEADER]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # not there, or not for us to see; opening will tell
+        return 0
+
+
 def _look(path: Path) -> None:
     """Refuse what is not ours, before SQLite could change it or put anything beside it."""
+    logs = _logs(path)  # asked first: a log that appears later is somebody's who writes at this moment
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise JournalError(f"the journal {path} is not a file; give the path of one")
@@ -167,6 +197,9 @@ def _look(path: Path) -> None:
         raise _unwritable(path, os.strerror(errno.EACCES))
     if 0 < found.st_size < _SMALLEST:  # SQLite takes a single byte for an empty file
         raise _damaged(path, f"{found.st_size} bytes")
+    # A crash while the file is made leaves a rollback journal beside an empty file, and no other log.
+    if found.st_size == 0 and logs and logs[0].name.endswith("-wal"):
+        raise _orphaned(path, logs[0])
     # Not by open() and read(): closing the file would drop the locks of a connection that this
     # process has to it already, and the next process to close would then delete the write-ahead
     # log under that connection. SQLite closes a file only when that is safe.
@@ -177,6 +210,9 @@ def _look(path: Path) -> None:
             # A checkpoint that was cut short looks like damage without the write-ahead log.
             if _code(error) != sqlite3.SQLITE_CORRUPT:
                 raise
+        # SQLite reads a page of which a part is missing as if it ended in zeros.
+        if not logs and found.st_size % _pragma(connection, "page_size"):
+            raise _damaged(path, f"{found.st_size} bytes, the last page is cut short")
 
 
 def _tighten(path: Path) -> None:
@@ -208,9 +244,25 @@ def _prepare(path: Path, busy_timeout_s: float, deadline: float) -> sqlite3.Conn
         )
         _pragma(connection, f"busy_timeout = {round(busy_timeout_s * 1000)}")
     except BaseException:
-        connection.close()
+        _close_untouched(connection, path)
         raise
     return connection
+
+
+def _close_untouched(connection: sqlite3.Connection, path: Path) -> None:
+    """Close, and leave a write-ahead log that was found beside the file where it is.
+
+    The last connection to close moves the log into the file and deletes it, which is not for us to do
+    to a file that we refuse. A second one keeps the first from being the last, and one that may only
+    read cannot move anything.
+    """
+    with ExitStack() as stack:
+        stack.callback(connection.close)
+        if _logs(path):
+            with suppress(sqlite3.Error):
+                reader = stack.enter_context(closing(_open(path, "mode=ro", timeout_s=0)))
+                stack.callback(connection.close)  # before the reader; closing twice does no harm
+                _pragma(reader, "user_version")  # takes the lock that it keeps until it closes
 
 
 def _open(path: Path, query: str, *, timeout_s: float) -> sqlite3.Connection:
@@ -241,6 +293,8 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
             f"{path} is another program's database (application_id {application_id:#x}) "
             "and was left as it is; use another path"
         )
+    if version < 1:  # set in the transaction that made the file ours
+        raise _damaged(path, f"schema version {version}")
     if version > len(scripts()):
         raise JournalSchemaError(
             f"the journal {path} was written by a newer version (schema {version}, not {len(scripts())}) "
@@ -253,7 +307,9 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     """Look for damage before it becomes an error in the middle of things; large files are trusted."""
     if path.stat().st_size > _LARGEST_CHECKED:
         return
-    if (found := _pragma(connection, "quick_check(1)")) != "ok":
+    # The quick one does not compare the indexes with the table, and a call whose key is not found by
+    # its index would be sent again.
+    if (found := _pragma(connection, "integrity_check(1)")) != "ok":
         raise _damaged(path, repr(found))
 
 
