@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from functools import update_wrapper
 from threading import Event
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -23,6 +23,9 @@ from .sessions.hosts import is_client
 from .wire import Task
 
 __all__ = ["BlockingTaskHandle", "BlockingTasksClient"]
+
+_abandoned: Final[list[ExitStack]] = []
+"""Of clients that the parent of this process had opened."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -190,7 +193,7 @@ class BlockingTasksClient(_Blocking[TasksClient]):
         if self._thread.pid == os.getpid():
             self._stack.close()
         else:
-            self._stack.pop_all()
+            _abandoned.append(self._stack)  # dropped, it would wait for the thread
 
 
 async def _awaited(work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ended: Event) -> Any:

@@ -28,6 +28,7 @@ class Cancels:
         driver: Takes the steps.
         tasks: Where the telling runs.
         perform: Does what a step says is to be done.
+        release: Lets others take a call that nobody here drives.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class Cancels:
         tasks: TaskGroup,
         *,
         perform: Callable[[Drive, tuple[Action, ...]], Awaitable[None]],
+        release: Callable[[Drive], None],
     ) -> None:
         self._driver = driver
         self._commits = driver.commits
         self._tasks = tasks
         self._perform = perform
+        self._release = release
         self._telling: set[anyio.CancelScope] = set()
         self._closed = False
 
@@ -56,10 +59,17 @@ class Cancels:
         """
         if not isinstance(drive.record.state, Observing):
             return None
+        if not await self._commits.take(drive):
+            return self._telling_of(drive)  # whoever drives it will see what comes of it
+        if drive.record.finished:  # elsewhere
+            return None
         actions = await self._commits.feed(drive, CancelRequested(now=self._driver.clock.time()))
         await self._perform(drive, tuple(a for a in actions if not isinstance(a, SendCancel)))
         if not any(isinstance(action, SendCancel) for action in actions):
             return None
+        return self._telling_of(drive)
+
+    def _telling_of(self, drive: Drive) -> Callable[[], Awaitable[None]]:
         told = anyio.Event()
         failed: list[TasksClientError] = []
         self._tasks.start_soon(self._tell, drive, told, failed)
@@ -104,12 +114,14 @@ class Cancels:
             failed.append(TasksClientError("tasks/cancel was cancelled from inside; it is said again."))
         finally:
             self._telling.discard(telling)
+            if not drive.running:
+                self._release(drive)
             told.set()
 
     async def _send(self, drive: Drive) -> None:
         if isinstance(drive.record.state, Observing):
             event, error = await self._driver.cancel(drive)
-            if event is not None:
+            if event is not None and drive.owned:
                 await self._perform(drive, await self._commits.feed(drive, event))
             if error is not None:
                 raise error

@@ -164,11 +164,15 @@ class Commits:
         """Commit that the host has the outcome. Nobody needs to own it any more."""
         with anyio.CancelScope(shield=True), typed():
             async with drive.lock:
+                if drive.record.owner not in (None, self.owner):
+                    return  # it is its owner's to note
                 drive.owned = False
                 record = replace(drive.record, delivered_at=self._clock.time())
                 drive.record = await self._save(drive, record, Point.DELIVERED)
 
     async def _save(self, drive: Drive, record: TaskRecord, point: Point, *, new: bool = False) -> TaskRecord:
+        if drive.record.owner not in (None, self.owner):
+            raise driven_elsewhere(drive)  # whoever only looks on has the same fence
         owner = self.owner if drive.owned else None
         record = replace(record, owner=owner, updated_at=self._clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.

@@ -181,7 +181,8 @@ class Engine:
                 await handle._wait(self.scheduler, drive, lambda _: False)
             except anyio.get_cancelled_exc_class():
                 # Not under others who wait for the same call.
-                if self._on_abandon == "cancel" and drive.held == 1 and not self.scheduler.closed:
+                alone = drive.held == 1 and not drive.following
+                if self._on_abandon == "cancel" and alone and not self.scheduler.closed:
                     with anyio.CancelScope(shield=True):
                         await self.scheduler.to_its_end(self._cancel_abandoned, drive)
                 raise

@@ -84,7 +84,7 @@ class Scheduler:
         self._tasks = tasks
         self._clock = driver.clock
         self._calls = Calls(driver, perform=self._perform, park=self._park, release=self._release)
-        self._cancels = Cancels(driver, tasks, perform=self._perform)
+        self._cancels = Cancels(driver, tasks, perform=self._perform, release=self._release)
         self._turns = Turns(driver.clock, driver.policy.polls_in_flight, self._poll)
         self._kept: set[Drive] = set()
         self._unsaved: set[Drive] = set()  # hold what no journal does, and must not be forgotten
@@ -283,10 +283,13 @@ class Scheduler:
                     outcome.append(TasksClientError("A step was cancelled from inside; try it again."))
                 except Exception as error:
                     outcome.append(error)
-            ended.set()
+                finally:
+                    ended.set()
 
         self._tasks.start_soon(run)
         await ended.wait()
+        if not outcome:  # it was no Exception, and ends everything around it
+            raise TasksClientError("The client is coming to an end.")
         if isinstance(outcome[0], Exception):
             raise outcome[0]
         return outcome[0]
@@ -369,6 +372,7 @@ class Scheduler:
                     self._let_go(drive)
                 if drive.record != before:
                     drive.pulse()
+                drive.polled()
         except (JournalError, OvertakenError) as error:
             self._park(drive, error)
 

@@ -104,11 +104,7 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
     "law:2": Requirement(LAW, "A task ID is never lost; tools/call is never repeated by itself."),
     "law:3": Requirement(LAW, "Nobody is asked twice, and an answer never differs from the first."),
     "law:4": Requirement(LAW, "The server sets the pace, across restarts as well."),
-    "law:5": Requirement(
-        LAW,
-        "One owner at a time.",
-        untested="Leases between processes come with the journal's takeover; the schema has its columns.",
-    ),
+    "law:5": Requirement(LAW, "One owner at a time."),
     "law:6": Requirement(LAW, "The server's result is passed on unchanged, checked where a schema is known."),
     "law:7": Requirement(LAW, "Observation ends only by an end."),
     "law:8": Requirement(LAW, "Stopping to wait is not cancelling; nothing runs beyond the client's scope."),

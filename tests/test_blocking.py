@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -638,3 +640,41 @@ def test_nothing_public_of_the_asynchronous_one_is_missing(made: type, like: typ
 def test_a_client_of_another_event_loop_is_refused() -> None:
     with pytest.raises(TypeError, match="the event loop it was made in"):
         BlockingTasksClient(mcp.Client("http://127.0.0.1:1/mcp"))
+
+
+# ── beside a fork ─────────────────────────────────────────────────────────────────────────────
+
+
+CHILD = """
+import os, signal, warnings
+from mcp_tasks_client import BlockingTasksClient, MemoryJournal, TasksClientError
+from mcp_tasks_client.testing import ScriptedSession, text_result, working
+warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside a thread: that is the point
+server = ScriptedSession(calls=[working("t"), text_result("done")])
+with BlockingTasksClient(server, journal=MemoryJournal()) as client:
+    handle = client.start_tool("tool")
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)  # a child that waits for a thread that is not there would wait for ever
+        said = []
+        uses = [lambda: client.call_tool("tool"), client.records, client.resume, handle.result, handle.cancel]
+        for use in uses:
+            try:
+                use()
+                said.append("went through")
+            except TasksClientError as error:
+                said.append("refused" if "before a fork" in str(error) else str(error))
+        os.write(1, f"child: {said}\\n".encode())
+        os._exit(0)
+    assert os.waitpid(pid, 0) == (pid, 0), "the child hung"
+    print("parent:", client.call_tool("tool").content[0].text, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_is_refused_its_parents_client_instead_of_waiting_for_ever() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.stdout.splitlines() == [f"child: {['refused'] * 5}", "parent: done"], ran.stderr
+    assert ran.returncode == 0

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import anyio
 import anyio.lowlevel
 import pytest
-from mcp_types import ErrorData, Tool
+from mcp_types import ElicitResult, ErrorData, Tool
 
 from mcp_tasks_client import (
     CredentialRefusedError,
@@ -29,6 +29,7 @@ from mcp_tasks_client import (
     Task,
     TaskCancelledError,
     TaskHandle,
+    TaskNotFoundError,
     TasksClient,
     TasksClientError,
     WaitTimeoutError,
@@ -930,3 +931,188 @@ async def test_an_intent_that_could_not_be_claimed_again_never_leaves_without_on
             await world.during(handle.result, 1)
         assert await result(world, handle) == "done"
     assert [intent is not None for intent in seen] == [True]
+
+
+# ── prompts that are withdrawn ────────────────────────────────────────────────────────────────
+
+
+@requirement("mrtr:answers")
+@pytest.mark.parametrize("reply", ["comes", "is lost"])
+async def test_a_second_answer_that_comes_while_the_call_is_under_way_is_ignored(reply: str) -> None:
+    """A prompt in a thread cannot be withdrawn: repeating the call puts a second one beside it."""
+    round_one = {**FIRST_ROUND, "inputRequests": {"a": ASK}}
+    world = World(calls=[round_one, text_result("done") if reply == "comes" else LOST])
+    answers = [anyio.Event(), anyio.Event()]
+    prompts = iter(answers)
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        with anyio.CancelScope(shield=True):
+            await next(prompts).wait()
+        return YES
+
+    async with world.client(elicitation=ask) as client:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: client.call_tool("tool", idempotency_key=KEY))
+            await world.clock.advance(0)
+            tasks.cancel_scope.cancel()
+        slow = SlowReply(world)
+        handles: list[TaskHandle] = []
+
+        async def call_again() -> None:
+            if reply == "comes":
+                assert text(await client.call_tool("tool", idempotency_key=KEY)) == "done"
+                return
+            with pytest.raises(OutcomeUnknownError) as caught:
+                await client.call_tool("tool", idempotency_key=KEY)
+            assert caught.value.handle is not None
+            handles.append(caught.value.handle)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call_again)
+            await world.clock.advance(0)
+            answers[0].set()
+            await slow.sent.wait()
+            if reply == "comes":
+                answers[1].set()
+            await world.clock.advance(0)
+            slow.may_come.set()
+            await world.clock.advance(0)
+            answers[1].set()
+            await world.clock.advance(0)
+        for handle in handles:
+            with pytest.raises(OutcomeUnknownError):
+                await handle.result()
+    assert len(world.server.log("tools/call")) == 2
+    expected = "completed" if reply == "comes" else "outcome_unknown"
+    assert (await world.only_record()).status == expected
+
+
+@requirement("law:3")
+async def test_a_prompt_that_makes_an_error_of_its_own_of_being_withdrawn_parks_nothing() -> None:
+    asking = input_required(TASK, {"k": ASK})
+    world = World(gets={TASK: [asking, asking, asking, DONE]})
+    prompts = 0
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        nonlocal prompts
+        prompts += 1
+        if prompts == 1:
+            try:
+                await anyio.sleep_forever()
+            except BaseException:
+                raise RuntimeError("prompt aborted") from None
+        return YES
+
+    async with world.client(elicitation=ask) as client:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: client.call_tool("tool", idempotency_key=KEY))
+            await world.clock.advance(2)
+            tasks.cancel_scope.cancel()
+        assert text(await world.call(client, idempotency_key=KEY)) == "done"
+    assert prompts == 2
+
+
+@requirement("law:3", "law:10")
+async def test_a_question_that_the_server_withdrew_is_asked_only_if_it_comes_again() -> None:
+    both, second = (
+        input_required(TASK, dict.fromkeys(keys, ASK), poll_interval_ms=1000) for keys in ("ab", "b")
+    )
+    world = World(gets={TASK: [both, POLLED_AT_ONCE, POLLED_AT_ONCE, second, second, DONE]})
+    asked: list[str] = []
+    answer_the_first = anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(context.key)
+        await answer_the_first.wait()
+        return YES
+
+    async with world.client(elicitation=ask) as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(2.5)
+        answer_the_first.set()
+        await world.clock.advance(0)
+        assert asked == ["a"], "the other one is in the queue, and not wanted any more"
+        assert await result(world, handle) == "done"
+    assert asked == ["a", "b"]
+    assert [key for sent in world.server.log("tasks/update") for key in sent.answers].count("b") == 1
+
+
+# ── found, lost, and found again ──────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with the old handle", "without it"])
+async def test_a_task_that_was_not_found_is_asked_for_again_when_it_is_attached_again(kept: bool) -> None:
+    world = World(gets={})
+    async with world.client() as client:
+        handle: TaskHandle | None = await client.attach(TASK)
+        assert handle is not None
+        with pytest.raises(TaskNotFoundError):
+            await handle.result()
+        if not kept:
+            handle = None
+        world.server.gets[TASK] = [DONE]
+        again = await client.attach(TASK)
+        assert text(await again) == "done"
+        if handle is not None:
+            with pytest.raises(TaskNotFoundError):
+                await handle.result()
+    assert len(world.polled_at()) == 2
+
+
+@requirement("law:8")
+async def test_the_reference_of_a_call_under_way_is_attached_though_nothing_is_journaled() -> None:
+    world = World()
+    reply = SlowReply(world)
+    async with world.client() as client:
+        with pytest.raises(WaitTimeoutError) as caught:
+            await client.call_tool("tool", timeout=0.05)
+        assert caught.value.handle is not None
+        handle = await client.attach(caught.value.handle.reference)
+        reply.may_come.set()
+        assert await result(world, handle) == "done"
+    assert len(world.server.log("tools/call")) == 1
+
+
+@requirement("law:7")
+async def test_a_cancel_that_a_gateway_refused_as_invalid_is_said_again() -> None:
+    limited = SessionError("no healthy upstream", code=-32602, retryable=True, retry_after_s=1.0)
+    world = World(gets={TASK: [POLLED_AT_ONCE]}, cancels=[limited, {}])
+    async with world.client() as client:
+        handle = await client.start_tool("tool")
+        with pytest.raises(SessionError, match="no healthy upstream"):
+            await handle.cancel()
+        await world.clock.advance(5)
+    assert len(world.server.log("tasks/cancel")) == 2
+
+
+# ── a server that was deployed anew ───────────────────────────────────────────────────────────
+
+
+@requirement("law:6")
+@pytest.mark.parametrize(("now", "fits"), [("amount", True), ("total", False)])
+async def test_a_result_that_does_not_match_is_checked_against_the_schema_as_it_is_now(
+    now: str, fits: bool
+) -> None:
+    old, new = (
+        Tool(
+            name="tool", input_schema={"type": "object"}, output_schema={"type": "object", "required": [name]}
+        )
+        for name in ("total", now)
+    )
+    raw = {"content": [], "structuredContent": {"amount": 1}}
+    world = World(gets={TASK: [completed(TASK, raw)]}, tools=[old])
+    looks: list[str] = []
+
+    def forget_tools() -> None:
+        looks.append("again")
+        world.server.tools["tool"] = new
+
+    world.server.forget_tools = forget_tools  # type: ignore[method-assign]  # what a session that has a list does
+    async with world.client() as client:
+        if fits:
+            assert (await world.call(client)).structured_content == {"amount": 1}
+        else:
+            with pytest.raises(RemoteProtocolError, match="'total' is a required property") as caught:
+                await world.call(client)
+            assert caught.value.data == raw
+    assert looks == ["again"]

@@ -57,13 +57,25 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.engine import Engine
 from mcp_tasks_client.journal.base import Journal, Scope, TaskRecord
+from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.sessions.sdk import SdkSession
 from mcp_tasks_client.testing import completed, input_required, working
 from mcp_tasks_client.wire import JSONObject
 
 from ._one_task import Doings, SlowJournal, World
 from ._requirements import requirement
-from ._sdk_server import DISCOVERED, DROP, RESULT, TASK_ID, Fault, Http, SdkServer, at_loopback, in_memory
+from ._sdk_server import (
+    DISCOVERED,
+    DROP,
+    RESULT,
+    TASK_ID,
+    TOOL,
+    Fault,
+    Http,
+    SdkServer,
+    at_loopback,
+    in_memory,
+)
 from ._stops import TIMEOUT_S, How, Stop, watched
 from .test_cancellation import alone, order_of_chance, possible, result_or_cancelled
 
@@ -762,6 +774,42 @@ async def test_a_journal_that_has_no_room_costs_a_task_neither_its_id_nor_its_re
             assert server.counts["tasks/get"] == 0
             journal.full = False
             await attached(client, caught.value)
+
+
+# ── the session beneath ───────────────────────────────────────────────────────────────────────
+
+
+async def test_polls_that_hang_starve_neither_cancellations_nor_answers() -> None:
+    server, ref = SdkServer(gets=[NEVER]), TaskRef(TASK_ID)
+    with anyio.fail_after(LIMIT_S):
+        async with client_in_memory(server, MemoryJournal()) as client, anyio.create_task_group() as polls:
+            session = SdkSession(lambda: client.session, endpoint=ENDPOINT, tasks_in_flight=1)
+            for _ in range(3):
+                polls.start_soon(session.get, ref)
+            await server.waiting.wait()
+            await session.cancel(ref)
+            await session.update(ref, {"k": {"action": "decline"}})
+            assert server.counts["tasks/get"] == 1
+            polls.cancel_scope.cancel()
+
+
+async def test_what_the_server_has_listed_can_be_forgotten() -> None:
+    tool = dict(TOOL)
+    server = SdkServer(tool=tool)
+
+    async def required(session: SdkSession) -> object:
+        listed = await session.tool("tool")
+        assert listed is not None
+        return (listed.output_schema or {}).get("required")
+
+    with anyio.fail_after(LIMIT_S):
+        async with client_in_memory(server, MemoryJournal()) as client:
+            session = SdkSession(lambda: client.session, endpoint=ENDPOINT)
+            assert await required(session) == ["n"]
+            tool["outputSchema"] = {"type": "object", "required": ["amount"]}
+            assert await required(session) == ["n"], "one list for all who ask"
+            session.forget_tools()
+            assert await required(session) == ["amount"]
 
 
 # ── names of servers ──────────────────────────────────────────────────────────────────────────

@@ -430,6 +430,32 @@ async def test_a_handle_from_another_process_says_how_to_attach_it_when_used(
     assert caught.value.handle is handle
 
 
+async def kept() -> TaskHandle:
+    """A handle of a task that was driven until its client closed."""
+    return await started(World(**get(AT_WORK)))
+
+
+async def let_go_of() -> TaskHandle:
+    """A handle of a task that nobody waited for any more when its client closed."""
+    error, _ = await error_of(TROUBLES["time-out"])
+    assert error.handle is not None
+    return error.handle
+
+
+@pytest.mark.parametrize("made", [kept, let_go_of])
+@pytest.mark.parametrize("use", [awaiting, waiting, refreshing, cancelling, following])
+async def test_a_handle_whose_client_is_closed_is_carried_by_the_error_that_says_so(
+    made: Callable[[], Awaitable[TaskHandle]], use: Callable[[TaskHandle], Awaitable[None]]
+) -> None:
+    handle = await made()
+    with pytest.raises(TasksClientError, match=r"client (is|was) closed") as caught:
+        await use(handle)
+    assert caught.value.handle is handle
+    there = travelled(caught.value).handle
+    assert there is not None
+    assert there.reference == handle.reference
+
+
 async def test_a_handle_travels_as_often_as_it_likes() -> None:
     handle = await started(World(**get(AT_WORK)))
     there = in_another_process(in_another_process(handle))

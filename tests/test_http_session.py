@@ -12,6 +12,7 @@ import logging
 import pickle
 import ssl
 import time
+import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -836,6 +837,23 @@ async def test_a_header_mismatch_makes_the_next_call_fetch_the_tools_again(
     assert server.methods == ["server/discover", "tools/list", "tools/call", "tools/list", "tools/call"]
 
 
+async def test_what_the_server_has_listed_can_be_forgotten(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    assert await session.tool("deploy") is not None
+    schema = {"type": "object", "required": ["amount"]}
+    new = {"name": "deploy", "inputSchema": {"type": "object"}, "outputSchema": schema}
+    server.answers("tools/list", result({"tools": [new]}))
+    listed = await session.tool("deploy")
+    assert listed is not None
+    assert listed.output_schema is None, "one list for all who ask"
+    session.forget_tools()
+    listed = await session.tool("deploy")
+    assert listed is not None
+    assert listed.output_schema == schema
+    assert server.methods == ["server/discover", "tools/list", "tools/list"]
+
+
 # ── how many at once ──────────────────────────────────────────────────────────────────────────
 
 
@@ -900,6 +918,35 @@ async def test_long_calls_do_not_starve_the_polls(server: ScriptedServer) -> Non
             await gate.holds(1)
             assert (await session.get(REF)).status == "working"
             gate.open.set()
+
+
+async def test_polls_that_hang_starve_neither_cancellations_nor_answers(server: ScriptedServer) -> None:
+    session = HttpSession(URL, tasks_in_flight=1)
+    gate = Turnstile(TASK)
+    server.answers("tasks/get", gate)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(session.get, REF)
+            await gate.holds(1)
+            await session.cancel(REF)
+            await session.update(REF, {"k": {"action": "decline"}})
+            gate.open.set()
+
+
+@pytest.mark.parametrize("verb", ["cancel", "update"])
+async def test_no_more_words_to_tasks_are_under_way_than_allowed(server: ScriptedServer, verb: str) -> None:
+    session = HttpSession(URL, tasks_in_flight=2)
+    gate = Turnstile({})
+    server.answers(f"tasks/{verb}", gate)
+    arguments: tuple[Any, ...] = (REF, {}) if verb == "update" else (REF,)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(4):
+                group.start_soon(getattr(session, verb), *arguments)
+            await gate.holds(2)
+            gate.open.set()
+    assert gate.most == 2
 
 
 async def test_a_slot_is_given_back_after_a_failure_and_after_cancellation(server: ScriptedServer) -> None:
@@ -1048,6 +1095,26 @@ async def test_the_response_is_found_in_an_event_stream(
     assert (await session.get(REF)).task_id == "t"
 
 
+async def test_only_line_ends_end_a_line_of_an_event_stream(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    """Python's ``splitlines`` knows more of them than the format does; JSON may hold those as they are."""
+    said = "a\u2028b\u2029c\u0085d"
+    reply = REPLY.replace('"working"', f'"working","statusMessage":"{said}"')
+    server.answers("tasks/get", events(reply, "\n\n"))
+    assert (await session.get(REF)).status_message == said
+
+
+async def test_a_byte_order_mark_is_no_part_of_an_event_stream(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    server.answers("tasks/get", events("\ufeff", REPLY, "\n\n"))
+    assert (await session.get(REF)).task_id == "t"
+    message = REPLY.replace('"working"', '"working","statusMessage":"\ufeffsic"')
+    server.answers("tasks/get", events(message, "\n\n"))
+    assert (await session.get(REF)).status_message == "\ufeffsic"
+
+
 @pytest.mark.parametrize(
     "stream", ["", ": ping\n\n", 'data: {"jsonrpc":"2.0","method":"x"}\n\n', "data:\n\n"]
 )
@@ -1184,13 +1251,58 @@ async def test_the_compressions_that_were_offered_are_read(
 class RawResponse(httpx.Response):
     """Not decoded when it is made, as httpx does with content that it is given."""
 
-    def __init__(self, status: int, content: bytes, **headers: str) -> None:
+    def __init__(self, status: int, *content: bytes, **headers: str) -> None:
         async def chunks() -> AsyncIterator[bytes]:
-            yield content
+            for chunk in content:
+                yield chunk
 
         super().__init__(
             status, content=chunks(), headers={k.replace("_", "-"): v for k, v in headers.items()}
         )
+
+
+def two_members(data: bytes) -> bytes:
+    """A gzip file of more than one part, as ``cat`` makes of two."""
+    return gzip.compress(data[:20]) + gzip.compress(data[20:])
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1_000_000])
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("x-gzip", gzip.compress),
+        ("gzip", two_members),
+        ("deflate", zlib.compress),
+        ("deflate", bare_deflate),
+    ],
+)
+async def test_a_compressed_reply_is_read_in_whatever_pieces_it_comes(
+    server: ScriptedServer, session: HttpSession, encoding: str, pack: Callable[[bytes], bytes], size: int
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = pack(json.dumps({"jsonrpc": "2.0", "id": rpc_id(request), "result": TASK}).encode())
+        pieces = [body[at : at + size] for at in range(0, len(body), size)]
+        return RawResponse(200, *pieces, content_encoding=encoding)
+
+    server.answers("tasks/get", answer)
+    assert (await session.get(REF)).task_id == TASK_ID
+
+
+@pytest.mark.parametrize("first", [10, 1001], ids=["first part small", "first part as large as allowed"])
+async def test_a_bomb_in_a_later_part_of_a_gzip_file_does_not_go_off(
+    server: ScriptedServer, first: int
+) -> None:
+    bomb = gzip.compress(b" " * 50_000_000)
+    server.answers(
+        "tasks/get", lambda _: RawResponse(200, gzip.compress(b" " * first) + bomb, content_encoding="gzip")
+    )
+    tracemalloc.start()
+    try:
+        refused = await fails(HttpSession(URL, max_response_bytes=1000))
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert "larger than 1000 bytes" in str(refused)
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "gzip, br", "compress", "gzip, gzip, gzip"])
@@ -1523,14 +1635,16 @@ async def test_an_error_beside_an_empty_result_is_an_error(
     assert (await session.get(REF)).task_id == "t"
 
 
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("code", [-32000, -32600])
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+@pytest.mark.parametrize("code", [-32000, -32600, -32601, -32602, -32003, -32020, -32022])
 async def test_a_limited_request_may_be_repeated_whatever_its_code(
     server: ScriptedServer, session: HttpSession, status: int, code: int
 ) -> None:
     server.answers("tasks/get", error(code, status, **{"retry-after": "12"}))
     failed = await fails(session)
+    assert type(failed) is SessionError
     assert (failed.retryable, failed.retry_after_s, failed.code) == (True, 12.0, code)
+    assert "Try again later." in str(failed), "the server itself has said nothing of the task"
     assert failed.not_executed == (status == 429), "a gateway cannot know what became of the request"
 
 

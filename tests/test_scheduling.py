@@ -25,7 +25,9 @@ import respx
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import (
+    ConnectionLostError,
     InputUnansweredError,
+    JournalError,
     MemoryJournal,
     OutcomeUnknownError,
     PollPolicy,
@@ -53,7 +55,7 @@ from mcp_tasks_client.wire import CallReply, JSONObject, Task
 
 from ._requirements import requirement
 from ._stops import watched
-from .test_client import ASK, DONE, NO_JITTER, TASK, YES, Asked, World, text
+from .test_client import ASK, DONE, LOST, NO_JITTER, TASK, YES, Asked, FullDisk, World, text
 
 pytestmark = pytest.mark.anyio
 
@@ -456,9 +458,10 @@ URL: Final = "https://server.example/mcp"
 class ErrorsOverHttp:
     """Answers each ``tools/call`` with one JSON-RPC error under one HTTP status."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, code: int = -32603) -> None:
         self.calls = 0
         self._status = status
+        self._code = code
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         message = json.loads(request.content)
@@ -470,17 +473,17 @@ class ErrorsOverHttp:
                 reply["result"] = {"tools": [{"name": "tool", "inputSchema": {"type": "object"}}]}
             case "tools/call":
                 self.calls += 1
-                reply["error"] = {"code": -32603, "message": "upstream"}
+                reply["error"] = {"code": self._code, "message": "upstream"}
                 return httpx.Response(self._status, json=reply)
         return httpx.Response(200, json=reply)
 
 
 @pytest.fixture
-def answered_with() -> Iterator[Callable[[int], ErrorsOverHttp]]:
+def answered_with() -> Iterator[Callable[..., ErrorsOverHttp]]:
     with respx.mock(assert_all_called=False) as router:
 
-        def serve(status: int) -> ErrorsOverHttp:
-            server = ErrorsOverHttp(status)
+        def serve(status: int, code: int = -32603) -> ErrorsOverHttp:
+            server = ErrorsOverHttp(status, code)
             router.route(host="server.example").mock(side_effect=server)
             return server
 
@@ -489,10 +492,11 @@ def answered_with() -> Iterator[Callable[[int], ErrorsOverHttp]]:
 
 @requirement("law:2")
 @pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("code", [-32603, -32600, -32601, -32602, -32003, -32020])
 async def test_a_gateways_error_to_tools_call_says_nothing_about_the_tool(
-    status: int, answered_with: Callable[[int], ErrorsOverHttp]
+    status: int, code: int, answered_with: Callable[..., ErrorsOverHttp]
 ) -> None:
-    server = answered_with(status)
+    server = answered_with(status, code)
     with anyio.fail_after(FOUND_OUT_S):
         async with TasksClient(URL, journal=MemoryJournal()) as client:
             with pytest.raises(SessionError) as unkeyed:
@@ -509,7 +513,7 @@ async def test_a_gateways_error_to_tools_call_says_nothing_about_the_tool(
 @requirement("law:2")
 @pytest.mark.parametrize("status", [200, 500])
 async def test_a_servers_own_error_to_tools_call_is_how_the_call_ended(
-    status: int, answered_with: Callable[[int], ErrorsOverHttp]
+    status: int, answered_with: Callable[..., ErrorsOverHttp]
 ) -> None:
     server = answered_with(status)
     with anyio.fail_after(FOUND_OUT_S):
@@ -552,6 +556,11 @@ REFUSED_FOR_NOW: Final = [
         SessionError("busy", code=-32000, retryable=True, http_status=429, not_executed=True),
         TaskFailedError,
         id="429 with a JSON-RPC error",
+    ),
+    pytest.param(
+        SessionError("busy", code=-32602, retryable=True, http_status=429, not_executed=True),
+        TaskFailedError,
+        id="429 with a JSON-RPC error of refusal",
     ),
 ]
 
@@ -605,6 +614,151 @@ async def test_answers_of_a_round_that_was_not_let_through_are_kept_and_sent_und
     assert asked.keys == ["k"]
 
 
+@requirement("law:3", "mrtr:answers")
+async def test_answers_are_kept_when_it_is_only_the_list_of_tools_that_is_refused() -> None:
+    """As by a server that is being deployed, after a restart of the host."""
+    world = World(
+        calls=[FIRST_ROUND, SessionError("busy", retryable=True, not_executed=True), text_result("ok")]
+    )
+    asked = Asked(YES, ElicitResult(action="decline"))
+    async with world.client(elicitation=asked) as client:
+        with pytest.raises(SessionError):
+            await world.call(client, idempotency_key="k")
+
+    async def unlisted(call: ToolCall, leaving: Leaving = anyio.lowlevel.checkpoint) -> CallReply:
+        raise RemoteProtocolError("server/discover: no such method", code=-32601, not_executed=True)
+
+    plays, world.server.call = world.server.call, unlisted  # type: ignore[method-assign]
+    async with world.client(elicitation=asked) as client:
+        with pytest.raises(RemoteProtocolError):
+            await world.call(client, idempotency_key="k")
+    world.server.call = plays  # type: ignore[method-assign]
+    async with world.client(elicitation=asked) as client:
+        assert text(await world.call(client, idempotency_key="k")) == "ok"
+    assert rounds(world) == [({}, None), (ANSWER, "s1"), (ANSWER, "s1")]
+    assert asked.keys == ["k"]
+
+
+# ── a resend that comes to nothing ────────────────────────────────────────────────────────────
+
+
+NOT_EXECUTED = [
+    pytest.param(
+        ConnectionLostError("connection refused", retryable=True, not_executed=True), id="not connected"
+    ),
+    pytest.param(SessionError("busy", retryable=True, http_status=429, not_executed=True), id="429"),
+    pytest.param(SessionError("invalid", code=-32602, not_executed=True), id="refused for good"),
+]
+
+
+async def nobody_sends_it_again_unasked(world: World, sent: int) -> None:
+    """Whoever repeats the call, here or elsewhere, is told that it may have run."""
+    assert (await world.only_record()).status == "outcome_unknown"
+    for _ in range(2):
+        async with world.client() as client:
+            for _ in range(2):
+                with pytest.raises(OutcomeUnknownError):
+                    await world.call(client, idempotency_key="k")
+    assert len(world.server.log("tools/call")) == sent
+    async with world.client() as client:
+        assert text(await world.call(client, idempotency_key="k", on_unknown="resend")) == "again"
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("refusal", NOT_EXECUTED)
+async def test_a_resend_that_is_refused_leaves_unknown_what_became_of_the_first_call(
+    refusal: SessionError,
+) -> None:
+    world = World(calls=[LOST, refusal, text_result("again")])
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknownError):
+            await world.call(client, idempotency_key="k")
+        with pytest.raises(TasksClientError) as caught:
+            await world.call(client, idempotency_key="k", on_unknown="resend")
+        assert not isinstance(caught.value, OutcomeUnknownError), "this time it is known that it did not run"
+        with pytest.raises(OutcomeUnknownError):
+            await world.call(client, idempotency_key="k")
+    await nobody_sends_it_again_unasked(world, sent=2)
+
+
+@requirement("law:2")
+async def test_a_resend_that_is_refused_in_a_later_round_leaves_it_unknown_as_well() -> None:
+    refusal = SessionError("stale state", code=-32602, not_executed=True)
+    world = World(calls=[LOST, FIRST_ROUND, refusal, text_result("again")])
+    async with world.client(elicitation=Asked()) as client:
+        with pytest.raises(OutcomeUnknownError):
+            await world.call(client, idempotency_key="k")
+        with pytest.raises(TaskFailedError):
+            await world.call(client, idempotency_key="k", on_unknown="resend")
+    await nobody_sends_it_again_unasked(world, sent=3)
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("how", ["stopped", "timed out", "closed"])
+async def test_a_resend_that_is_stopped_before_it_leaves_leaves_it_unknown(how: str) -> None:
+    """As while a tools/list is being waited for that does not come."""
+    world = World(calls=[LOST, text_result("again")])
+    waits, stopped = anyio.Event(), anyio.CancelScope()
+
+    async def call(call: ToolCall, leaving: Leaving = anyio.lowlevel.checkpoint) -> CallReply:
+        waits.set()
+        await anyio.sleep_forever()
+        raise AssertionError("for ever is over")
+
+    async with anyio.create_task_group() as tasks, world.client() as client:
+        with pytest.raises(OutcomeUnknownError):
+            await world.call(client, idempotency_key="k")
+        plays, world.server.call = world.server.call, call  # type: ignore[method-assign]
+        errors: list[TasksClientError] = []
+
+        async def resend() -> None:
+            timeout = 0.05 if how == "timed out" else None
+            with stopped:
+                try:
+                    await client.call_tool("tool", idempotency_key="k", on_unknown="resend", timeout=timeout)
+                except TasksClientError as error:
+                    errors.append(error)
+
+        tasks.start_soon(resend)
+        await waits.wait()
+        if how == "stopped":
+            stopped.cancel()
+        while how == "timed out" and not errors:
+            await anyio.lowlevel.checkpoint()
+        if how != "closed":
+            await world.clock.advance(0)
+            world.server.call = plays  # type: ignore[method-assign]
+            with pytest.raises(OutcomeUnknownError):
+                await world.call(client, idempotency_key="k")
+        for error in errors:
+            assert error.handle is not None
+            with pytest.raises(OutcomeUnknownError):
+                await error.handle.result()
+    world.server.call = plays  # type: ignore[method-assign]
+    await nobody_sends_it_again_unasked(world, sent=1)
+
+
+@requirement("law:2")
+async def test_a_resend_whose_refusal_could_not_be_journaled_leaves_it_unknown_after_closing() -> None:
+    world = World(calls=[LOST, text_result("again")])
+    world.journal = journal = FullDisk()
+
+    async def refused(call: ToolCall, leaving: Leaving = anyio.lowlevel.checkpoint) -> CallReply:
+        journal.full = True
+        raise SessionError("busy", retryable=True, not_executed=True)
+
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknownError):
+            await world.call(client, idempotency_key="k")
+        plays, world.server.call = world.server.call, refused  # type: ignore[method-assign]
+        with pytest.raises(JournalError) as caught:
+            await world.call(client, idempotency_key="k", on_unknown="resend")
+        world.server.call = plays  # type: ignore[method-assign]
+        journal.full = False
+        assert caught.value.handle is not None, "kept, so that the client still knows of the call"
+    await nobody_sends_it_again_unasked(world, sent=1)
+
+
 # ── parked while nobody listens ───────────────────────────────────────────────────────────────
 
 
@@ -625,6 +779,46 @@ async def test_what_parked_a_task_in_the_background_is_told_once_and_then_it_is_
         await world.during(handle.result, 60)
         assert text(await handle) == "done"
     assert asked.keys == ["k", "k"]
+
+
+# ── updates beside those who only wait for a while ───────────────────────────────────────────
+
+
+@requirement("law:8")
+@pytest.mark.parametrize("waits", [False, True], ids=["reads later", "waits already"])
+async def test_updates_go_on_when_others_have_heard_what_parked_the_task_and_gone(waits: bool) -> None:
+    asking = input_required(TASK, {"k": ASK})
+    world = World(gets={TASK: [working(TASK), asking, asking, asking, DONE]})
+    async with world.client(elicitation=Asked(RuntimeError("UI not ready"), STALL)) as client:
+        handle = await client.start_tool("tool")
+        updates = handle.updates()
+        seen = [(await anext(updates)).status]
+        await world.clock.advance(5)
+        with pytest.raises(InputUnansweredError):
+            await handle.result()
+
+        async def follow() -> None:
+            seen.extend([task.status async for task in updates])
+
+        patience = anyio.CancelScope()
+
+        async def wait() -> None:
+            with patience:
+                await handle.result()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await world.clock.advance(0.5)
+            if waits:
+                tasks.start_soon(follow)
+                await world.clock.advance(0)
+            patience.cancel()
+            await world.clock.advance(0)
+            if not waits:
+                tasks.start_soon(follow)
+            await world.clock.advance(60)
+            assert seen == ["working", "input_required", "completed"]
+            tasks.cancel_scope.cancel()
 
 
 # ── closing in the middle of things ───────────────────────────────────────────────────────────

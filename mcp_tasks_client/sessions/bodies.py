@@ -28,6 +28,8 @@ DRAIN_S: Final = 0.25
 _OVERHEAD: Final = 1024
 """Bytes by which a compressed body may be larger than what is in it."""
 
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
 _Decompress: TypeAlias = Callable[[bytes, int], bytes]
 """Takes compressed bytes, and the most that may come of them; gives what came of them."""
 
@@ -117,9 +119,12 @@ def _gunzip() -> _Decompress:
     def inflate(data: bytes, most: int) -> bytes:
         nonlocal stream
         inflated = stream.decompress(data, most)
-        while stream.eof and stream.unused_data and len(inflated) < most:
-            # A gzip file is any number of members, one after the other.
-            rest, stream = stream.unused_data, zlib.decompressobj(zlib.MAX_WBITS | 16)
+        # A gzip file is any number of members, one after the other; it may be padded with zeros.
+        while stream.eof and len(inflated) < most:
+            rest = stream.unused_data.lstrip(b"\0")
+            if not rest or not _GZIP_MAGIC.startswith(rest[:2]):
+                break
+            stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
             inflated += stream.decompress(rest, most - len(inflated))
         return inflated
 

@@ -61,12 +61,16 @@ class _EventBytes(httpx.AsyncByteStream):
         self._chunks = chunks
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        first = True
+        begun: bytes | None = b""
         async for chunk in self._chunks:
-            # A byte order mark is no part of the stream.
-            yield chunk.removeprefix(codecs.BOM_UTF8) if first else chunk
-            first = False
-        yield b"\n\n"
+            if begun is None:
+                yield chunk
+                continue
+            begun += chunk
+            if len(begun) >= len(codecs.BOM_UTF8):
+                yield begun.removeprefix(codecs.BOM_UTF8)  # it is no part of the stream
+                begun = None
+        yield (begun or b"") + b"\n\n"
 
 
 async def _from_events(chunks: AsyncIterator[bytes], request_id: int, status: int, faults: Faults) -> Reply:

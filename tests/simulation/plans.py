@@ -1,0 +1,224 @@
+"""What happens in one history, all of it drawn from its seed."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from mcp_tasks_client.testing import (
+    Delayed,
+    ErrorReply,
+    Fault,
+    Garbled,
+    HttpError,
+    LostReply,
+    LostRequest,
+    Stale,
+    Stalled,
+    Step,
+    Unreachable,
+    abort,
+    ask,
+    ask_first,
+    complete,
+    fail,
+    form,
+    hint,
+    reply,
+    text_result,
+    vanish,
+    work,
+)
+
+__all__ = ["Intent", "Plan", "result_of"]
+
+CHAOS_S = 150.0
+"""Seconds of a history in which things go wrong."""
+
+
+@dataclass(slots=True)
+class Intent:
+    """One thing that the host wants done, and what became of it."""
+
+    number: int
+    keyed: bool
+    steps: tuple[Step, ...]
+    may_resend: bool
+    terms: dict[str, Any]
+    at: float
+    """Seconds from the start of its process at which it is begun."""
+
+    timeout_s: float | None
+    on_abandon: str
+    begun: int = 0
+    """How often it was begun with the consent that the tool may run."""
+
+    outcomes: list[str] = field(default_factory=list)
+    """What its callers were told, the same each time if all is well."""
+
+    unknown: bool = False
+
+    @property
+    def tool(self) -> str:
+        return f"tool-{self.number}"
+
+    @property
+    def key(self) -> str | None:
+        return f"key-{self.number}" if self.keyed else None
+
+
+@dataclass(slots=True)
+class Plan:
+    """A history before it happens."""
+
+    intents: list[Intent]
+    lives: list[float]
+    """When each process starts."""
+
+    kills: list[tuple[float, int]]
+    """When which process is killed."""
+
+    point_kills: dict[int, int]
+    """By process: at which of its points it is killed."""
+
+    suspensions: list[tuple[float, float, int]]
+    jumps: list[tuple[float, float]]
+    disk: list[tuple[float, float, int]]
+    fault_rate: float
+    blind: bool
+    """Whether the processes cannot see each other, and go by leases."""
+
+    orderly: bool
+    """Whether the processes that are left are closed, not killed, before the last one."""
+
+    answer_s: float
+    callback_fails: float
+
+    @property
+    def clocks_jump(self) -> bool:
+        return bool(self.jumps)
+
+
+def plan(random: Random) -> Plan:
+    processes = random.choice([1, 1, 2, 2, 3])
+    rough = random.random()
+    return Plan(
+        intents=[_intent(random, number) for number in range(random.randint(1, 3))],
+        lives=[0.0, *sorted(random.uniform(0, CHAOS_S * 0.7) for _ in range(processes - 1))],
+        kills=[
+            (random.uniform(0, CHAOS_S), random.randrange(processes))
+            for _ in range(random.choice([0, 0, 1, 1, 2]))
+        ],
+        point_kills={p: random.randrange(60) for p in range(processes) if random.random() < 0.5},
+        suspensions=[
+            (
+                at := random.uniform(0, CHAOS_S),
+                at + random.choice([5.0, 45.0, 100.0]),
+                random.randrange(processes),
+            )
+            for _ in range(random.choice([0, 0, 0, 1]))
+        ],
+        jumps=[
+            (random.uniform(0, CHAOS_S), random.choice([-200.0, -30.0, 20.0, 7200.0]))
+            for _ in range(random.choice([0, 0, 0, 0, 1]))
+        ],
+        disk=[
+            (
+                at := random.uniform(0, CHAOS_S),
+                at + random.uniform(0, 40.0),
+                random.choice([sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY]),
+            )
+            for _ in range(random.choice([0, 0, 0, 1]))
+        ],
+        fault_rate=random.choice([0.0, 0.05, 0.3]) if rough > 0.3 else 0.0,
+        blind=random.random() < 0.4,
+        orderly=random.random() < 0.4,
+        answer_s=random.choice([0.0, 0.0, 0.5, 20.0]),
+        callback_fails=random.choice([0.0, 0.0, 0.2]),
+    )
+
+
+def _intent(random: Random, number: int) -> Intent:
+    return Intent(
+        number=number,
+        keyed=random.random() < 0.7,
+        steps=_steps(random, number),
+        may_resend=random.random() < 0.3,
+        terms={
+            "poll_interval_ms": random.choice([None, 0, -5, 500, 1000, 1000, 5000, 5000, 60_000]),
+            "ttl_ms": random.choice([None, None, None, 3_600_000, 60_000]),
+            "settle_s": random.choice([0.0, 0.1, 3.0]),
+            "late_answers": random.random() < 0.5,
+            "request_state": random.random() < 0.2,
+            "cancellable": random.random() < 0.8,
+        },
+        at=random.choice([0.0, random.uniform(0, 60.0)]),
+        timeout_s=random.choice([None, None, 0.0, 3.0, 30.0]),
+        on_abandon="detach",
+    )
+
+
+def _steps(random: Random, number: int) -> tuple[Step, ...]:
+    keys = iter(range(100))
+
+    def questions() -> dict[str, Any]:
+        some = [f"q-{number}-{next(keys)}" for _ in range(random.choice([1, 1, 2]))]
+        return {key: form(f"{key}?", n="integer") for key in some}
+
+    first: list[Step] = [ask_first(questions()) for _ in range(random.choice([0, 0, 0, 1, 2]))]
+    if random.random() < 0.12:
+        return (*first, reply(lambda answers: result_of(number, answers)))
+    middle: list[Step] = []
+    for _ in range(random.randint(0, 4)):
+        kind = random.random()
+        if kind < 0.45:
+            middle.append(work(random.choice([0.0, 0.3, 4.0, 30.0]), random.choice([None, "busy"])))
+        elif kind < 0.85:
+            middle.append(ask(questions()))
+        else:
+            middle.append(hint(poll_interval_ms=random.choice([None, 0, 200, 10_000])))
+    end = random.choices(
+        [
+            complete(lambda answers: result_of(number, answers)),
+            fail(-32000, f"no {number}"),
+            abort(),
+            vanish(),
+        ],
+        [20, 2, 1, 1],
+    )[0]
+    return (*first, *middle, end)
+
+
+def result_of(number: int, answers: Any) -> dict[str, Any]:
+    """What a tool returns: it tells what it was answered."""
+    told = {key: answer.get("content") for key, answer in sorted(answers.items())}
+    return text_result(f"{number}: {told}")
+
+
+def fault(random: Random, method: str) -> Fault:
+    """Something that goes wrong with one request."""
+    after_s = random.choice([0.5, 5.0, 40.0])
+    faults: list[Fault] = [
+        LostRequest(),
+        LostReply(),
+        LostReply(),
+        Unreachable(),
+        HttpError(500),
+        HttpError(503, retry_after_s=after_s),
+        HttpError(429, retry_after_s=after_s),
+        ErrorReply(-32603),
+        Garbled(),
+        Delayed(random.choice([0.2, 3.0])),
+        Stalled(),
+    ]
+    if method == "tasks/get":
+        faults += [Stale(random.choice([1, 2])), Stale(1)]
+    if method == "tools/call":
+        faults += [Delayed(20.0), ErrorReply(-32602), HttpError(502)]
+    return random.choice(faults)
+
+
+assert math.inf > CHAOS_S

@@ -1,0 +1,497 @@
+"""One history: processes that come and go over one journal file, a server, and what must hold."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import anyio
+from mcp_types import ElicitResult
+
+from mcp_tasks_client import (
+    DrivenElsewhereError,
+    InputUnansweredError,
+    JournalError,
+    OutcomeUnknownError,
+    SessionError,
+    TaskError,
+    TaskHandle,
+    TasksClient,
+    TasksClientError,
+    WaitTimeoutError,
+    owners,
+)
+from mcp_tasks_client.journal.base import Lease
+from mcp_tasks_client.owners import Place
+from mcp_tasks_client.points import Point, Probe
+from mcp_tasks_client.policy import PollPolicy
+from mcp_tasks_client.testing import Arrival, Fault, KilledError, ScriptedServer
+
+from .clock import ProcessClock, WorldClock
+from .journal import InlineJournal, copy_of, disk_trouble
+from .plans import CHAOS_S, Intent, Plan, fault, plan
+
+__all__ = ["World", "play"]
+
+CALM_S: Final = 1_500.0
+"""Seconds at the end in which nothing goes wrong, and by which all must be over."""
+
+Happening = tuple[float, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot(Place):
+    """A place in a world: who lives there is known to the world, and to the others if they can see."""
+
+    world: Any = field(default=None, compare=False)
+
+    def lives(self, lease: Lease) -> bool | None:
+        return None if self.world.plan.blind else lease.pid in self.world.living
+
+    def holds(self, lease: Lease) -> bool:
+        return lease.pid == self.pid
+
+
+class Process(Probe):
+    """One life of one process of the host."""
+
+    def __init__(self, world: World, number: int, *, last: bool = False) -> None:
+        self.world = world
+        self.number = number
+        self.last = last
+        self.pid = len(world.processes) + 1
+        self.clock = ProcessClock(world.clock)
+        self.killed = False
+        self.points = 0
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+        self.closing = anyio.Event()
+        self.late = False
+        """Whether it was suspended for so long that others may think it gone."""
+
+        self.journal = InlineJournal(world.path, self._trouble)
+        self.random = Random(world.random.random())
+        self.owner = ""
+        self._client: TasksClient | None = None
+        self._now_asking: dict[int, str] = {}
+        world.processes.append(self)
+        world.living.add(self.pid)
+
+    # ── how it lives ──────────────────────────────────────────────────────────────────────────
+
+    async def live(self) -> None:
+        world = self.world
+        world.tell(f"process {self.pid} starts")
+        session = world.server.session(task_timeout_s=8.0, call_read_timeout_s=30.0)
+        client = TasksClient(
+            session, journal=self.journal, elicitation=self._ask, poll=PollPolicy(call_grace_s=1.0)
+        )
+        engine = client._engine
+        engine.clock, engine.probe = self.clock, self
+        engine.place = Spot("host", "boot", "", self.pid, 0.0, world)
+        self._client = client
+        try:
+            with self.scope:
+                await self._open(client)
+        except BaseException as error:
+            for one in _leaves(error):
+                if not isinstance(one, KilledError | anyio.get_cancelled_exc_class()):
+                    if isinstance(one, JournalError) and world.disk_failed:
+                        continue
+                    world.break_("an unexpected end", f"process {self.pid}: {one!r}", one)
+        finally:
+            self._die()
+
+    async def _open(self, client: TasksClient) -> None:
+        async with client:
+            self.owner = client._engine.scheduler.driver.commits.owner
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._bring_home, client)
+                for intent in self.world.plan.intents:
+                    if intent.keyed or (self.pid == 1 and not intent.begun):
+                        tasks.start_soon(self._do, client, intent)
+                if not self.last:
+                    await self.closing.wait()
+                    tasks.cancel_scope.cancel()
+
+    def kill(self) -> None:
+        if not self.ended.is_set():
+            self.world.tell(f"process {self.pid} is killed")
+            self.killed = True
+            self.scope.cancel()
+            self.clock.go_on()
+
+    def _die(self) -> None:
+        world = self.world
+        world.tell(f"process {self.pid} has ended")
+        self.killed = True
+        self.journal.let_go()
+        world.living.discard(self.pid)
+        owners._TENURES.pop(id(self.journal), None)  # as the end of a process does
+        for key in [key for key, asking in world.prompts.items() if asking is self]:
+            del world.prompts[key]
+        self.ended.set()
+
+    # ── what it does ──────────────────────────────────────────────────────────────────────────
+
+    async def _bring_home(self, client: TasksClient) -> None:
+        for _ in range(60):
+            try:
+                handles = await client.resume()
+            except (JournalError, TasksClientError) as error:
+                self.world.tell(f"process {self.pid}: resume: {error!r}")
+                await self._sleep(2.0)
+                continue
+            async with anyio.create_task_group() as tasks:
+                for handle in handles:
+                    assert handle._drive is not None
+                    if handle._drive.record.delivered_at is not None:
+                        self.world.break_("delivered twice", f"{handle!r} by resume()")
+                    tasks.start_soon(self._await, handle)
+            if not self.last or not await self._anything_left(client):
+                return
+            await self._sleep(5.0)
+
+    async def _anything_left(self, client: TasksClient) -> bool:
+        return any(record.pending for record in await client.records())
+
+    async def _await(self, handle: TaskHandle) -> None:
+        for _ in range(40):
+            try:
+                self.world.delivered(handle.task_id, _text(await handle.result()))
+                return
+            except TaskError as error:
+                self.world.delivered(handle.task_id, type(error).__name__)
+                return
+            except (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError) as error:
+                self.world.tell(f"process {self.pid}: {handle!r}: {error!r}")
+                await self._sleep(1.0)
+
+    async def _do(self, client: TasksClient, intent: Intent) -> None:
+        await self._sleep(0.0 if self.last else intent.at)
+        if not intent.keyed:
+            if not intent.begun:
+                await self._do_once(client, intent)
+            return
+        resend = False
+        for _ in range(60):
+            if resend or not intent.begun:
+                intent.begun += 1
+            try:
+                result = await client.call_tool(
+                    intent.tool,
+                    {"intent": intent.number},
+                    idempotency_key=intent.key,
+                    on_unknown="resend" if resend else "raise",
+                    timeout=None if self.last else intent.timeout_s,
+                )
+                self.world.told(intent, _text(result))
+                return
+            except OutcomeUnknownError:
+                if not self.world.may_be_unknown(intent):
+                    self.world.break_("unknown without a reason", f"{intent.tool}")
+                intent.unknown = True
+                if not intent.may_resend:
+                    return
+                resend = True
+            except TaskError as error:
+                if isinstance(error, TaskError) and getattr(error, "code", None) == -32602:
+                    # Refused, not run: the same call may be made again.
+                    intent.begun += 1
+                    await self._sleep(1.0)
+                    continue
+                self.world.told(intent, type(error).__name__)
+                return
+            except (WaitTimeoutError, InputUnansweredError, JournalError, SessionError) as error:
+                self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
+                if isinstance(error, SessionError):
+                    intent.begun += 1  # refused before it ran, or a reply that was none
+                resend = False
+                await self._sleep(1.0)
+            except DrivenElsewhereError as error:
+                self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
+
+    async def _do_once(self, client: TasksClient, intent: Intent) -> None:
+        intent.begun = 1
+        try:
+            result = await client.call_tool(intent.tool, {"intent": intent.number}, timeout=intent.timeout_s)
+            self.world.told(intent, _text(result))
+        except TasksClientError as error:
+            if isinstance(error, TaskError):
+                self.world.told(intent, type(error).__name__)
+            elif error.handle is not None and error.handle.task_id is not None:
+                with _Ignored(TasksClientError):
+                    await self._await(error.handle)
+
+    async def _ask(self, context: Any, params: Any) -> Any:
+        key, world = context.key, self.world
+        if key in world.committed:
+            world.break_("asked twice", f"{key} by process {self.pid}, after its answer was committed")
+        other = world.prompts.get(key)
+        if other not in (None, self) and not other.late and not self.late:
+            world.break_("asked by two at once", f"{key} by {other.pid} and {self.pid}")
+        world.prompts[key] = self
+        world.tell(f"process {self.pid} asks {key}")
+        try:
+            await self._sleep(world.plan.answer_s)
+            if not self.last and self.random.random() < world.plan.callback_fails:
+                raise RuntimeError("nobody is there")
+        finally:
+            if world.prompts.get(key) is self:
+                del world.prompts[key]
+        world.answers += 1
+        self._now_asking[anyio.get_current_task().id] = key
+        return ElicitResult(action="accept", content={"n": world.answers})
+
+    async def _sleep(self, seconds: float) -> None:
+        if seconds:
+            await self.clock.wait(anyio.Event(), seconds)
+
+    # ── what happens to it ────────────────────────────────────────────────────────────────────
+
+    async def before(self, point: Point) -> None:
+        await self._pass(point)
+
+    async def after(self, point: Point) -> None:
+        if point is Point.ANSWER_READY:
+            key = self._now_asking.pop(anyio.get_current_task().id, None)
+            if key is not None:
+                self.world.committed.add(key)
+        await self._pass(point)
+
+    async def _pass(self, point: Point) -> None:
+        if self.killed:
+            raise KilledError(str(point))
+        await self.clock.awake.wait()
+        self.points += 1
+        if not self.last and self.world.plan.point_kills.get(self.pid - 1) == self.points:
+            self.kill()
+        if self.killed:
+            raise KilledError(str(point))
+
+    def _trouble(self) -> sqlite3.OperationalError | None:
+        for start, end, code in self.world.plan.disk:
+            if not self.last and start <= self.world.clock.now < end:
+                self.world.disk_failed = True
+                return disk_trouble(code)
+        return None
+
+
+class World:
+    """A history as it happens.
+
+    Attributes:
+        broken: What did not hold, in sentences.
+        log: What happened, when.
+    """
+
+    def __init__(self, seed: int, folder: Path, empty: Path) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.plan: Plan = plan(self.random)
+        self.clock = WorldClock()
+        self.log: list[Happening] = []
+        self.broken: list[str] = []
+        self.path = copy_of(empty, folder / f"{os.getpid()}-{seed}.sqlite3")
+        self.processes: list[Process] = []
+        self.living: set[int] = set()
+        self.prompts: dict[str, Process] = {}
+        self.committed: set[str] = set()
+        self.answers = 0
+        self.disk_failed = False
+        self.calm = False
+        self._faults = Random(seed + 1)
+        self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool)
+        self.server.on_request = self._on_request
+        for intent in self.plan.intents:
+            self.server.tool(intent.tool, intent.steps, **intent.terms)
+        self._reader: sqlite3.Connection | None = None
+
+    # ── telling ───────────────────────────────────────────────────────────────────────────────
+
+    def tell(self, what: str) -> None:
+        self.log.append((self.clock.now, what))
+
+    def break_(self, law: str, how: str, error: BaseException | None = None) -> None:
+        self.tell(f"BROKEN, {law}: {how}")
+        self.broken.append(f"{law}: {how}")
+
+    def told(self, intent: Intent, outcome: str) -> None:
+        self.tell(f"{intent.tool} is told {outcome}")
+        if intent.outcomes and intent.outcomes[0] != outcome:
+            self.break_("two outcomes", f"{intent.tool}: {intent.outcomes[0]}, then {outcome}")
+        intent.outcomes.append(outcome)
+
+    def delivered(self, task_id: str | None, outcome: str) -> None:
+        tool = self.server.witness.created.get(task_id or "")
+        intent = next((intent for intent in self.plan.intents if intent.tool == tool), None)
+        if intent is not None and (not intent.keyed or intent.begun == 1):
+            self.told(intent, outcome)
+
+    def may_be_unknown(self, intent: Intent) -> bool:
+        calls = [a for a in self.server.witness.log("tools/call") if a.tool == intent.tool]
+        lost = any(arrival.fault is not None or arrival.answered_at is None for arrival in calls)
+        unclear = any(process.killed or process.late for process in self.processes)
+        return (
+            lost or unclear or self.disk_failed or intent.timeout_s is not None or bool(self.plan.suspensions)
+        )
+
+    # ── what happens ──────────────────────────────────────────────────────────────────────────
+
+    def _on_request(self, arrival: Arrival) -> Fault | None:
+        what = arrival.task_id or arrival.tool
+        found: Fault | None = None
+        if not self.calm and self._faults.random() < self.plan.fault_rate:
+            found = fault(self._faults, arrival.method)
+        self.tell(f"{arrival.method} {what}" + (f": {found}" if found else ""))
+        return found
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for at, happen in self._happenings(tasks):
+                await self.clock.pass_to(at, anyio.Event())
+                happen()
+            await self.clock.pass_to(CHAOS_S, anyio.Event())
+            self.calm = True
+            for process in list(self.processes):
+                process.clock.go_on()
+                (process.closing.set if self.plan.orderly else process.kill)()
+            over = anyio.Event()
+            tasks.start_soon(self._ended, over)
+            await self.clock.pass_to(self.clock.now + 60.0, over)
+            if not over.is_set():
+                self.break_("no end", "processes that were closed")
+                tasks.cancel_scope.cancel()
+                return
+            last = Process(self, -1, last=True)
+            tasks.start_soon(last.live)
+            await self.clock.pass_to(self.clock.now + CALM_S, last.ended)
+            if not last.ended.is_set():
+                self.break_("no end", f"the last process, after {CALM_S} s")
+                last.kill()
+                tasks.cancel_scope.cancel()
+
+    async def _ended(self, over: anyio.Event) -> None:
+        for process in list(self.processes):
+            await process.ended.wait()
+        over.set()
+
+    def _happenings(self, tasks: Any) -> list[tuple[float, Callable[[], None]]]:
+        plan = self.plan
+        happenings: list[tuple[float, Callable[[], None]]] = []
+
+        def start(number: int) -> None:
+            tasks.start_soon(Process(self, number).live)
+
+        def each(number: int, act: Callable[[Process], None]) -> None:
+            for process in self.processes:
+                if process.number == number and not process.ended.is_set():
+                    act(process)
+
+        def suspend(process: Process, seconds: float) -> None:
+            self.tell(f"process {process.pid} is suspended")
+            process.late |= seconds > 15 and plan.blind
+            process.clock.suspend()
+
+        def kill(process: Process) -> None:
+            process.kill()
+            tasks.start_soon(partial(self._again, process))
+
+        def jump(seconds: float) -> None:
+            self.tell(f"the wall clock jumps by {seconds} s")
+            self.clock.offset += seconds
+            for process in self.processes:
+                process.late |= plan.blind  # its lease may seem to have run out
+
+        for number, at in enumerate(plan.lives):
+            happenings.append((at, partial(start, number)))
+        for at, number in plan.kills:
+            happenings.append((at, partial(each, number, kill)))
+        for at, until, number in plan.suspensions:
+            happenings.append((at, partial(each, number, partial(suspend, seconds=until - at))))
+            happenings.append((until, partial(each, number, lambda process: process.clock.go_on())))
+        for at, seconds in plan.jumps:
+            happenings.append((at, partial(jump, seconds)))
+        return sorted(happenings, key=lambda happening: happening[0])
+
+    async def _again(self, process: Process) -> None:
+        """Start a process again that was killed."""
+        await process.ended.wait()
+        if not self.calm and self.random.random() < 0.7:
+            await Process(self, process.number).live()
+
+    # ── what must hold ────────────────────────────────────────────────────────────────────────
+
+    def check(self) -> None:
+        witness = self.server.witness
+        for broken in witness.broken():
+            if self.plan.clocks_jump and "too early" in broken:
+                continue  # what is stored is stored by the wall clock
+            self.break_("the witness", broken)
+        for intent in self.plan.intents:
+            ran = witness.calls[intent.tool]
+            if ran > max(1, intent.begun):
+                self.break_("ran twice", f"{intent.tool} ran {ran} times, with leave for {intent.begun}")
+            if intent.keyed and not intent.outcomes and not intent.unknown:
+                self.break_("no outcome", f"{intent.tool}")
+        with sqlite3.connect(self.path) as connection:
+            rows = connection.execute(
+                "SELECT task_id, status, pending, owner, idempotency_key, delivered_at FROM records"
+            ).fetchall()
+        connection.close()
+        for task_id, status, pending, owner, key, delivered_at in rows:
+            if pending:
+                self.break_("left over", f"{task_id} {status} {owner} {key} {delivered_at}")
+        known = {row[0] for row in rows}
+        for arrival in witness.log("tools/call"):
+            task_id = _created_by(self, arrival)
+            if task_id is not None and arrival.answered_at is not None and arrival.fault is None:
+                calm = not self.disk_failed and not any(p.killed and not p.last for p in self.processes)
+                if calm and not self.plan.suspensions and task_id not in known:
+                    self.break_("a task ID is lost", task_id)
+
+    def close(self) -> None:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+async def play(seed: int, folder: Path, empty: Path) -> World:
+    """Play one history from its beginning to its end."""
+    world = World(seed, folder, empty)
+    try:
+        await world.run()
+        world.check()
+    finally:
+        world.close()
+    return world
+
+
+def _created_by(world: World, arrival: Arrival) -> str | None:
+    tasks = [task for task, tool in world.server.witness.created.items() if tool == arrival.tool]
+    return tasks[0] if len(tasks) == 1 else None
+
+
+def _text(result: Any) -> str:
+    return str(result.content[0].text)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _leaves(one)]
+    return [error]
+
+
+class _Ignored:
+    def __init__(self, *kinds: type[BaseException]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
+        return kind is not None and issubclass(kind, self._kinds)
