@@ -129,6 +129,10 @@ class Tenure:
         """Whether it is time to renew it, and no other client has just done so."""
         return self._renewed_at is not None and not 0 <= clock.time() - self._renewed_at < self.renew_s / 2
 
+    def expires_before(self, time: float) -> bool:
+        """Whether the lease that the journal holds runs out before a time (wall clock, seconds)."""
+        return self._renewed_at is not None and self._renewed_at + self._lease_s < time
+
     async def renew(self, clock: Clock) -> None:
         """Write the lease anew, or for the first time."""
         now, place = clock.time(), self._place

@@ -382,15 +382,23 @@ class Scheduler:
             if drive.owned and not (drive.held or drive.running or drive.calling or drive.pending):
                 self._release(drive)
 
+    def withdraw_questions(self) -> None:
+        """Our lease is running out. What is asked of the host is asked again when we have another."""
+        for drive in list(self.drives.values()):
+            drive.stop_asking()
+
     def lapsed(self) -> None:
-        """Our lease had run out, so others may have taken what is ours."""
+        """Our lease had run out, or nearly so: others may have taken what is ours."""
         for drive in list(self.drives.values()):
             if drive.owned:
                 self._spawn(drive, self._take_again)
 
     async def _take_again(self, drive: Drive) -> None:
-        if not await self._commits.take(drive, again=True) and drive.running:
+        ours = await self._commits.take(drive, again=True)
+        if not ours and drive.running:
             self._park(drive, driven_elsewhere(drive))
+        elif _observed(drive):
+            await self._perform(drive, await self._commits.feed(drive, self.driver.resumed(drive)))
 
     def _let_go(self, drive: Drive) -> None:
         """Stop driving: no poll, no prompt. Whoever still waits is told by a pulse or a park."""

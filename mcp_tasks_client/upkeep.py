@@ -32,8 +32,13 @@ async def keep_up(scheduler: Scheduler, clock: Clock) -> None:
                 await commits.forget(clock.time() - commits.journal.retention_s)
         except JournalError as error:
             logger.warning("The upkeep of the journal is put off: %s", error)
-        if lapses != tenure.lapses:
-            lapses = tenure.lapses
-            scheduler.lapsed()
+            if tenure.expires_before(clock.time() + tenure.renew_s):
+                # Others may soon take what is ours, and must be the only ones who ask.
+                scheduler.withdraw_questions()
+                lapses = -1
+        else:
+            if lapses != tenure.lapses:
+                lapses = tenure.lapses
+                scheduler.lapsed()
         scheduler.release_unheld()
         await clock.wait(anyio.Event(), tenure.renew_s if tenure.renew_s < math.inf else None)

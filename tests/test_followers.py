@@ -1,4 +1,4 @@
-"""Who only looks on while another client drives a call changes nothing; and a few ends of replies and forks."""
+"""Who only looks on while another client drives a call changes nothing. Some ends of replies, and forks."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from mcp_tasks_client.testing import (
     vanish,
     work,
 )
+from mcp_tasks_client.testing.steps import AskFirst
 
 __all__ = ["Intent", "Plan", "result_of"]
 
@@ -64,6 +65,11 @@ class Intent:
     @property
     def tool(self) -> str:
         return f"tool-{self.number}"
+
+    @property
+    def first_keys(self) -> set[str]:
+        """Keys of what it asks before it has a task."""
+        return {key for step in self.steps if isinstance(step, AskFirst) for key in step.requests}
 
     @property
     def key(self) -> str | None:
@@ -156,7 +162,7 @@ def _intent(random: Random, number: int) -> Intent:
             "cancellable": random.random() < 0.8,
         },
         at=random.choice([0.0, random.uniform(0, 60.0)]),
-        timeout_s=random.choice([None, None, 0.0, 3.0, 30.0]),
+        timeout_s=random.choice([None, None, 0.2, 3.0, 30.0]),
         on_abandon="detach",
     )
 
@@ -189,6 +195,8 @@ def _steps(random: Random, number: int) -> tuple[Step, ...]:
         ],
         [20, 2, 1, 1],
     )[0]
+    if end == vanish():
+        middle.append(work(5.0))  # or the call itself would be refused
     return (*first, *middle, end)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from mcp_tasks_client import (
     InputUnansweredError,
     JournalError,
     OutcomeUnknownError,
+    RemoteProtocolError,
     SessionError,
     TaskError,
     TaskHandle,
@@ -32,6 +33,7 @@ from mcp_tasks_client.owners import Place
 from mcp_tasks_client.points import Point, Probe
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import Arrival, Fault, KilledError, ScriptedServer
+from mcp_tasks_client.testing.steps import Hint
 
 from .clock import ProcessClock, WorldClock
 from .journal import InlineJournal, copy_of, disk_trouble
@@ -142,6 +144,7 @@ class Process(Probe):
 
     async def _bring_home(self, client: TasksClient) -> None:
         for _ in range(60):
+            began = self.clock.time()
             try:
                 handles = await client.resume()
             except (JournalError, TasksClientError) as error:
@@ -151,7 +154,8 @@ class Process(Probe):
             async with anyio.create_task_group() as tasks:
                 for handle in handles:
                     assert handle._drive is not None
-                    if handle._drive.record.delivered_at is not None:
+                    delivered_at = handle._drive.record.delivered_at
+                    if delivered_at is not None and delivered_at < began:
                         self.world.break_("delivered twice", f"{handle!r} by resume()")
                     tasks.start_soon(self._await, handle)
             if not self.last or not await self._anything_left(client):
@@ -183,13 +187,19 @@ class Process(Probe):
         for _ in range(60):
             if resend or not intent.begun:
                 intent.begun += 1
+            if resend:
+                # It is a new call, and may ask what the lost one had asked before it had a task.
+                self.world.committed -= intent.first_keys
             try:
-                result = await client.call_tool(
-                    intent.tool,
-                    {"intent": intent.number},
-                    idempotency_key=intent.key,
-                    on_unknown="resend" if resend else "raise",
-                    timeout=None if self.last else intent.timeout_s,
+                result = await self._within(
+                    None if self.last else intent.timeout_s,
+                    partial(
+                        client.call_tool,
+                        intent.tool,
+                        {"intent": intent.number},
+                        idempotency_key=intent.key,
+                        on_unknown="resend" if resend else "raise",
+                    ),
                 )
                 self.world.told(intent, _text(result))
                 return
@@ -201,12 +211,19 @@ class Process(Probe):
                     return
                 resend = True
             except TaskError as error:
-                if isinstance(error, TaskError) and getattr(error, "code", None) == -32602:
-                    # Refused, not run: the same call may be made again.
+                self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
+                if getattr(error, "code", None) == -32602:
+                    # Refused, not run: the same call may be made again, from its first question on.
                     intent.begun += 1
+                    self.world.committed -= intent.first_keys
                     await self._sleep(1.0)
                     continue
                 self.world.told(intent, type(error).__name__)
+                return
+            except RemoteProtocolError as error:
+                if "holds no result" not in str(error):
+                    raise
+                self.world.told(intent, "violated")  # so a replica that lags behind makes it look
                 return
             except (WaitTimeoutError, InputUnansweredError, JournalError, SessionError) as error:
                 self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
@@ -220,7 +237,9 @@ class Process(Probe):
     async def _do_once(self, client: TasksClient, intent: Intent) -> None:
         intent.begun = 1
         try:
-            result = await client.call_tool(intent.tool, {"intent": intent.number}, timeout=intent.timeout_s)
+            result = await self._within(
+                intent.timeout_s, partial(client.call_tool, intent.tool, {"intent": intent.number})
+            )
             self.world.told(intent, _text(result))
         except TasksClientError as error:
             if isinstance(error, TaskError):
@@ -248,6 +267,29 @@ class Process(Probe):
         world.answers += 1
         self._now_asking[anyio.get_current_task().id] = key
         return ElicitResult(action="accept", content={"n": world.answers})
+
+    async def _within(self, seconds: float | None, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Wait for so many seconds of this world, and then go away, as a time-out does."""
+        if seconds is None:
+            return await work()
+        result: list[Any] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def wait() -> None:
+                await self._sleep(seconds)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(wait)
+            try:
+                result.append(await work())
+            except TasksClientError as error:
+                result.append(error)
+            tasks.cancel_scope.cancel()
+        if not result:
+            raise WaitTimeoutError("It took too long.")
+        if isinstance(result[0], TasksClientError):
+            raise result[0]
+        return result[0]
 
     async def _sleep(self, seconds: float) -> None:
         if seconds:
@@ -431,8 +473,8 @@ class World:
     def check(self) -> None:
         witness = self.server.witness
         for broken in witness.broken():
-            if self.plan.clocks_jump and "too early" in broken:
-                continue  # what is stored is stored by the wall clock
+            if "too early" in broken and self._may_be_early():
+                continue
             self.break_("the witness", broken)
         for intent in self.plan.intents:
             ran = witness.calls[intent.tool]
@@ -455,6 +497,17 @@ class World:
                 calm = not self.disk_failed and not any(p.killed and not p.last for p in self.processes)
                 if calm and not self.plan.suspensions and task_id not in known:
                     self.break_("a task ID is lost", task_id)
+
+    def _may_be_early(self) -> bool:
+        """Whether a poll may come early though all is well.
+
+        What is stored is stored by the wall clock. One that was suspended may still send the poll that it
+        was about to send. And a change of the hint is lost with the process that got the reply.
+        """
+        unsaved = self.disk_failed or any(process.killed and not process.last for process in self.processes)
+        hints = any(isinstance(step, Hint) for intent in self.plan.intents for step in intent.steps)
+        late = any(process.late for process in self.processes)
+        return self.plan.clocks_jump or late or (unsaved and hints)
 
     def close(self) -> None:
         for suffix in ("", "-wal", "-shm", "-journal"):
