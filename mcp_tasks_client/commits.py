@@ -132,7 +132,7 @@ class Commits:
                     drive.owned = False
                     raise
                 except JournalError:
-                    if isinstance(event, _KEPT) and not any(event is kept for kept in drive.unsaved):
+                    if _kept(event) and not any(event is kept for kept in drive.unsaved):
                         drive.unsaved.append(event)
                     raise
                 drive.record = record
@@ -295,8 +295,9 @@ class Commits:
         return forgotten
 
     async def _enrol(self) -> None:
-        """Have a lease, before anything is owned."""
-        if not self.tenure.enrolled:
+        """Have a lease that lasts, before anything is owned."""
+        tenure = self.tenure
+        if not tenure.enrolled or tenure.expires_before(self._clock.time() + tenure.renew_s):
             await self._passing(Point.RENEW, self.tenure.renew, self._clock)
 
     def _taken(self, drive: Drive, taken: Taken) -> None:
@@ -308,6 +309,15 @@ class Commits:
             drive.inherited, drive.exact = False, True
         else:
             drive.record = record
-            drive.inherited, drive.exact = True, taken.before in (None, self.owner)
+            drive.inherited, drive.exact = True, taken.before is None
         if drive.owned:
             drive.fence = record.fence
+
+
+def _kept(event: Event) -> bool:
+    """Whether it must not be forgotten though it could not be committed."""
+    match event:
+        case PollFailed() | UpdateFailed() | CancelFailed():
+            return event.retry_after_s is not None  # the server wants to be left alone for so long
+        case _:
+            return isinstance(event, _KEPT)

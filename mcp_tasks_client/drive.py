@@ -59,7 +59,7 @@ class Drive:
         owned: Whether the journal has us as its owner, as far as we know.
         fence: The one under which it was ours last; ``None`` if it never was.
         inherited: Whether somebody else has had it since it was ours, if it ever was.
-        exact: Whether its record says when it is due: it was let go of in good order, or is ours.
+        exact: Whether its record says when it is due: it was let go of in good order, or never left us.
         pending: The ``tools/call`` to begin with, if it was not sent yet.
         calling: The ``tools/call`` that is under way.
         abandoned: Whether its caller went away before that.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -59,6 +60,7 @@ class Engine:
         probe: Told of every commit and every send.
         place: The process that we are; ``None`` finds out.
         lease_s: Seconds that its lease lasts.
+        jitter: Draws fractions from 0 to 1.
 
     Raises:
         ValueError: ``on_abandon`` is neither word.
@@ -77,6 +79,7 @@ class Engine:
         probe: Probe | None = None,
         place: Place | None = None,
         lease_s: float = LEASE_S,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         if on_abandon not in ("detach", "cancel"):
             raise ValueError(f'on_abandon must be "detach" or "cancel", got {on_abandon!r}')
@@ -84,6 +87,7 @@ class Engine:
         self.probe = probe
         self.place = place
         self.lease_s = lease_s
+        self.jitter = jitter
         self.journal = journal
         self._session = session
         self._inputs = inputs
@@ -347,6 +351,7 @@ class Engine:
             probe=self.probe,
             place=self.place,
             lease_s=self.lease_s,
+            jitter=self.jitter,
         )
         self._running = Scheduler(driver, tasks)
         self._intents = Intents(self._running, self._scope)
