@@ -7,6 +7,8 @@ import logging
 import os
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -15,9 +17,12 @@ from .journal import empty_journal
 from .world import play
 
 
-def folder() -> str | None:
-    """Where files cost least; ``None`` is wherever temporary files go."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+@contextmanager
+def files() -> Iterator[Path]:
+    """A folder where files cost least: in memory, if there is such a place."""
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=where) as name:
+        yield Path(name)
 
 
 async def histories(first: int, count: int, where: Path, *, stop: bool = True) -> list[tuple[int, list[str]]]:
@@ -40,8 +45,7 @@ def main() -> None:
     parser.add_argument("--histories", type=int, default=1000)
     given = parser.parse_args()
     logging.getLogger("mcp_tasks_client").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(dir=folder()) as name:
-        where = Path(name)
+    with files() as where:
         if given.seed is not None:
             world = anyio.run(play, given.seed, where, empty_journal(where))
             print(world.plan)

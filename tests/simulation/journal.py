@@ -6,11 +6,12 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client.errors import JournalError
+from mcp_tasks_client.journal.base import Judge, Scope, Taken, TaskRecord
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.journal.sqlite_file import connect, identity
 from mcp_tasks_client.journal.sqlite_thread import Job, WriterThread
@@ -21,6 +22,16 @@ T = TypeVar("T")
 
 Trouble = Callable[[], sqlite3.OperationalError | None]
 """Asked before each write: what the disk says to it, if anything."""
+
+
+class Watch(Protocol):
+    """Who is told of what is done to records."""
+
+    def saved(self, record: TaskRecord, fence: int) -> None:
+        """A record was stored over one with that fence."""
+
+    def taken(self, before: str | None, owner: str) -> None:
+        """A record changed its owner."""
 
 
 def disk_trouble(code: int) -> sqlite3.OperationalError:
@@ -36,11 +47,13 @@ class InlineJournal(SqliteJournal):
     Args:
         path: The file.
         trouble: Lets writes fail.
+        watch: Told what each write and each taking does to a record.
     """
 
-    def __init__(self, path: Path, trouble: Trouble = lambda: None) -> None:
+    def __init__(self, path: Path, trouble: Trouble = lambda: None, *, watch: Watch | None = None) -> None:
         super().__init__(path)
         self._trouble = trouble
+        self._watch = watch
         self._users = 0
         self._connection: sqlite3.Connection | None = None
 
@@ -63,6 +76,31 @@ class InlineJournal(SqliteJournal):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    async def save(self, record: TaskRecord) -> None:
+        fence = self._stored("fence", record.record_id)
+        await super().save(record)
+        if self._watch is not None and fence is not None:
+            self._watch.saved(record, fence)
+
+    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+        before = self._stored("owner", record_id)
+        taken = await super().take(record_id, owner, gone)
+        if self._watch is not None and taken is not None and taken.record.owner == owner:
+            self._watch.taken(before, owner)
+        return taken
+
+    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+        every = await super().take_pending(scope, owner, gone)
+        for taken in every if self._watch is not None else ():
+            assert self._watch is not None
+            self._watch.taken(taken.before, owner)
+        return every
+
+    def _stored(self, column: str, record_id: str) -> Any:
+        assert self._connection is not None
+        query = f"SELECT {column} FROM records WHERE record_id = ?"
+        return (self._connection.execute(query, (record_id,)).fetchone() or [None])[0]
 
     async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
         await checkpoint()

@@ -36,7 +36,7 @@ from mcp_tasks_client.testing.steps import AskFirst
 
 __all__ = ["Intent", "Plan", "result_of"]
 
-CHAOS_S = 150.0
+CHAOS_S = 100.0
 """Seconds of a history in which things go wrong."""
 
 
@@ -111,6 +111,9 @@ class Plan:
 def plan(random: Random) -> Plan:
     processes = random.choice([1, 1, 2, 2, 3])
     rough = random.random()
+    suspended = random.random() < 0.3
+    if suspended:
+        processes = max(2, processes)
     return Plan(
         intents=[_intent(random, number) for number in range(random.randint(1, 3))],
         lives=[0.0, *sorted(random.uniform(0, CHAOS_S * 0.7) for _ in range(processes - 1))],
@@ -121,11 +124,11 @@ def plan(random: Random) -> Plan:
         point_kills={p: random.randrange(60) for p in range(processes) if random.random() < 0.5},
         suspensions=[
             (
-                at := random.uniform(0, CHAOS_S),
-                at + random.choice([5.0, 45.0, 100.0]),
+                at := random.uniform(0, CHAOS_S * 0.6),
+                at + random.choice([5.0, 45.0, 45.0]),
                 random.randrange(processes),
             )
-            for _ in range(random.choice([0, 0, 0, 1]))
+            for _ in range(suspended)
         ],
         jumps=[
             (random.uniform(0, CHAOS_S), random.choice([-200.0, -30.0, 20.0, 7200.0]))
@@ -140,7 +143,7 @@ def plan(random: Random) -> Plan:
             for _ in range(random.choice([0, 0, 0, 1]))
         ],
         fault_rate=random.choice([0.0, 0.05, 0.3]) if rough > 0.3 else 0.0,
-        blind=random.random() < 0.4,
+        blind=random.random() < (0.8 if suspended else 0.4),
         orderly=random.random() < 0.4,
         answer_s=random.choice([0.0, 0.0, 0.5, 20.0]),
         callback_fails=random.choice([0.0, 0.0, 0.2]),
@@ -154,7 +157,7 @@ def _intent(random: Random, number: int) -> Intent:
         steps=_steps(random, number),
         may_resend=random.random() < 0.3,
         terms={
-            "poll_interval_ms": random.choice([None, 0, -5, 500, 1000, 1000, 5000, 5000, 60_000]),
+            "poll_interval_ms": random.choice([None, 0, -5, 500, 2000, 5000, 5000, 10_000, 10_000, 60_000]),
             "ttl_ms": random.choice([None, None, None, 3_600_000, 60_000]),
             "settle_s": random.choice([0.0, 0.1, 3.0]),
             "late_answers": random.random() < 0.5,
@@ -181,7 +184,7 @@ def _steps(random: Random, number: int) -> tuple[Step, ...]:
     for _ in range(random.randint(0, 4)):
         kind = random.random()
         if kind < 0.45:
-            middle.append(work(random.choice([0.0, 0.3, 4.0, 30.0]), random.choice([None, "busy"])))
+            middle.append(work(random.choice([0.0, 0.3, 4.0, 15.0]), random.choice([None, "busy"])))
         elif kind < 0.85:
             middle.append(ask(questions()))
         else:
@@ -226,6 +229,7 @@ def fault(random: Random, method: str) -> Fault:
         faults += [Stale(random.choice([1, 2])), Stale(1)]
     if method == "tools/call":
         faults += [Delayed(20.0), ErrorReply(-32602), HttpError(502)]
+        faults += [LostReply(), Unreachable(), HttpError(429)] * 3  # and so a refusal after a loss
     return random.choice(faults)
 
 

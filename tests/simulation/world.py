@@ -7,6 +7,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from mcp_tasks_client import (
     WaitTimeoutError,
     owners,
 )
-from mcp_tasks_client.journal.base import Lease
+from mcp_tasks_client.journal.base import Lease, TaskRecord
 from mcp_tasks_client.owners import Place
 from mcp_tasks_client.points import Point, Probe
 from mcp_tasks_client.policy import PollPolicy
@@ -79,9 +80,10 @@ class Process(Probe):
         self.late = False
         """Whether it was suspended for so long that others may think it gone."""
 
-        self.journal = InlineJournal(world.path, self._trouble)
+        self.journal = InlineJournal(world.path, self._trouble, watch=world)
         self.random = Random(world.random.random())
         self.owner = ""
+        self._task_ids: dict[int, int] = {}
         self._client: TasksClient | None = None
         self._now_asking: dict[int, str] = {}
         world.processes.append(self)
@@ -115,6 +117,7 @@ class Process(Probe):
     async def _open(self, client: TasksClient) -> None:
         async with client:
             self.owner = client._engine.scheduler.driver.commits.owner
+            self.world.owners[self.owner] = self
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._bring_home, client)
                 for intent in self.world.plan.intents:
@@ -129,6 +132,7 @@ class Process(Probe):
             self.world.tell(f"process {self.pid} is killed")
             self.world.lose_replies(since=self.suspended_at if self.suspended_at is not None else math.inf)
             self.killed = True
+            self.world.living.discard(self.pid)
             self.scope.cancel()
             self.clock.go_on()
 
@@ -146,13 +150,13 @@ class Process(Probe):
     # ── what it does ──────────────────────────────────────────────────────────────────────────
 
     async def _bring_home(self, client: TasksClient) -> None:
-        for _ in range(60):
+        for _ in range(40):
             began = self.clock.time()
             try:
                 handles = await client.resume()
             except (JournalError, TasksClientError) as error:
                 self.world.tell(f"process {self.pid}: resume: {error!r}")
-                await self._sleep(2.0)
+                await self._sleep(5.0)
                 continue
             async with anyio.create_task_group() as tasks:
                 for handle in handles:
@@ -178,7 +182,7 @@ class Process(Probe):
                 return
             except (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError) as error:
                 self.world.tell(f"process {self.pid}: {handle!r}: {error!r}")
-                await self._sleep(1.0)
+                await self._sleep(4.0)
 
     async def _do(self, client: TasksClient, intent: Intent) -> None:
         await self._sleep(0.0 if self.last else intent.at)
@@ -187,7 +191,7 @@ class Process(Probe):
                 await self._do_once(client, intent)
             return
         resend = False
-        for _ in range(60):
+        for _ in range(40):
             if resend or not intent.begun:
                 intent.begun += 1
             if resend:
@@ -217,9 +221,9 @@ class Process(Probe):
                 self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
                 if getattr(error, "code", None) == -32602:
                     # Refused, not run: the same call may be made again, from its first question on.
-                    intent.begun += 1
+                    intent.begun -= resend
                     self.world.committed -= intent.first_keys
-                    await self._sleep(1.0)
+                    await self._sleep(4.0)
                     continue
                 self.world.told(intent, type(error).__name__)
                 return
@@ -230,10 +234,9 @@ class Process(Probe):
                 return
             except (WaitTimeoutError, InputUnansweredError, JournalError, SessionError) as error:
                 self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
-                if isinstance(error, SessionError):
-                    intent.begun += 1  # refused before it ran, or a reply that was none
+                intent.begun -= resend and isinstance(error, SessionError) and error.not_executed
                 resend = False
-                await self._sleep(1.0)
+                await self._sleep(4.0)
             except DrivenElsewhereError as error:
                 self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
 
@@ -268,7 +271,7 @@ class Process(Probe):
             if world.prompts.get(key) is self:
                 del world.prompts[key]
         world.answers += 1
-        self._now_asking[anyio.get_current_task().id] = key
+        self._now_asking[_me()] = key
         return ElicitResult(action="accept", content={"n": world.answers})
 
     async def _within(self, seconds: float | None, work: Callable[[], Awaitable[Any]]) -> Any:
@@ -302,10 +305,14 @@ class Process(Probe):
 
     async def before(self, point: Point) -> None:
         await self._pass(point)
+        if point is Point.TASK_CREATED:
+            self._task_ids[_me()] = self.world.task_ids()
 
     async def after(self, point: Point) -> None:
+        if point is Point.TASK_CREATED and self.world.task_ids() == self._task_ids.pop(_me(), -1):
+            self.world.break_("a task ID is not journaled", f"by process {self.pid}")
         if point is Point.ANSWER_READY:
-            key = self._now_asking.pop(anyio.get_current_task().id, None)
+            key = self._now_asking.pop(_me(), None)
             if key is not None:
                 self.world.committed.add(key)
         await self._pass(point)
@@ -324,6 +331,7 @@ class Process(Probe):
         for start, end, code in self.world.plan.disk:
             if not self.last and start <= self.world.clock.now < end:
                 self.world.disk_failed = True
+                self.late |= self.world.plan.blind and end - start > 15  # it cannot renew its lease
                 self.world.lose_replies()
                 return disk_trouble(code)
         return None
@@ -353,6 +361,7 @@ class World:
         self.disk_failed = False
         self.calm = False
         self.lost_replies: set[str] = set()
+        self.owners: dict[str, Process] = {}
         self._faults = Random(seed + 1)
         self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool)
         self.server.on_request = self._on_request
@@ -369,8 +378,36 @@ class World:
         self.tell(f"BROKEN, {law}: {how}")
         self.broken.append(f"{law}: {how}")
 
+    def task_ids(self) -> int:
+        """How many task IDs the file holds."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            (count,) = connection.execute("SELECT count(task_id) FROM records").fetchone()
+        return int(count)
+
+    # ── what is watched ───────────────────────────────────────────────────────────────────────
+
+    def saved(self, record: TaskRecord, fence: int) -> None:
+        """A record was stored over one with that fence."""
+        if record.fence != fence:
+            self.break_("a late owner writes", f"{record!r} over fence {fence}")
+
+    def taken(self, before: str | None, owner: str) -> None:
+        """A record changed its owner."""
+        had = self.owners.get(before or "")
+        if had is not None and before != owner and had.pid in self.living and not had.late:
+            self.break_("taken from one who is there", f"from {had.pid} by {self.owners[owner].pid}")
+
     def told(self, intent: Intent, outcome: str) -> None:
         self.tell(f"{intent.tool} is told {outcome}")
+        if intent.keyed:
+            with closing(sqlite3.connect(self.path)) as connection:
+                (due, status) = connection.execute(
+                    "SELECT due_at, status FROM records WHERE idempotency_key = ?", (intent.key,)
+                ).fetchone() or (None, None)
+            if status is None or due is not None or status == "calling":
+                self.break_("told before it was journaled", f"{intent.tool}: {status}")
+        if outcome[0].isdigit() and not outcome.startswith(f"{intent.number}: "):
+            self.break_("another one's result", f"{intent.tool}: {outcome}")
         if intent.outcomes and intent.outcomes[0] != outcome:
             self.break_("two outcomes", f"{intent.tool}: {intent.outcomes[0]}, then {outcome}")
         intent.outcomes.append(outcome)
@@ -394,7 +431,8 @@ class World:
     def _on_request(self, arrival: Arrival) -> Fault | None:
         what = arrival.task_id or arrival.tool
         found: Fault | None = None
-        if not self.calm and self._faults.random() < self.plan.fault_rate:
+        rate = self.plan.fault_rate * (2 if arrival.method == "tools/call" else 1)
+        if not self.calm and self._faults.random() < rate:
             found = fault(self._faults, arrival.method)
         self.tell(f"{arrival.method} {what}" + (f": {found}" if found else ""))
         return found
@@ -549,6 +587,10 @@ async def play(seed: int, folder: Path, empty: Path) -> World:
 def _created_by(world: World, arrival: Arrival) -> str | None:
     tasks = [task for task, tool in world.server.witness.created.items() if tool == arrival.tool]
     return tasks[0] if len(tasks) == 1 else None
+
+
+def _me() -> int:
+    return anyio.get_current_task().id
 
 
 def _text(result: Any) -> str:

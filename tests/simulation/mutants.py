@@ -1,0 +1,213 @@
+"""The package with one of its guarantees broken: what the simulation has to notice.
+
+Each mutant is a change of one place, made for as long as its block lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, Final
+from unittest.mock import patch
+
+from mcp_tasks_client import commits, driver, idempotency, machine, owners, pace, questions, scheduler
+from mcp_tasks_client.commits import Commits
+from mcp_tasks_client.errors import SessionError
+from mcp_tasks_client.events import Action, AnswerReady, Event, Observed, TaskCreated, UpdateAcknowledged
+from mcp_tasks_client.journal import sqlite
+from mcp_tasks_client.points import Passage, Point
+
+__all__ = ["MUTANTS"]
+
+Mutant = Callable[[], AbstractContextManager[Any]]
+
+MUTANTS: Final[dict[str, Mutant]] = {}
+
+
+def mutant(make: Mutant) -> Mutant:
+    MUTANTS[make.__name__] = make
+    return make
+
+
+def _without(*points: Point) -> AbstractContextManager[Any]:
+    """These commits are passed by without being made."""
+    pass_by = Passage.__call__
+
+    async def lazy(self: Any, point: Point, work: Any, *args: Any) -> Any:
+        async def nothing(*_: Any) -> Any:
+            return args[0] if point is Point.CLAIM else None
+
+        return await pass_by(self, point, nothing if point in points else work, *args)
+
+    return patch.object(Passage, "__call__", lazy)
+
+
+@mutant
+def the_task_id_is_not_journaled() -> AbstractContextManager[Any]:
+    return _without(Point.TASK_CREATED)
+
+
+@mutant
+def the_intent_is_not_journaled() -> AbstractContextManager[Any]:
+    return _without(Point.CLAIM)
+
+
+@mutant
+def answers_are_not_journaled() -> AbstractContextManager[Any]:
+    return _without(Point.ANSWER_READY)
+
+
+@mutant
+def the_delivery_is_not_journaled() -> AbstractContextManager[Any]:
+    return _without(Point.DELIVERED)
+
+
+@mutant
+def the_outcome_is_delivered_before_it_is_journaled() -> AbstractContextManager[Any]:
+    return _behind(lambda event: isinstance(event, Observed))
+
+
+@mutant
+def acting_comes_before_the_commit() -> AbstractContextManager[Any]:
+    return _behind(lambda event: isinstance(event, AnswerReady | TaskCreated))
+
+
+def _behind(which: Callable[[Event], bool]) -> AbstractContextManager[Any]:
+    """What these events change is written with the next one's."""
+    feed = Commits.feed
+
+    async def early(self: Any, drive: Any, event: Event) -> tuple[Action, ...]:
+        if not which(event) or not drive.owned:
+            return await feed(self, drive, event)
+        state, actions = machine.advance(drive.record.state, event, self._policy)
+        drive.record = replace(drive.record, state=state)
+        return tuple(one for one in actions if not isinstance(one, commits.Save | commits.Forget))
+
+    return patch.object(Commits, "feed", early)
+
+
+@mutant
+def each_poll_asks_anew() -> AbstractContextManager[Any]:
+    def forgetful(known: Any, requests: Any) -> Any:
+        fresh, reports = questions.new_questions((), requests)
+        return tuple(q for q in fresh if q.key not in {k.key for k in known if k.stage == "asking"}), reports
+
+    return patch.object(machine, "new_questions", forgetful)
+
+
+@mutant
+def an_answer_that_was_not_acknowledged_is_asked_for_again() -> AbstractContextManager[Any]:
+    def reopened(asked: Any, *stages: str) -> Any:
+        return tuple(replace(q, stage="open", answer=None) if q.stage in stages else q for q in asked)
+
+    return patch.object(machine, "unsent", reopened)
+
+
+@mutant
+def an_update_that_was_lost_is_not_sent_again() -> AbstractContextManager[Any]:
+    update = driver.Driver.update
+
+    async def once(self: Any, drive: Any, answers: Any) -> Event:
+        await update(self, drive, answers)
+        return UpdateAcknowledged(keys=tuple(answers))
+
+    return patch.object(driver.Driver, "update", once)
+
+
+@mutant
+def the_hint_is_ignored() -> AbstractContextManager[Any]:
+    return patch.object(pace, "poll_delay", lambda hint, unchanged, policy, jitter: 0.25)
+
+
+@mutant
+def retry_after_is_ignored() -> AbstractContextManager[Any]:
+    later = pace.after_failure
+    return patch.object(
+        machine,
+        "after_failure",
+        lambda state, now, jitter, _, policy: later(state, now, jitter, None, policy),
+    )
+
+
+@mutant
+def a_restart_forgets_when_the_next_poll_is_due() -> AbstractContextManager[Any]:
+    def at_once(state: Any, now: float, jitter: float, policy: Any, *, exact: bool) -> Any:
+        return replace(state, due_at=now, wait_s=0.0)
+
+    return patch.object(machine, "after_restart", at_once)
+
+
+@mutant
+def a_late_owner_may_write() -> AbstractContextManager[Any]:
+    return patch.object(sqlite, "_SAVE", sqlite._SAVE.partition("WHERE records.fence")[0])
+
+
+@mutant
+def the_lease_is_never_renewed() -> AbstractContextManager[Any]:
+    return patch.object(owners.Tenure, "due", lambda self, clock: False)
+
+
+@mutant
+def every_other_owner_is_taken_for_gone() -> AbstractContextManager[Any]:
+    return patch.object(owners.Tenure, "judge", lambda self, now: lambda owner, lease: True)
+
+
+@mutant
+def nobody_is_ever_taken_for_gone() -> AbstractContextManager[Any]:
+    return patch.object(owners.Tenure, "judge", lambda self, now: lambda owner, lease: False)
+
+
+@mutant
+def tools_call_is_repeated() -> AbstractContextManager[Any]:
+    call = driver.Driver.call
+
+    async def twice(self: Any, drive: Any, send: Any, leaving: Any) -> Any:
+        event, error = await call(self, drive, send, leaving)
+        if isinstance(error, SessionError) and error.retryable:
+            event, error = await call(self, drive, send, leaving)
+        return event, error
+
+    return patch.object(driver.Driver, "call", twice)
+
+
+@mutant
+def a_lost_call_is_sent_again_without_leave() -> AbstractContextManager[Any]:
+    lost = idempotency.Intents._lost
+
+    async def bold(self: Any, drive: Any, on_unknown: Any) -> None:
+        await lost(self, drive, "resend")
+
+    return patch.object(idempotency.Intents, "_lost", bold)
+
+
+@mutant
+def a_refused_resend_forgets_the_first_call() -> AbstractContextManager[Any]:
+    @contextmanager
+    def patched() -> Iterator[None]:
+        advance = machine.advance
+
+        def forgetful(state: Any, event: Event, policy: Any) -> Any:
+            state, actions = advance(state, event, policy)
+            return (replace(state, again=False) if getattr(state, "again", False) else state), actions
+
+        with patch.object(commits, "advance", forgetful):
+            yield
+
+    return patched()
+
+
+@mutant
+def an_outcome_that_nobody_has_is_not_found_again() -> AbstractContextManager[Any]:
+    pending = sqlite._PENDING.replace("pending = 1", "pending = 1 AND due_at IS NOT NULL")
+    return patch.object(sqlite, "_PENDING", pending)
+
+
+@mutant
+def what_was_let_go_of_is_still_asked() -> AbstractContextManager[Any]:
+    def keep_asking(self: Any, drive: Any) -> None:
+        drive.running = drive.following = False
+        drive.pulse()
+        self._release(drive)
+
+    return patch.object(scheduler.Scheduler, "_let_go", keep_asking)
