@@ -234,7 +234,8 @@ class Process(Probe):
                 return
             except (WaitTimeoutError, InputUnansweredError, JournalError, SessionError) as error:
                 self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
-                intent.begun -= resend and isinstance(error, SessionError) and error.not_executed
+                if isinstance(error, SessionError) and error.not_executed and not intent.first_keys:
+                    intent.begun -= resend  # in a later round, the leave that was given still counts
                 resend = False
                 await self._sleep(4.0)
             except DrivenElsewhereError as error:
