@@ -62,8 +62,9 @@ from .wire import redact
 
 logger = logging.getLogger("mcp_tasks_client")
 
-_LOOK_S: Final = 0.5
-"""Seconds between looks at a call that another client drives."""
+_FIRST_LOOK_S: Final = 0.25
+_LONGEST_LOOK_S: Final = 5.0
+"""Seconds between looks at a call that another client drives: half as many again each time."""
 
 T = TypeVar("T")
 
@@ -361,9 +362,11 @@ class Scheduler:
 
     async def _follow(self, drive: Drive) -> None:
         """Look on while another client drives it, and take it up when that has let go, or is gone."""
+        look_s = _FIRST_LOOK_S
         try:
             while drive.following:
-                await self._clock.wait(anyio.Event(), _LOOK_S)
+                await self._clock.wait(anyio.Event(), look_s)
+                look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
                 before = drive.record
                 if await self.to_its_end(self._commits.take, drive):
                     drive.following = False

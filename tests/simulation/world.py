@@ -150,7 +150,7 @@ class Process(Probe):
     # ── what it does ──────────────────────────────────────────────────────────────────────────
 
     async def _bring_home(self, client: TasksClient) -> None:
-        for _ in range(40):
+        for _ in range(100):
             began = self.clock.time()
             try:
                 handles = await client.resume()
@@ -182,7 +182,7 @@ class Process(Probe):
                 return
             except (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError) as error:
                 self.world.tell(f"process {self.pid}: {handle!r}: {error!r}")
-                await self._sleep(4.0)
+                await self._sleep(9.0)
 
     async def _do(self, client: TasksClient, intent: Intent) -> None:
         await self._sleep(0.0 if self.last else intent.at)
@@ -223,7 +223,7 @@ class Process(Probe):
                     # Refused, not run: the same call may be made again, from its first question on.
                     intent.begun -= resend
                     self.world.committed -= intent.first_keys
-                    await self._sleep(4.0)
+                    await self._sleep(9.0)
                     continue
                 self.world.told(intent, type(error).__name__)
                 return
@@ -237,7 +237,7 @@ class Process(Probe):
                 if isinstance(error, SessionError) and error.not_executed and not intent.first_keys:
                     intent.begun -= resend  # in a later round, the leave that was given still counts
                 resend = False
-                await self._sleep(4.0)
+                await self._sleep(9.0)
             except DrivenElsewhereError as error:
                 self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
 
