@@ -1,0 +1,398 @@
+"""Processes killed at random instants; and the check itself, on evidence that is made up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ._requirements import requirement
+from .torture.__main__ import table
+from .torture.evidence import Evidence, Life, Line, Request, What
+from .torture.figures import NEVER, Figures, Verdict
+from .torture.run import rounds_of, torture
+from .torture.verdict import judge
+
+KILLS = 25
+
+Change = Callable[[Evidence], Evidence]
+
+
+@requirement("law:1", "law:2", "law:3", "law:4", "law:5")
+def test_no_promise_is_broken_to_hosts_that_are_killed_at_random_instants(tmp_path: Path) -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    verdict = Verdict()
+    for evidence in torture(KILLS, seed, tmp_path):
+        verdict += judge(evidence)
+    figures = verdict.figures
+    assert verdict.breaches == [], f"seed {seed}"
+    assert {name: getattr(figures, name) for name in NEVER} == dict.fromkeys(NEVER, 0)
+    assert figures.killed == KILLS
+    assert figures.started > KILLS, "there was something to lose"
+    assert min(figures.delivered, figures.questions, figures.polls) > KILLS
+    assert figures.replayed > 0
+    assert figures.reopened + figures.uncommitted > 0, "some were killed between a question and its answer"
+
+
+def test_every_kind_of_server_gets_its_share_of_the_kills() -> None:
+    for kills in (3, 25, 500):
+        rounds = rounds_of(kills)
+        assert sum(share for _, share in rounds) == kills
+        assert {scenario.endpoint for scenario, _ in rounds} == {"scripted", "fastmcp", "flaky"}
+
+
+# ── the check, on a round in which two processes are killed and nothing is broken ──
+
+
+def line(at: float, what: What, **fields: Any) -> Line:
+    return Line(at=at, what=what, **fields)
+
+
+def request(method: str, at: float, life: int, **fields: Any) -> Request:
+    reply: dict[str, Any] = {"answered_at": at + 0.01, "kind": "complete"}
+    return Request(method=method, at=at, life=life, **reply | fields)
+
+
+NAME: dict[str, Any] = {"intent": "k", "question": "k: name?", "key": "name", "task_id": "T"}
+AGE: dict[str, Any] = NAME | {"question": "k: age?", "key": "age"}
+FIRST, SECOND, LAST = 1, 2, 3
+
+GOOD = Evidence(
+    scenario="made up",
+    lives=[
+        Life(
+            number=FIRST,
+            killed_at=10.0,
+            lines=[
+                line(1.0, "resuming"),
+                line(1.1, "resumed"),
+                line(1.2, "begun", intent="k", keyed=True),
+                line(1.3, "begun", intent="seen"),
+                line(1.4, "task", intent="seen", task_id="S"),
+                line(9.9, "asked", **NAME),
+                line(9.99, "begun", intent="unseen"),
+                line(9.999, "answered", **NAME),  # and not committed
+            ],
+        ),
+        Life(
+            number=SECOND,
+            killed_at=20.0,
+            lines=[
+                line(11.0, "resuming"),
+                line(11.1, "resumed"),
+                line(11.2, "asked", **NAME),
+                line(11.5, "answered", **NAME),
+                line(19.999, "delivered", intent="k", made="m", by="resume"),  # and not noted
+            ],
+        ),
+        Life(
+            number=LAST,
+            lines=[
+                line(21.0, "resuming"),
+                line(21.1, "resumed"),
+                line(21.2, "begun", intent="k", keyed=True),
+                line(21.3, "delivered", intent="k", made="m", by="key"),
+                line(21.4, "delivered", intent="k", made="m", by="resume"),
+                line(21.5, "delivered", intent="seen", made="s", by="resume"),
+                line(21.6, "done"),
+            ],
+        ),
+    ],
+    requests=[
+        request("tools/call", 1.21, FIRST, intent="k", task_id="T", kind="task", poll_interval_ms=100),
+        request("tools/call", 1.31, FIRST, intent="seen", task_id="S", kind="task", poll_interval_ms=100),
+        request("tools/call", 9.995, FIRST, intent="unseen", task_id="U", kind="task", poll_interval_ms=100),
+        request("tasks/get", 9.8, FIRST, task_id="T", poll_interval_ms=100),
+        request("tasks/update", 11.6, SECOND, task_id="T", answers={"name": "Ada"}),
+        request("tasks/update", 11.7, SECOND, task_id="T", answers={"name": "Ada"}),
+        request("tasks/get", 11.8, SECOND, task_id="T", poll_interval_ms=100, made="m"),
+        request("tasks/get", 21.2, LAST, task_id="S", poll_interval_ms=100, made="s"),
+    ],
+)
+
+
+def test_what_is_documented_is_counted_and_is_no_breach() -> None:
+    verdict = judge(GOOD)
+    assert verdict.breaches == []
+    assert verdict.figures == Figures(
+        killed=2,
+        calls=3,
+        started=3,
+        delivered=2,
+        unseen=1,
+        questions=1,
+        uncommitted=1,
+        resumed_again=1,
+        replayed=1,
+        polls=3,
+    )
+
+
+def said(life: int, *lines: Line) -> Change:
+    """Let a process have written more."""
+
+    def change(evidence: Evidence) -> Evidence:
+        lives = [
+            replace(one, lines=sorted([*one.lines, *lines], key=lambda line: line.at))
+            if one.number == life
+            else one
+            for one in evidence.lives
+        ]
+        return replace(evidence, lives=lives)
+
+    return change
+
+
+def unsaid(what: What, intent: str | None = None) -> Change:
+    """Let nobody have written such a line."""
+
+    def change(evidence: Evidence) -> Evidence:
+        lives = [
+            replace(one, lines=[said for said in one.lines if (said.what, said.intent) != (what, intent)])
+            for one in evidence.lives
+        ]
+        return replace(evidence, lives=lives)
+
+    return change
+
+
+def sent(*requests: Request) -> Change:
+    """Let more have reached the server."""
+    return lambda evidence: replace(evidence, requests=[*evidence.requests, *requests])
+
+
+def survived(number: int) -> Change:
+    """Let a process not have been killed."""
+
+    def change(evidence: Evidence) -> Evidence:
+        lives = [replace(one, killed_at=None) if one.number == number else one for one in evidence.lives]
+        return replace(evidence, lives=lives)
+
+    return change
+
+
+def ended(number: int, trouble: str) -> Change:
+    def change(evidence: Evidence) -> Evidence:
+        lives = [replace(one, trouble=trouble) if one.number == number else one for one in evidence.lives]
+        return replace(evidence, lives=lives)
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    def change(evidence: Evidence) -> Evidence:
+        for one in changes:
+            evidence = one(evidence)
+        return evidence
+
+    return change
+
+
+def call(at: float, intent: str, **fields: Any) -> Request:
+    return request("tools/call", at, LAST, intent=intent, **fields)
+
+
+FORM: dict[str, Any] = {"intent": "f", "question": "f: item?", "key": "item"}
+"""A question before there is a task."""
+
+ASKED_FIRST = both(
+    said(FIRST, line(2.0, "begun", intent="f", keyed=True), line(9.0, "asked", **FORM)),
+    said(FIRST, line(9.1, "answered", **FORM)),
+    sent(request("tools/call", 2.01, FIRST, intent="f")),
+    said(SECOND, line(12.0, "asked", **FORM), line(12.1, "answered", **FORM)),
+    said(LAST, line(21.25, "unknown", intent="f", keyed=True)),
+)
+
+SENT_FIRST = sent(request("tools/call", 9.2, FIRST, intent="f", request_state="r", answers={"item": "tea"}))
+
+BREACHES: dict[str, tuple[str, Change]] = {
+    "a keyed call without an end": ("lost", unsaid("delivered", "k")),
+    "a task that the host knew": ("lost", unsaid("delivered", "seen")),
+    "a task that was polled": ("lost", both(unsaid("delivered", "seen"), unsaid("task", "seen"))),
+    "a task whose host lived on": (
+        "lost",
+        both(
+            said(LAST, line(21.3, "begun", intent="u")),
+            sent(call(21.31, "u", kind="task", task_id="V")),
+        ),
+    ),
+    "a record that is left": ("left", said(LAST, line(21.55, "left", text="a record"))),
+    "a call that came twice": ("ran_twice", sent(call(21.2, "k"))),
+    "an unkeyed call that came twice": ("ran_twice", sent(call(21.2, "seen"))),
+    "a call that came more often than it was sent again": (
+        "ran_twice",
+        both(
+            said(LAST, line(21.21, "resend", intent="k", keyed=True)),
+            sent(call(21.22, "k"), call(21.23, "k")),
+        ),
+    ),
+    "a round that came twice": (
+        "ran_twice",
+        sent(call(2.0, "k", request_state="r"), call(3.0, "k", request_state="r")),
+    ),
+    "a question whose answer the journal had": (
+        "asked_twice",
+        said(LAST, line(21.2, "asked", committed=True, **NAME), line(21.25, "answered", **NAME)),
+    ),
+    "a question whose answer was sent": (
+        "asked_twice",
+        said(LAST, line(21.2, "asked", **NAME), line(21.25, "answered", **NAME)),
+    ),
+    "a question whose answer was sent in a round": (
+        "asked_twice",
+        both(ASKED_FIRST, SENT_FIRST),
+    ),
+    "a question of a call that was sent again, whose answer was sent": (
+        "asked_twice",
+        both(
+            ASKED_FIRST,
+            said(FIRST, line(8.0, "resend", intent="f", keyed=True)),
+            sent(request("tools/call", 8.1, FIRST, intent="f")),
+            SENT_FIRST,
+        ),
+    ),
+    "a question that was answered by one who lives": (
+        "asked_twice",
+        said(SECOND, line(11.55, "asked", **NAME), line(11.56, "answered", **NAME)),
+    ),
+    "a question before two at once": (
+        "asked_at_once",
+        both(
+            said(FIRST, line(9.0, "asked", **AGE)),
+            said(SECOND, line(9.5, "asked", **AGE)),
+        ),
+    ),
+    "two answers to one question": (
+        "answers_differ",
+        sent(request("tasks/update", 11.9, SECOND, task_id="T", answers={"name": "Grace"})),
+    ),
+    "a result that was delivered again without a crash": (
+        "delivered_twice",
+        both(
+            unsaid("delivered", "k"),
+            said(SECOND, line(12.0, "delivered", intent="k", made="m", by="resume")),
+            said(LAST, line(21.4, "delivered", intent="k", made="m", by="resume")),
+            survived(SECOND),
+        ),
+    ),
+    "a replay that differs": (
+        "replays_differ",
+        both(
+            said(LAST, line(21.35, "delivered", intent="k", made="n", by="key")),
+            sent(request("tasks/get", 21.3, LAST, task_id="T", made="n")),
+        ),
+    ),
+    "a result that the server never gave": (
+        "foreign",
+        both(unsaid("delivered", "seen"), said(LAST, line(21.5, "delivered", intent="seen", made="x"))),
+    ),
+    "a poll before its time": ("early", sent(request("tasks/get", 11.85, SECOND, task_id="T"))),
+    "a poll too soon after one that got no reply": (
+        "early",
+        sent(
+            request("tasks/get", 12.0, SECOND, task_id="T", answered_at=None),
+            request("tasks/get", 12.05, SECOND, task_id="T"),
+        ),
+    ),
+    "a reply that is said to be lost, and was not": ("errors", said(FIRST, line(9.0, "lost", intent="seen"))),
+    "a result that is not known any more": (
+        "unfounded",
+        said(LAST, line(21.55, "unknown", intent="k", keyed=True)),
+    ),
+    "an outcome that is unknown for no reason": (
+        "unfounded",
+        both(
+            said(LAST, line(21.21, "begun", intent="w", keyed=True)),
+            said(LAST, line(21.25, "unknown", intent="w", keyed=True)),
+        ),
+    ),
+    "another error": ("errors", said(LAST, line(21.55, "error", text="KeyError"))),
+    "a complaint": ("errors", lambda evidence: replace(evidence, complaints=["a header was missing"])),
+    "a host that ended by itself": ("errors", ended(FIRST, "ended with code 1")),
+    "a last process that did not end": ("errors", unsaid("done")),
+}
+
+
+@pytest.mark.parametrize(("figure", "change"), BREACHES.values(), ids=list(BREACHES))
+def test_the_check_notices(figure: str, change: Change) -> None:
+    verdict = judge(change(GOOD))
+    counted = {name: getattr(verdict.figures, name) for name in NEVER}
+    assert counted == {name: int(name == figure) for name in NEVER}
+    (sentence,) = verdict.breaches
+    assert sentence.startswith(f"made up: {figure}: ")
+
+
+@pytest.mark.parametrize(
+    ("figure", "change"),
+    [
+        (
+            "resent",
+            both(said(LAST, line(21.21, "resend", intent="k", keyed=True)), sent(call(21.22, "k"))),
+        ),
+        (
+            "calls",
+            both(
+                said(LAST, line(21.21, "begun", intent="w"), line(21.25, "lost", intent="w")),
+                sent(call(21.22, "w", answered_at=None, kind=None)),
+            ),
+        ),
+        (
+            "unknown",
+            both(
+                said(SECOND, line(12.0, "begun", intent="w", keyed=True)),
+                said(LAST, line(21.25, "unknown", intent="w", keyed=True)),
+            ),
+        ),
+        (
+            "unknown_ran",
+            both(
+                said(SECOND, line(19.99, "begun", intent="w", keyed=True)),
+                sent(request("tools/call", 19.995, SECOND, intent="w")),
+                said(LAST, line(21.25, "unknown", intent="w", keyed=True)),
+            ),
+        ),
+        (
+            "reopened",
+            both(
+                said(FIRST, line(9.0, "asked", **AGE)),
+                said(SECOND, line(13.0, "asked", **AGE)),
+            ),
+        ),
+        (
+            "asked_anew",
+            both(
+                ASKED_FIRST,
+                SENT_FIRST,
+                said(SECOND, line(11.9, "resend", intent="f", keyed=True)),
+                sent(request("tools/call", 11.95, SECOND, intent="f")),
+            ),
+        ),
+    ],
+    ids=["resent", "calls", "unknown", "unknown_ran", "reopened", "asked_anew"],
+)
+def test_the_check_lets_pass_what_is_documented(figure: str, change: Change) -> None:
+    verdict = judge(change(GOOD))
+    assert verdict.breaches == []
+    assert getattr(verdict.figures, figure) == getattr(judge(GOOD).figures, figure) + 1
+
+
+def test_a_reply_that_nobody_lived_to_hear_holds_back_no_poll() -> None:
+    to_the_dead = request("tasks/get", 9.999, FIRST, task_id="T", answered_at=11.79, poll_interval_ms=100)
+    assert judge(sent(to_the_dead)(GOOD)).breaches == []
+    to_the_living = replace(to_the_dead, life=SECOND)
+    assert judge(sent(to_the_living)(GOOD)).figures.early == 1
+
+
+def test_evidence_is_read_as_it_was_written(tmp_path: Path) -> None:
+    GOOD.save(tmp_path / "evidence.json")
+    assert Evidence.load(tmp_path / "evidence.json") == GOOD
+
+
+def test_the_table_marks_what_must_be_0() -> None:
+    rows = table(Figures(killed=1234, lost=1)).splitlines()
+    assert "| processes killed | 1,234 |" in rows
+    assert "| **tasks lost** | 1 |" in rows

@@ -1,0 +1,60 @@
+"""Kills client processes at random instants, over several scenarios, and says what became of their tasks.
+
+::
+
+    python -m tests.torture --kills 500
+
+Exits with 1 if a promise was broken; it then says which and where, and keeps the journals and the logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from .figures import Figures, Verdict
+from .run import torture
+from .verdict import judge
+
+__all__ = ["main", "table"]
+
+
+def table(figures: Figures) -> str:
+    """The figures as Markdown; what must be 0 is marked."""
+    rows = [(f"**{name}**" if never else name, f"{number:,}") for name, number, never in figures.rows()]
+    return "\n".join(["| | |", "|---|---:|", *(f"| {name} | {number} |" for name, number in rows)])
+
+
+def main() -> int:
+    """Run. Returns 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=25, help="processes to kill (default: 25)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    arguments = parser.parse_args()
+
+    print(f"seed {arguments.seed}", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="torture-"))
+    begun_at, verdict = time.monotonic(), Verdict()
+    for evidence in torture(arguments.kills, arguments.seed, folder):
+        one = judge(evidence)
+        print(
+            f"{evidence.scenario}: {one.figures.killed} killed, {one.figures.started} tasks, "
+            f"{len(one.breaches)} breaches",
+            flush=True,
+        )
+        verdict += one
+    seconds = time.monotonic() - begun_at
+    print(f"\n{table(verdict.figures)}\n\nseed {arguments.seed}, {seconds:.0f} s; what is bold must be 0.")
+    if verdict.breaches:
+        print("\n".join(["", "broken:", *verdict.breaches, "", f"the evidence is in {folder}"]))
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

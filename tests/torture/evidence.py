@@ -1,0 +1,167 @@
+"""What is known of a round when it is over: what the hosts wrote down, and what reached the server.
+
+All times are seconds of ``time.monotonic()``, which Linux and macOS share between processes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+__all__ = ["LIFE_HEADER", "Evidence", "Life", "Line", "Log", "Request", "What", "read_log"]
+
+LIFE_HEADER = "x-life"
+"""Says in each request which process sent it."""
+
+What: TypeAlias = Literal[
+    "begun",  # a call is about to be made
+    "task",  # the first snapshot of a call's task came
+    "asked",  # the callback was called; ``committed``: the journal held an answer to it
+    "answered",  # it is about to return
+    "withdrawn",  # it was cancelled
+    "resuming",  # resume() is about to be called
+    "resumed",  # it has returned
+    "delivered",  # a result came: ``by`` awaiting the "call", by its "key", or by "resume"
+    "unknown",  # an OutcomeUnknownError came
+    "resend",  # a call with on_unknown="resend" is about to be made
+    "lost",  # a SessionError came for a call without a key
+    "error",  # any other error
+    "left",  # the journal holds something unfinished, or undelivered, after everything was brought home
+    "done",  # the last process is through
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One thing that a host got to know."""
+
+    at: float
+    what: What
+    intent: str | None = None
+    """Which call it is about: the idempotency key, or a name of its own."""
+
+    keyed: bool = False
+    question: str | None = None
+    """The words of a question, which begin with the intent."""
+
+    key: str | None = None
+    """The server's key of a question."""
+
+    task_id: str | None = None
+    committed: bool = False
+    by: Literal["call", "key", "resume"] | None = None
+    made: str | None = None
+    """Tells one result from all others, also of the same call."""
+
+    text: str = ""
+
+
+class Log:
+    """A host's own log: each line is one write, and on the disk when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, what: What, **fields: Any) -> None:
+        """Append a line, with the time, and then tell our parent of it."""
+        line = {"at": time.monotonic(), "what": what, **fields}
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+        os.fsync(self._file)
+        print(what, flush=True)
+
+
+def read_log(path: Path) -> list[Line]:
+    """The lines of a log; none if the process did not live long enough to begin one."""
+    if not path.exists():
+        return []
+    return [Line(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, as the server's ledger has it."""
+
+    method: str
+    at: float
+    life: int | None = None
+    answered_at: float | None = None
+    """When the whole reply was handed to the connection; ``None`` if it was not."""
+
+    intent: str | None = None
+    """Of a ``tools/call``."""
+
+    request_state: str | None = None
+    task_id: str | None = None
+    """That it names, or that its reply created."""
+
+    answers: dict[str, Any] = field(default_factory=dict)
+    """Its ``inputResponses``."""
+
+    kind: str | None = None
+    """``resultType`` of the reply; ``error`` if it was one."""
+
+    poll_interval_ms: float | None = None
+    made: str | None = None
+    """Of the result that the reply holds."""
+
+    @property
+    def well_answered(self) -> bool:
+        """Whether a result was handed to the connection."""
+        return self.answered_at is not None and self.kind != "error"
+
+    @property
+    def subject(self) -> str | None:
+        """What its answers belong to."""
+        return self.task_id if self.method == "tasks/update" else self.request_state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One client process."""
+
+    number: int
+    lines: list[Line] = field(default_factory=list)
+    killed_at: float | None = None
+    """Just before the signal was sent; ``None`` if it ended by itself, as only the last one does."""
+
+    trouble: str = ""
+    """How it ended, if not in either way."""
+
+    def alive_at(self, at: float) -> bool:
+        """Whether it had not been killed by then."""
+        return at < self.ended_at
+
+    @property
+    def ended_at(self) -> float:
+        """When it was killed; infinity if it was not."""
+        return math.inf if self.killed_at is None else self.killed_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One round: some processes, one after the other and at the same time, on one journal."""
+
+    scenario: str
+    lives: list[Life]
+    requests: list[Request]
+    complaints: list[str] = field(default_factory=list)
+    """What the server holds against its clients by itself."""
+
+    def save(self, path: Path) -> None:
+        """Write it down, for whoever wants to see what a verdict stands on."""
+        from dataclasses import asdict
+
+        path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what :meth:`save` wrote."""
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        lives = [Life(**life | {"lines": [Line(**line) for line in life["lines"]]}) for life in raw["lives"]]
+        requests = [Request(**request) for request in raw["requests"]]
+        return cls(**raw | {"lives": lives, "requests": requests})

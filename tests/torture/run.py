@@ -1,0 +1,314 @@
+"""Rounds: a few processes at a time on one journal, killed at random instants, others in their place."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Final, Literal
+from urllib.parse import urljoin
+
+import httpx
+
+from ..real_server import first_line
+from .evidence import Evidence, Life, Request, What, read_log
+from .host import Part
+
+__all__ = ["SCENARIOS", "Scenario", "Servers", "rounds_of", "servers", "torture"]
+
+ROOT: Final = Path(__file__).parents[2]
+START_LIMIT_S: Final = 60.0
+LAST_LIMIT_S: Final = 60.0
+STOP_LIMIT_S: Final = 10.0
+KILLS_A_ROUND: Final = 25
+KEYS_A_LIFE: Final = 4
+SHARED_LIVES: Final = 4
+"""A key is called by so many processes, one after the other or at the same time."""
+
+MOMENTS_S: Final[dict[What, float]] = {
+    "resuming": 0.01,
+    "begun": 0.02,
+    "asked": 0.01,
+    "answered": 0.004,
+    "delivered": 0.004,
+}
+"""Seconds after a line of the log, in which a kill falls just before or just after a commit."""
+
+MOMENT_LIMIT_S: Final = 1.5
+"""Seconds that such a line is waited for; then the process is killed all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """When a process is killed: so many seconds after it said something first."""
+
+    after: What | Literal["ready"]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A server, and how many processes share a journal."""
+
+    endpoint: str
+    processes: int
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} with {self.processes} processes"
+
+
+SCENARIOS: Final = (
+    Scenario("scripted", 3),
+    Scenario("fastmcp", 3),
+    Scenario("flaky", 3),
+    Scenario("scripted", 2),
+    Scenario("fastmcp", 2),
+    Scenario("flaky", 2),
+)
+
+
+def rounds_of(kills: int) -> list[tuple[Scenario, int]]:
+    """Scenarios, each with a share of the kills; at least one for each kind of server."""
+    rounds = max(min(kills, 3), math.ceil(kills / KILLS_A_ROUND))
+    return [
+        (SCENARIOS[number % len(SCENARIOS)], kills // rounds + (number < kills % rounds))
+        for number in range(rounds)
+    ]
+
+
+# ── the servers ──
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """All endpoints, in a process of their own."""
+
+    url: str
+
+    def endpoint(self, name: str) -> str:
+        """The URL of one of them."""
+        return urljoin(self.url, f"/{name}")
+
+    def ledger(self, since: int = 0) -> list[Request]:
+        """What has arrived so far, oldest first, but for the first ``since`` requests."""
+        return [Request(**one) for one in self._get(f"/ledger?since={since}")]
+
+    def complaints(self) -> list[str]:
+        """What the scripted ones hold against their clients."""
+        return list(self._get("/complaints"))
+
+    def _get(self, path: str) -> Any:
+        reply = httpx.get(urljoin(self.url, path), trust_env=False, verify=False, timeout=START_LIMIT_S)
+        reply.raise_for_status()
+        return reply.json()
+
+
+@contextmanager
+def servers(seed: int, folder: Path) -> Iterator[Servers]:
+    """The servers, for the length of the block.
+
+    Raises:
+        RuntimeError: They did not start.
+    """
+    errors = folder / "servers.txt"
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.server", str(seed)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,  # its end tells them that we are gone
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            line = first_line(process.stdout, START_LIMIT_S)
+            if not line:
+                raise RuntimeError(f"the servers did not start:\n{errors.read_text(errors='replace')}")
+            yield Servers(json.loads(line)["url"])
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+# ── the rounds ──
+
+
+@dataclass(slots=True)
+class Round:
+    """One round.
+
+    Args:
+        scenario: Its server, and its processes.
+        kills: How many are killed.
+        number: Tells its calls from those of other rounds.
+        chance: Decides about instants, and about who does what.
+        url: The server's.
+        folder: For the journal and the logs.
+    """
+
+    scenario: Scenario
+    kills: int
+    number: int
+    chance: random.Random
+    url: str
+    folder: Path
+    lives: list[Life] = field(default_factory=list, init=False)
+    begun: int = field(default=0, init=False)
+    lock: Lock = field(default_factory=Lock, init=False, repr=False)
+
+    def play(self) -> list[Life]:
+        """Kill as often as is wanted, and let a last process bring everything home."""
+        places = min(self.scenario.processes, self.kills)
+        with ThreadPoolExecutor(places) as threads:
+            for place in [threads.submit(self._keep_killing) for _ in range(places)]:
+                place.result()
+        self._live(self._part(last=True), None)
+        return self.lives
+
+    def _keep_killing(self) -> None:
+        while True:
+            with self.lock:
+                if self.begun == self.kills:
+                    return
+                part, instant = self._part(), self._instant()
+            self._live(part, instant)
+
+    def _part(self, *, last: bool = False) -> Part:
+        self.begun += 1
+        newest = KEYS_A_LIFE * self.begun
+        oldest = 0 if last else max(0, newest - KEYS_A_LIFE * SHARED_LIVES)
+        return Part(
+            url=self.url,
+            journal=str(self.folder / "journal.sqlite3"),
+            log=str(self.folder / f"life-{self.begun}.jsonl"),
+            life=1000 * self.number + self.begun,
+            seed=self.chance.getrandbits(32),
+            keys=[f"key-{self.number}-{number}" for number in range(oldest, newest)],
+            last=last,
+            backend="trio" if self.begun % 3 == 0 else "asyncio",
+        )
+
+    def _instant(self) -> Instant:
+        chance = self.chance.random()
+        if chance < 0.6:
+            return Instant("ready", self.chance.uniform(0.005, 0.4))
+        if chance < 0.8:
+            return Instant("ready", self.chance.uniform(0.4, 1.2))
+        # Left to chance alone, the short moments that matter most would hardly ever be met.
+        after = self.chance.choice(list(MOMENTS_S))
+        return Instant(after, self.chance.uniform(0.0, MOMENTS_S[after]))
+
+    def _live(self, part: Part, instant: Instant | None) -> None:
+        """One process, from its start to its death by our hand; without an instant, to its end."""
+        errors = Path(part.log).with_suffix(".txt")
+        with (
+            errors.open("wb") as stderr,
+            subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.host", part.dump()],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,  # its end tells the host that we are gone
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            ) as process,
+        ):
+            killed_at = killed(process, instant)
+        trouble = ""
+        if process.returncode != (0 if instant is None else -signal.SIGKILL):
+            said = errors.read_text(errors="replace")[-2000:]
+            trouble = f"ended with code {process.returncode}: {said}"
+        lines = read_log(Path(part.log))
+        self.lives.append(Life(number=part.life, lines=lines, killed_at=killed_at, trouble=trouble))
+
+
+def killed(process: subprocess.Popen[str], instant: Instant | None) -> float | None:
+    """Kill a process at an instant. Returns when; ``None`` if it ended before that.
+
+    Without an instant it is left to end by itself, if it does.
+    """
+    words: SimpleQueue[str] = SimpleQueue()
+    reader = Thread(target=put_words, args=[process, words])
+    reader.start()
+    try:
+        if instant is not None:
+            wait_for(words, "ready", START_LIMIT_S)
+        if instant is not None and instant.after != "ready":
+            wait_for(words, instant.after, MOMENT_LIMIT_S)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(LAST_LIMIT_S if instant is None else instant.seconds)
+            return None
+        return time.monotonic() if instant is not None else None
+    finally:
+        process.kill()  # does nothing to one that has been waited for
+        process.wait(STOP_LIMIT_S)
+        reader.join(STOP_LIMIT_S)
+
+
+def put_words(process: subprocess.Popen[str], words: SimpleQueue[str]) -> None:
+    """Read what a process says, to its end."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        words.put(line.strip())
+    words.put("")
+
+
+def wait_for(words: SimpleQueue[str], wanted: str, limit_s: float) -> None:
+    """Return when the word comes, or the end, or when it has not come for so long."""
+    deadline = time.monotonic() + limit_s
+    with suppress(Empty):
+        while words.get(timeout=max(0.0, deadline - time.monotonic())) not in (wanted, ""):
+            pass
+
+
+def torture(kills: int, seed: int, folder: Path) -> Iterator[Evidence]:
+    """Play all rounds, one after the other, and give the evidence of each.
+
+    Args:
+        kills: How many processes are killed in all.
+        seed: Decides everything but what the operating system does.
+        folder: For journals and logs.
+    """
+    with servers(seed, folder) as all_of_them:
+        for number, (scenario, share) in enumerate(rounds_of(kills), 1):
+            yield _round(number, scenario, share, seed, folder, all_of_them)
+
+
+def _round(
+    number: int, scenario: Scenario, kills: int, seed: int, folder: Path, all_of_them: Servers
+) -> Evidence:
+    own = folder / f"round-{number}"
+    own.mkdir()
+    seen, complained = len(all_of_them.ledger()), len(all_of_them.complaints())
+    this = Round(
+        scenario=scenario,
+        kills=kills,
+        number=number,
+        chance=random.Random(f"{seed}/{number}"),
+        url=all_of_them.endpoint(scenario.endpoint),
+        folder=own,
+    )
+    evidence = Evidence(
+        scenario=f"round {number}, {scenario}",
+        lives=sorted(this.play(), key=lambda life: life.number),
+        requests=all_of_them.ledger(since=seen),
+        complaints=all_of_them.complaints()[complained:],
+    )
+    evidence.save(own / "evidence.json")
+    return evidence
