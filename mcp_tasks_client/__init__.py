@@ -27,7 +27,8 @@ The rooms, each importing only those above it:
 ``calls``               the life of one ``tools/call``: sent at most once, whatever its caller does
 ``cancels``             the life of one ``tasks/cancel``: told whoever goes away
 ``turns``               the only loop: due times in a heap, a cap on polls in flight
-``scheduler``           what is under way for each call, who waits for it, and when that ends
+``performer``           what the machine's actions come to: requests, questions, alarms
+``scheduler``           who waits for each call, for how long it is driven, and by whom
 ``upkeep``              what is done now and then: the lease is renewed, what is old forgotten
 ``handle``              a call in the host's hands
 ``idempotency``         the call that a key stands for: a new one, or the one that there is already

@@ -16,49 +16,28 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
-from typing import Final, TypeVar, assert_never
+from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
 from anyio.abc import TaskGroup
 
-from .calls import Calls, lost, needs_its_call
-from .cancels import Cancels
-from .clock import being_stopped
-from .drive import CallUnderWay, Drive, OvertakenError, driven_elsewhere
+from .calls import lost, needs_its_call
+from .drive import Drive, OvertakenError, driven_elsewhere
 from .driver import Driver
 from .errors import (
     ConnectionLostError,
     DrivenElsewhereError,
-    InputUnansweredError,
     JournalError,
     OutcomeUnknownError,
-    SessionError,
     TasksClientError,
 )
 from .events import (
-    Action,
-    AnswerUnavailable,
-    Ask,
     CallLost,
     CallRefused,
-    Finish,
-    Forget,
-    Park,
-    Poll,
-    Publish,
-    Report,
-    Save,
-    SendAnswers,
-    SendCall,
-    SendCancel,
-    StopAsking,
-    Unanswered,
-    Wake,
 )
+from .performer import Performer, observed
 from .states import Calling, Finished, Gathering, Observing, OutcomeUnknown
-from .turns import Turns
-from .wire import redact
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -84,9 +63,9 @@ class Scheduler:
         self.drives: WeakValueDictionary[str, Drive] = WeakValueDictionary()
         self._tasks = tasks
         self._clock = driver.clock
-        self._calls = Calls(driver, perform=self._perform, park=self._park, release=self._release)
-        self._cancels = Cancels(driver, tasks, perform=self._perform, release=self._release)
-        self._turns = Turns(driver.clock, driver.policy.polls_in_flight, self._poll)
+        self._performer = Performer(
+            driver, tasks, park=self._park, let_go=self._let_go, release=self._release
+        )
         self._kept: set[Drive] = set()
         self._unsaved: set[Drive] = set()  # hold what no journal does, and must not be forgotten
         self._lookups = 0
@@ -95,104 +74,7 @@ class Scheduler:
 
     async def run(self) -> None:
         """Poll each drive when it is due, for ever."""
-        await self._turns.run()
-
-    def _poll(self, drive: Drive) -> None:
-        self._spawn(drive, self._tick)
-
-    async def _tick(self, drive: Drive) -> None:
-        try:
-            if _observed(drive):
-                await self._perform(drive, await self._commits.feed(drive, self.driver.tick()))
-        finally:
-            self._turns.over(drive)
-
-    # ── acting ────────────────────────────────────────────────────────────────────────────────
-
-    async def _perform(self, drive: Drive, actions: tuple[Action, ...]) -> None:
-        for action in actions:
-            match action:
-                case Wake(after_s):
-                    self._turns.wake(drive, after_s)
-                case Poll():
-                    event = await self.driver.poll(drive)
-                    await self._perform(drive, await self._commits.feed(drive, event))
-                    drive.polled()
-                case Ask():
-                    drive.asks.setdefault(action.key, action)
-                    if drive.ask_scope is None and drive.running:
-                        drive.ask_scope = anyio.CancelScope()
-                        self._spawn(drive, self._ask, drive.ask_scope)
-                case StopAsking():
-                    drive.stop_asking()
-                case SendCall():
-                    self._send_call(drive, action)
-                case SendAnswers():
-                    self._spawn(drive, self._update, action)
-                case SendCancel():
-                    self._spawn(drive, self._cancels.again)
-                case Publish():
-                    drive.pulse()
-                case Report(violation):
-                    said = redact(violation, drive.record.task_id)
-                    logger.warning("The server broke the protocol for %r: %s", drive.record, said)
-                case Finish():
-                    self._let_go(drive)
-                case Park(reason):
-                    self._park(drive, _unanswered(drive, reason))
-                case Save() | Forget():
-                    raise AssertionError("the driver has done this")
-                case _:
-                    assert_never(action)
-
-    def _spawn(self, drive: Drive, work: Callable[..., Awaitable[None]], *args: object) -> None:
-        self._tasks.start_soon(self._guard, drive, work, args)
-
-    async def _guard(
-        self, drive: Drive, work: Callable[..., Awaitable[None]], args: tuple[object, ...]
-    ) -> None:
-        """Run something of a drive's: it ends with the drive, and its failure parks the drive."""
-        with anyio.CancelScope() as scope:
-            drive.scopes.add(scope)
-            try:
-                await work(drive, *args)
-            except anyio.get_cancelled_exc_class():
-                if being_stopped():
-                    raise
-                self._park(drive, TasksClientError("A request was cancelled from inside; resume the task."))
-            except Exception as error:
-                self._park(drive, error)
-            finally:
-                drive.scopes.discard(scope)
-
-    async def _ask(self, drive: Drive, scope: anyio.CancelScope) -> None:
-        """Ask what there is to ask, one question after the other, until told to stop."""
-        with scope:
-            while drive.asks and drive.ask_scope is scope:
-                ask = next(iter(drive.asks.values()))
-                if drive.is_open(ask.key):
-                    # No checkpoint between the callback's return and the commit of its answer.
-                    event = await self.driver.ask(drive, ask)
-                    if isinstance(event, AnswerUnavailable) and scope.cancel_called:
-                        return  # it failed because it was withdrawn
-                    actions = await self._commits.feed(drive, event)
-                    drive.asks.pop(ask.key, None)
-                    await self._perform(drive, actions)
-                else:
-                    # Answered by an earlier run, or withdrawn by the server, which may ask it again.
-                    del drive.asks[ask.key]
-                    await self._commits.feed(drive, AnswerUnavailable(key=ask.key, why="withdrawn"))
-        if drive.ask_scope is scope:
-            drive.ask_scope = None
-
-    async def _update(self, drive: Drive, send: SendAnswers) -> None:
-        if _observed(drive):
-            event = await self.driver.update(drive, send.answers)
-            await self._perform(drive, await self._commits.feed(drive, event))
-
-    def _send_call(self, drive: Drive, send: SendCall) -> None:
-        drive.calling = CallUnderWay()
-        self._spawn(drive, self._calls.run, send, drive.calling)
+        await self._performer.turns.run()
 
     def _write_soon(self, write: Callable[[Drive], Awaitable[None]], drive: Drive) -> None:
         """Commit a change that nobody waits for; it still goes before the scheduler ends."""
@@ -313,7 +195,7 @@ class Scheduler:
         before, drive.error, drive.running = drive.error, None, True
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
-            self._send_call(drive, send)
+            self._performer.send_call(drive, send)
         elif drive.calling is not None:
             drive.calling.keep()
         else:
@@ -328,7 +210,7 @@ class Scheduler:
                 while drive.unsaved:
                     actions = await self._commits.feed(drive, drive.unsaved[0])
                     drive.unsaved.popleft()  # only now, so that its task can be seen meanwhile
-                    await self._perform(drive, actions)
+                    await self._performer.perform(drive, actions)
             self._unsaved.discard(drive)
             if drive.calling is not None:
                 return None  # a round without questions has begun already
@@ -338,7 +220,7 @@ class Scheduler:
                 case Observing() | Gathering():
                     actions = await self._commits.feed(drive, resumed)
                     drive.exact = True
-                    await self._perform(drive, actions)
+                    await self._performer.perform(drive, actions)
                 case Calling() if drive.inherited:
                     await self._commits.feed(drive, CallLost())
                     self._park(drive, lost(drive, None))
@@ -358,7 +240,7 @@ class Scheduler:
 
     def _look_on(self, drive: Drive) -> None:
         drive.running, drive.following = False, True
-        self._spawn(drive, self._follow)
+        self._performer.spawn(drive, self._follow)
 
     async def _follow(self, drive: Drive) -> None:
         """Look on while another client drives it, and take it up when that has let go, or is gone."""
@@ -394,14 +276,14 @@ class Scheduler:
         """Our lease had run out, or nearly so: others may have taken what is ours."""
         for drive in list(self.drives.values()):
             if drive.owned:
-                self._spawn(drive, self._take_again)
+                self._performer.spawn(drive, self._take_again)
 
     async def _take_again(self, drive: Drive) -> None:
         ours = await self._commits.take(drive, again=True)
         if not ours and drive.running:
             self._park(drive, driven_elsewhere(drive))
-        elif _observed(drive):
-            await self._perform(drive, await self._commits.feed(drive, self.driver.resumed(drive)))
+        elif observed(drive):
+            await self._performer.perform(drive, await self._commits.feed(drive, self.driver.resumed(drive)))
 
     def _let_go(self, drive: Drive) -> None:
         """Stop driving: no poll, no prompt. Whoever still waits is told by a pulse or a park."""
@@ -453,7 +335,7 @@ class Scheduler:
             JournalError: The wish could not be journaled, and was not sent.
         """
         self.check_open()
-        wait = await self.to_its_end(self._cancels.wish, drive)
+        wait = await self.to_its_end(self._performer.cancels.wish, drive)
         if wait is not None:
             await wait()
 
@@ -499,10 +381,10 @@ class Scheduler:
         for drive in list(self.drives.values()):
             if drive.running or drive.following:
                 self._park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
-        self._turns.clear()
+        self._performer.turns.clear()
         for drive in self._unsaved:
             self._tasks.start_soon(self._save_at_last, drive)
-        self._cancels.close()
+        self._performer.cancels.close()
         self._tasks.cancel_scope.cancel()
 
     async def _save_at_last(self, drive: Drive) -> None:
@@ -515,22 +397,3 @@ class Scheduler:
                         drive.unsaved.popleft()
             except Exception as error:  # whatever it is, it must not hold up the end
                 logger.error("What the server said of %r was never journaled: %s", drive.record, error)
-
-
-def _observed(drive: Drive) -> bool:
-    return drive.running and isinstance(drive.record.state, Observing)
-
-
-def _unanswered(drive: Drive, reason: Unanswered | SessionError) -> Exception:
-    if isinstance(reason, SessionError):
-        return reason
-    why = redact(reason.why, drive.record.task_id)
-    if drive.record.task_id is not None:
-        then = "The task waits for it and can be resumed."
-    elif drive.record.idempotency_key is not None:
-        then = "Repeat the call under its key; what was answered is kept."
-    else:
-        then = "Await the handle's result to be asked again, or make a new call."
-    error = InputUnansweredError(f"The server's question got no answer: {why}. {then}", keys=reason.keys)
-    error.__cause__ = reason.cause
-    return error

@@ -59,6 +59,7 @@ ORDER: Final = (
     "calls",
     "cancels",
     "turns",
+    "performer",
     "scheduler",
     "upkeep",
     "handle",

@@ -155,7 +155,7 @@ def _intent(random: Random, number: int) -> Intent:
         number=number,
         keyed=random.random() < 0.7,
         steps=_steps(random, number),
-        may_resend=random.random() < 0.3,
+        may_resend=random.random() < 0.5,
         terms={
             "poll_interval_ms": random.choice([None, 0, -5, 500, 2000, 5000, 5000, 10_000, 10_000, 60_000]),
             "ttl_ms": random.choice([None, None, None, 3_600_000, 60_000]),
@@ -177,7 +177,7 @@ def _steps(random: Random, number: int) -> tuple[Step, ...]:
         some = [f"q-{number}-{next(keys)}" for _ in range(random.choice([1, 1, 2]))]
         return {key: form(f"{key}?", n="integer") for key in some}
 
-    first: list[Step] = [ask_first(questions()) for _ in range(random.choice([0, 0, 0, 1, 2]))]
+    first: list[Step] = [ask_first(questions()) for _ in range(random.choice([0, 0, 0, 0, 1, 2]))]
     if random.random() < 0.12:
         return (*first, reply(lambda answers: result_of(number, answers)))
     middle: list[Step] = []

@@ -1,0 +1,195 @@
+"""What the machine's actions come to: requests, questions, alarms.
+
+Each belongs to its drive and ends with it; what fails parks it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import assert_never
+
+import anyio
+from anyio.abc import TaskGroup
+
+from .calls import Calls
+from .cancels import Cancels
+from .clock import being_stopped
+from .drive import CallUnderWay, Drive
+from .driver import Driver
+from .errors import InputUnansweredError, SessionError, TasksClientError
+from .events import (
+    Action,
+    AnswerUnavailable,
+    Ask,
+    Finish,
+    Forget,
+    Park,
+    Poll,
+    Publish,
+    Report,
+    Save,
+    SendAnswers,
+    SendCall,
+    SendCancel,
+    StopAsking,
+    Unanswered,
+    Wake,
+)
+from .states import Observing
+from .turns import Turns
+from .wire import redact
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class Performer:
+    """Acts for the drives of one endpoint.
+
+    Args:
+        driver: Takes the steps.
+        tasks: Where coroutines run.
+        park: Stops a drive, for a reason.
+        let_go: Stops a drive that has ended.
+        release: Lets others take a call that nobody here drives.
+
+    Attributes:
+        turns: When whose poll is due.
+        cancels: Tells the server what is to be cancelled.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        tasks: TaskGroup,
+        *,
+        park: Callable[[Drive, Exception], None],
+        let_go: Callable[[Drive], None],
+        release: Callable[[Drive], None],
+    ) -> None:
+        self.turns = Turns(driver.clock, driver.policy.polls_in_flight, self._poll)
+        self.cancels = Cancels(driver, tasks, perform=self.perform, release=release)
+        self._calls = Calls(driver, perform=self.perform, park=park, release=release)
+        self._driver = driver
+        self._commits = driver.commits
+        self._tasks = tasks
+        self._park = park
+        self._let_go = let_go
+
+    def _poll(self, drive: Drive) -> None:
+        self.spawn(drive, self._tick)
+
+    async def _tick(self, drive: Drive) -> None:
+        try:
+            if observed(drive):
+                await self.perform(drive, await self._commits.feed(drive, self._driver.tick()))
+        finally:
+            self.turns.over(drive)
+
+    async def perform(self, drive: Drive, actions: tuple[Action, ...]) -> None:
+        """Do what a step says is to be done, in order."""
+        for action in actions:
+            match action:
+                case Wake(after_s):
+                    self.turns.wake(drive, after_s)
+                case Poll():
+                    event = await self._driver.poll(drive)
+                    await self.perform(drive, await self._commits.feed(drive, event))
+                    drive.polled()
+                case Ask():
+                    drive.asks.setdefault(action.key, action)
+                    if drive.ask_scope is None and drive.running:
+                        drive.ask_scope = anyio.CancelScope()
+                        self.spawn(drive, self._ask, drive.ask_scope)
+                case StopAsking():
+                    drive.stop_asking()
+                case SendCall():
+                    self.send_call(drive, action)
+                case SendAnswers():
+                    self.spawn(drive, self._update, action)
+                case SendCancel():
+                    self.spawn(drive, self.cancels.again)
+                case Publish():
+                    drive.pulse()
+                case Report(violation):
+                    said = redact(violation, drive.record.task_id)
+                    logger.warning("The server broke the protocol for %r: %s", drive.record, said)
+                case Finish():
+                    self._let_go(drive)
+                case Park(reason):
+                    self._park(drive, _unanswered(drive, reason))
+                case Save() | Forget():
+                    raise AssertionError("the driver has done this")
+                case _:
+                    assert_never(action)
+
+    def spawn(self, drive: Drive, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Begin something that belongs to a drive."""
+        self._tasks.start_soon(self._guard, drive, work, args)
+
+    async def _guard(
+        self, drive: Drive, work: Callable[..., Awaitable[None]], args: tuple[object, ...]
+    ) -> None:
+        """Run something of a drive's: it ends with the drive, and its failure parks the drive."""
+        with anyio.CancelScope() as scope:
+            drive.scopes.add(scope)
+            try:
+                await work(drive, *args)
+            except anyio.get_cancelled_exc_class():
+                if being_stopped():
+                    raise
+                self._park(drive, TasksClientError("A request was cancelled from inside; resume the task."))
+            except Exception as error:
+                self._park(drive, error)
+            finally:
+                drive.scopes.discard(scope)
+
+    async def _ask(self, drive: Drive, scope: anyio.CancelScope) -> None:
+        """Ask what there is to ask, one question after the other, until told to stop."""
+        with scope:
+            while drive.asks and drive.ask_scope is scope:
+                ask = next(iter(drive.asks.values()))
+                if drive.is_open(ask.key):
+                    # No checkpoint between the callback's return and the commit of its answer.
+                    event = await self._driver.ask(drive, ask)
+                    if isinstance(event, AnswerUnavailable) and scope.cancel_called:
+                        return  # it failed because it was withdrawn
+                    actions = await self._commits.feed(drive, event)
+                    drive.asks.pop(ask.key, None)
+                    await self.perform(drive, actions)
+                else:
+                    # Answered by an earlier run, or withdrawn by the server, which may ask it again.
+                    del drive.asks[ask.key]
+                    await self._commits.feed(drive, AnswerUnavailable(key=ask.key, why="withdrawn"))
+        if drive.ask_scope is scope:
+            drive.ask_scope = None
+
+    async def _update(self, drive: Drive, send: SendAnswers) -> None:
+        if observed(drive):
+            event = await self._driver.update(drive, send.answers)
+            await self.perform(drive, await self._commits.feed(drive, event))
+
+    def send_call(self, drive: Drive, send: SendCall) -> None:
+        """Begin a ``tools/call``."""
+        drive.calling = CallUnderWay()
+        self.spawn(drive, self._calls.run, send, drive.calling)
+
+
+def observed(drive: Drive) -> bool:
+    """Whether it is driven and has a task."""
+    return drive.running and isinstance(drive.record.state, Observing)
+
+
+def _unanswered(drive: Drive, reason: Unanswered | SessionError) -> Exception:
+    if isinstance(reason, SessionError):
+        return reason
+    why = redact(reason.why, drive.record.task_id)
+    if drive.record.task_id is not None:
+        then = "The task waits for it and can be resumed."
+    elif drive.record.idempotency_key is not None:
+        then = "Repeat the call under its key; what was answered is kept."
+    else:
+        then = "Await the handle's result to be asked again, or make a new call."
+    error = InputUnansweredError(f"The server's question got no answer: {why}. {then}", keys=reason.keys)
+    error.__cause__ = reason.cause
+    return error
