@@ -27,7 +27,10 @@ ENOUGH: Final = 2000
 """Histories in which each mutant has to be noticed."""
 
 TELLING: Final = {
+    "a_late_owner_may_write": 281,
     "a_refused_resend_forgets_the_first_call": 563,
+    "an_outcome_that_nobody_has_is_not_found_again": 240,
+    "the_lease_is_never_renewed": 93,
 }
 """Seeds of histories that show what few do, to begin with. They change with the package."""
 

@@ -244,7 +244,7 @@ class Journal(ABC):
 
     @abstractmethod
     async def prune(self, before: float) -> int:
-        """Forget the records, of any scope, whose outcome was delivered before a time.
+        """Forget the records, of any scope, whose outcome was delivered before a time, and leases as old.
 
         Args:
             before: Wall clock, in seconds since the epoch.

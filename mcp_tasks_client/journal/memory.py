@@ -118,13 +118,15 @@ class MemoryJournal(Journal):
         return [row.record() for row in found]
 
     async def prune(self, before: float) -> int:
-        """Forget what was delivered before a time. Looks through all records."""
+        """Forget what was delivered before a time, and leases as old. Looks through all records."""
         with self._lock:
             self._check_open()
             delivered = [(row.delivered_at, record_id) for record_id, (_, row) in self._rows.items()]
             old = [record_id for at, record_id in delivered if at is not None and at < before]
             for record_id in old:
                 self._forget(record_id)
+            for lease in [lease for lease in self._leases.values() if lease.expires_at < before]:
+                del self._leases[lease.lease_id]
         await checkpoint()
         return len(old)
 

@@ -53,6 +53,7 @@ _LEASE: Final = tuple(field.name for field in fields_of(Lease))
 _RENEW: Final = f"""INSERT OR REPLACE INTO leases ({", ".join(_LEASE)})
     VALUES ({", ".join("?" * len(_LEASE))})"""
 _LEASES: Final = f"SELECT {', '.join(_LEASE)} FROM leases"
+_OLD_LEASES: Final = "DELETE FROM leases WHERE expires_at < ?"
 _END_LEASE: Final = "DELETE FROM leases WHERE lease_id = ?"
 _TAKE: Final = "UPDATE records SET owner = ?, fence = fence + 1 WHERE record_id = ?"
 _RELEASE: Final = """UPDATE records SET owner = NULL
@@ -186,8 +187,13 @@ class SqliteJournal(Journal):
         return await self._run(operation, writes=False)
 
     async def prune(self, before: float) -> int:
-        """Forget what was delivered before a time, at most 5,000 records of it."""
-        return await self._run(lambda connection: connection.execute(_PRUNE, (before,)).rowcount, writes=True)
+        """Forget what was delivered before a time, at most 5,000 records of it, and leases as old."""
+
+        def operation(connection: sqlite3.Connection) -> int:
+            connection.execute(_OLD_LEASES, (before,))
+            return connection.execute(_PRUNE, (before,)).rowcount
+
+        return await self._run(operation, writes=True)
 
     # ── who drives what ───────────────────────────────────────────────────────────────────────
 
@@ -205,11 +211,16 @@ class SqliteJournal(Journal):
         """Become the owner of a record that is free."""
         escaped = escape(record_id)
 
-        def operation(connection: sqlite3.Connection) -> list[_Take]:
+        def look(connection: sqlite3.Connection) -> list[_Take]:
             rows = connection.execute(_BY_ID, (escaped,)).fetchall()
-            return _take(connection, map(Row._make, rows), owner, gone)
+            return _judged(connection, map(Row._make, rows), owner, gone)
 
-        taken = await self._run(operation, writes=True)
+        # Who only follows looks often, and must not hold up those who write.
+        taken = await self._run(look, writes=False)
+        if taken and taken[0].changes:
+            taken = await self._run(
+                lambda connection: _take(connection, look(connection), owner), writes=True
+            )
         return taken[0].read() if taken else None
 
     async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
@@ -218,7 +229,8 @@ class SqliteJournal(Journal):
 
         def operation(connection: sqlite3.Connection) -> list[_Take]:
             rows = [Row._make(row) for row in connection.execute(_PENDING, arguments)]
-            taken = iter(_take(connection, [row for row in rows if row.owner != owner], owner, gone))
+            others = [row for row in rows if row.owner != owner]
+            taken = iter(_take(connection, _judged(connection, others, owner, gone), owner))
             all_of_them = (_Take(row, row, None) if row.owner == owner else next(taken) for row in rows)
             return [take for take in all_of_them if take.after.owner == owner]
 
@@ -262,12 +274,16 @@ class _Take(NamedTuple):
     after: Row
     lease: Lease | None
 
+    @property
+    def changes(self) -> bool:
+        return self.after is not self.before
+
     def read(self) -> Taken:
         return Taken(self.after.record(), self.before.owner, self.lease)
 
 
-def _take(connection: sqlite3.Connection, rows: Iterable[Row], owner: str, gone: Judge) -> list[_Take]:
-    """Make ``owner`` the owner of those of the rows that are free."""
+def _judged(connection: sqlite3.Connection, rows: Iterable[Row], owner: str, gone: Judge) -> list[_Take]:
+    """What becomes of these rows if ``owner`` takes those that are free."""
     leases = [Lease(*row) for row in connection.execute(_LEASES)]
 
     @cache
@@ -282,7 +298,12 @@ def _take(connection: sqlite3.Connection, rows: Iterable[Row], owner: str, gone:
         free, lease = judged(row.owner)
         after = row._replace(owner=owner, fence=row.fence + 1) if free else row
         takes.append(_Take(row, after, lease))
-    taken = ((owner, take.after.record_id) for take in takes if take.after is not take.before)
+    return takes
+
+
+def _take(connection: sqlite3.Connection, takes: list[_Take], owner: str) -> list[_Take]:
+    """Do it."""
+    taken = ((owner, take.after.record_id) for take in takes if take.changes)
     connection.executemany(_TAKE, taken)
     return takes
 

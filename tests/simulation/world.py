@@ -571,7 +571,7 @@ async def play(seed: int, folder: Path, empty: Path) -> World:
     # some histories almost at once, whatever cycles it is part of.
     gc.disable()
     before = gc.get_threshold()
-    if seed % 16 == 0:
+    if seed % 64 == 0:
         gc.collect()
         gc.set_threshold(50, 2, 1000)
         gc.enable()
