@@ -267,7 +267,9 @@ class Commits:
             JournalError: The journal still says otherwise.
         """
         with typed():
-            await self._passing(Point.LEAVE, self.tenure.leave, self.owner)
+            names = self.tenure.leave(self.owner)  # which this process knows, whatever the journal says
+            if names:
+                await self._passing(Point.LEAVE, self.journal.release, *names)
 
     async def renew(self) -> None:
         """Renew our process's lease, if there is one.

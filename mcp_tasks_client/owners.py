@@ -110,15 +110,20 @@ class Tenure:
             tenure._owners.add(owner)
             return tenure, owner
 
-    async def leave(self, owner: str) -> None:
-        """End a client: what it still owns is anybody's, and so is the lease after the last one."""
+    def leave(self, owner: str) -> list[str]:
+        """End a client: what it still owns is anybody's, and so is the lease after the last one.
+
+        Returns:
+            The names that the journal is to let go of.
+        """
         with _lock:
             self._owners.discard(owner)
             last = not self._owners
             if last:
                 _TENURES.pop(id(self._journal), None)
-        if self._renewed_at is not None:
-            await self._journal.release(owner, *([self._lease_id] if last else []))
+        if self._renewed_at is None:
+            return []
+        return [owner, self._lease_id] if last else [owner]
 
     @property
     def enrolled(self) -> bool:
