@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from .drive import Drive
 from .driver import Driver
-from .errors import TasksClientError
+from .errors import JournalError, TasksClientError
 from .events import Action, CancelRequested, SendCancel
 from .states import Observing
 
@@ -28,6 +28,7 @@ class Cancels:
         driver: Takes the steps.
         tasks: Where the telling runs.
         perform: Does what a step says is to be done.
+        park: Stops a drive, for a reason.
         release: Lets others take a call that nobody here drives.
     """
 
@@ -37,12 +38,14 @@ class Cancels:
         tasks: TaskGroup,
         *,
         perform: Callable[[Drive, tuple[Action, ...]], Awaitable[None]],
+        park: Callable[[Drive, Exception], None],
         release: Callable[[Drive], None],
     ) -> None:
         self._driver = driver
         self._commits = driver.commits
         self._tasks = tasks
         self._perform = perform
+        self._park = park
         self._release = release
         self._telling: set[anyio.CancelScope] = set()
         self._closed = False
@@ -122,6 +125,10 @@ class Cancels:
         if isinstance(drive.record.state, Observing):
             event, error = await self._driver.cancel(drive)
             if event is not None and drive.owned:
-                await self._perform(drive, await self._commits.feed(drive, event))
+                try:
+                    await self._perform(drive, await self._commits.feed(drive, event))
+                except JournalError as failed:
+                    self._park(drive, failed)  # the server may have asked to be left alone
+                    raise
             if error is not None:
                 raise error

@@ -6,6 +6,7 @@ Everything that this package writes to a journal is written here, and each commi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -45,8 +46,13 @@ from .machine import advance
 from .owners import LEASE_S, Place, Tenure
 from .points import Passage, Point, Probe
 from .policy import PollPolicy
+from .states import Calling, OutcomeUnknown
 
-_KEPT: Final = (AnswerReady, CallFailed, CallLost, CallReturned, InputAsked, TaskCreated)
+logger = logging.getLogger("mcp_tasks_client")
+
+_REPLIES: Final = (CallFailed, CallLost, CallRefused, CallReturned, InputAsked, TaskCreated)
+
+_KEPT: Final = (AnswerReady, *_REPLIES)
 """Events that will not come again by themselves, as the reply to a poll does."""
 
 _POINTS: Final[Mapping[type[Event], Point]] = {
@@ -137,6 +143,23 @@ class Commits:
                     raise
                 drive.record = record
         return tuple(action for action in actions if not isinstance(action, Save | Forget))
+
+    async def catch_up(self, drive: Drive) -> tuple[Action, ...]:
+        """Feed the first event that could not be committed again.
+
+        The reply to a call that another client has given up meanwhile, and gone beyond, is dropped.
+
+        Raises:
+            JournalError: It could not be committed this time either.
+        """
+        event = drive.unsaved[0]
+        actions: tuple[Action, ...] = ()
+        if isinstance(event, _REPLIES) and not isinstance(drive.record.state, Calling | OutcomeUnknown):
+            logger.warning("The reply to an earlier call comes too late: %r", drive.record)
+        else:
+            actions = await self.feed(drive, event)
+        drive.unsaved.popleft()  # only now, so that its task can be seen meanwhile
+        return actions
 
     async def claim(self, drive: Drive) -> TaskRecord:
         """Journal the intent of a call, or find the call that its key stands for.

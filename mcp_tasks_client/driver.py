@@ -204,9 +204,11 @@ class Driver:
         except NoAnswerError as error:
             return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
 
-    def tick(self) -> Event:
+    def tick(self, drive: Drive) -> Event:
         """The event of a wait that is over."""
-        return Tick(now=self.clock.time(), jitter=self.jitter())
+        state = drive.record.state
+        due_at = state.due_at if isinstance(state, Observing) else None
+        return Tick(now=self.clock.time(), jitter=self.jitter(), due_at=due_at)
 
     def resumed(self, drive: Drive) -> Event:
         """The event that takes a drive up again.

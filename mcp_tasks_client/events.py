@@ -81,6 +81,8 @@ class Tick:
 
     now: float
     jitter: float
+    due_at: float | None = None
+    """What was due. If something else is by now, it is for a later ``Tick``; ``None``: whatever is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,6 +133,8 @@ def advance(state: State, event: Event, policy: PollPolicy) -> Step:
         case Gathering():
             return gathering(state, event)
         case OutcomeUnknown():
+            if isinstance(event, TaskCreated):  # a reply that could not be committed for too long
+                return _created(event, policy)
             return outcome_unknown(state, event)
         case Observing():
             return _observing(state, event, policy)
@@ -155,6 +157,8 @@ def _created(event: TaskCreated, policy: PollPolicy) -> Step:
 
 def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
     match event:
+        case Tick() if event.due_at not in (None, state.due_at):
+            return state, ()  # set while something was being committed, which has set another alarm
         case Tick():
             # Due again only after a whole interval, should we be stopped before the reply.
             state = after_poll(state, event.now, event.jitter, policy)

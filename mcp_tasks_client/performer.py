@@ -68,7 +68,7 @@ class Performer:
         release: Callable[[Drive], None],
     ) -> None:
         self.turns = Turns(driver.clock, driver.policy.polls_in_flight, self._poll)
-        self.cancels = Cancels(driver, tasks, perform=self.perform, release=release)
+        self.cancels = Cancels(driver, tasks, perform=self.perform, park=park, release=release)
         self._calls = Calls(driver, perform=self.perform, park=park, release=release)
         self._driver = driver
         self._commits = driver.commits
@@ -82,7 +82,7 @@ class Performer:
     async def _tick(self, drive: Drive) -> None:
         try:
             if observed(drive):
-                await self.perform(drive, await self._commits.feed(drive, self._driver.tick()))
+                await self.perform(drive, await self._commits.feed(drive, self._driver.tick(drive)))
         finally:
             self.turns.over(drive)
 

@@ -130,6 +130,10 @@ def outcome_unknown(state: OutcomeUnknown, event: Event) -> Step:
     match event:
         case CallAgain():
             return Calling(again=True), (Save(), SendCall())
+        case CallReturned() | CallFailed() | InputAsked():
+            return calling(Calling(again=True), event)
+        case CallLost() | CallRefused():
+            return state, ()
         case AnswerReady() | AnswerUnavailable():
             return state, ()  # likewise late
         case _:

@@ -32,10 +32,7 @@ from .errors import (
     OutcomeUnknownError,
     TasksClientError,
 )
-from .events import (
-    CallLost,
-    CallRefused,
-)
+from .events import CallLost, CallRefused, SendAnswers
 from .performer import Performer, observed
 from .states import Calling, Finished, Gathering, Observing, OutcomeUnknown
 
@@ -203,13 +200,16 @@ class Scheduler:
 
     async def _start(self, drive: Drive, before: Exception | None) -> None:
         try:
-            if not await self._commits.take(drive):
+            if not await self._commits.take(drive) and not drive.record.finished:
                 return self._look_on(drive)
+            if drive.record.finished:
+                return self._let_go(drive)
             resumed = self.driver.resumed(drive)
             async with drive.saving:
                 while drive.unsaved:
-                    actions = await self._commits.feed(drive, drive.unsaved[0])
-                    drive.unsaved.popleft()  # only now, so that its task can be seen meanwhile
+                    actions = await self._commits.catch_up(drive)
+                    # What there is to send is sent by resuming.
+                    actions = tuple(one for one in actions if not isinstance(one, SendAnswers))
                     await self._performer.perform(drive, actions)
             self._unsaved.discard(drive)
             if drive.calling is not None:
@@ -250,11 +250,12 @@ class Scheduler:
                 await self._clock.wait(anyio.Event(), look_s)
                 look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
                 before = drive.record
-                if await self.to_its_end(self._commits.take, drive):
+                ours = await self.to_its_end(self._commits.take, drive)
+                if drive.record.finished:
+                    return self._let_go(drive)
+                if ours:
                     drive.following = False
                     return await self._take_up(drive)
-                if drive.record.finished:
-                    self._let_go(drive)
                 if drive.record != before:
                     drive.pulse()
                 drive.polled()
@@ -302,7 +303,8 @@ class Scheduler:
 
     def _release(self, drive: Drive) -> None:
         # A call that was not sent is taken back instead, and an outcome is ours until it is delivered.
-        if drive.owned and not isinstance(drive.record.state, Calling | Finished):
+        # What waits to be committed must be, before somebody else goes on from what is.
+        if drive.owned and not drive.unsaved and not isinstance(drive.record.state, Calling | Finished):
             self._write_soon(self._commits.release, drive)
 
     def _park(self, drive: Drive, error: Exception) -> None:
@@ -393,7 +395,7 @@ class Scheduler:
             try:
                 async with drive.saving:
                     while drive.unsaved:
-                        await self._commits.feed(drive, drive.unsaved[0])
-                        drive.unsaved.popleft()
+                        await self._commits.catch_up(drive)
+                await self._commits.release(drive)
             except Exception as error:  # whatever it is, it must not hold up the end
                 logger.error("What the server said of %r was never journaled: %s", drive.record, error)

@@ -1479,13 +1479,13 @@ def test_a_silence_that_is_left_after_a_crash_is_no_reason_to_poll_before_a_whol
 TABLE = """
                      calling            gathering          outcome_unknown  observing  finished
 CallBegun            -                  calling            -                -          -
-CallReturned         finished           -                  -                -          -
-CallFailed           finished           -                  -                -          -
-CallRefused          calling|outcome_unknown -                  -                -          -
-CallLost             outcome_unknown    -                  -                -          -
+CallReturned         finished           -                  finished         -         -
+CallFailed           finished           -                  finished         -         -
+CallRefused          calling|outcome_unknown -                  outcome_unknown  -         -
+CallLost             outcome_unknown    -                  outcome_unknown  -         -
 CallAgain            -                  -                  calling          -          -
-InputAsked           gathering          -                  -                -          -
-TaskCreated          observing|finished -                  -                -          -
+InputAsked           gathering          -                  gathering        -         -
+TaskCreated          observing|finished -                  observing|finished -         -
 Tick                 -                  -                  -                observing  finished
 Observed             -                  -                  -                observing|finished finished
 PollFailed           -                  -                  -                observing  finished

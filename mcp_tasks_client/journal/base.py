@@ -267,7 +267,8 @@ class Journal(ABC):
     async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
         """Become the owner of a record, unless it has another one who is not gone.
 
-        Atomic, also between processes. The fence grows, whoever had it before.
+        Of a record whose outcome was delivered there is nothing left to own. Atomic, also between
+        processes. The fence grows, whoever had it before.
 
         Returns:
             The record as it now stands; ``None`` if there is none.

@@ -175,7 +175,8 @@ class MemoryJournal(Journal):
 
     def _take(self, row: Row, owner: str, gone: Judge) -> tuple[Row, Row]:
         """The row before and after."""
-        if row.owner not in (None, owner) and not gone(row.owner, self._lease(row.owner)):
+        other = row.owner not in (None, owner) and not gone(row.owner, self._lease(row.owner))
+        if other or row.delivered_at is not None:
             return row, row
         now = row._replace(owner=owner, fence=row.fence + 1)
         self._store(now)

@@ -295,7 +295,7 @@ def _judged(connection: sqlite3.Connection, rows: Iterable[Row], owner: str, gon
 
     takes = []
     for row in rows:
-        free, lease = judged(row.owner)
+        free, lease = judged(row.owner) if row.delivered_at is None else (False, None)
         after = row._replace(owner=owner, fence=row.fence + 1) if free else row
         takes.append(_Take(row, after, lease))
     return takes

@@ -1,0 +1,765 @@
+"""Hosts that can be stopped anywhere: small programs over one client, and the world that they live in.
+
+A *life* is one process of a host. Each scenario says what the server does and what one life, or two at
+the same time, do about it; one of them is mortal. Whatever became of it, a later life then does
+what every host does after a crash, :func:`recover`, over the same file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import anyio
+from mcp_types import ElicitResult
+
+from mcp_tasks_client import (
+    ConnectionLostError,
+    DrivenElsewhereError,
+    InputUnansweredError,
+    JournalError,
+    OutcomeUnknownError,
+    SessionError,
+    TaskError,
+    TaskHandle,
+    TasksClient,
+    TasksClientError,
+    owners,
+)
+from mcp_tasks_client.inputs import NoAnswerError
+from mcp_tasks_client.journal.base import Scope, TaskRecord
+from mcp_tasks_client.journal.row import Row
+from mcp_tasks_client.points import Point, Probe
+from mcp_tasks_client.sessions.base import ToolCall
+from mcp_tasks_client.states import Completed, Finished, Observing
+from mcp_tasks_client.testing import (
+    Delayed,
+    ErrorReply,
+    Fault,
+    FaultPlan,
+    HttpError,
+    KilledError,
+    LostReply,
+    ScriptedServer,
+    Step,
+    ask,
+    ask_first,
+    complete,
+    delay,
+    fail,
+    form,
+    hint,
+    reply,
+    text_result,
+    vanish,
+    work,
+)
+from mcp_tasks_client.testing.probes import Moment
+from mcp_tasks_client.wire import Task
+from tests.simulation.clock import ProcessClock, WorldClock
+from tests.simulation.journal import InlineJournal, copy_of, empty_journal
+from tests.simulation.world import Spot
+
+__all__ = [
+    "KEY",
+    "OLD",
+    "OURS",
+    "SCENARIOS",
+    "TOOL",
+    "Fate",
+    "How",
+    "Life",
+    "Scenario",
+    "World",
+    "result_of",
+    "templates",
+]
+
+TOOL: Final = "tool"
+KEY: Final = "key"
+OLD: Final = "old"
+OURS: Final = Scope("scripted")
+THEIRS: Final = Scope("scripted", "somebody else")
+
+LIMIT_S: Final = 600.0
+"""Seconds of the world after which a life that should have ended is taken for hanging."""
+
+_ATTEMPTS: Final = 30
+_PASSING: Final = (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError)
+"""What a host tries again after."""
+
+
+# ── lives ─────────────────────────────────────────────────────────────────────────────────────
+
+
+How = Literal["killed", "fails"]
+
+
+class Fate(FaultPlan):
+    """What stops a life.
+
+    Args:
+        how: Whether it is killed, or what it just does fails.
+        number: At which of its points, from 0; ``None`` if nothing does.
+
+    Attributes:
+        stopped_at: The point, once it was stopped.
+    """
+
+    def __init__(self, how: How = "killed", number: int | None = None) -> None:
+        super().__init__()
+        self.how = how
+        self.stopped_at: tuple[Moment, Point] | None = None
+        if number is not None:
+            self.at_number(number, self._stop)
+
+    async def _stop(self) -> None:
+        self.stopped_at = self.passed[-1]
+        raise KilledError("killed here") if self.how == "killed" else failure(self.stopped_at[1])
+
+    def failed_at(self, passed: tuple[Moment, Point]) -> bool:
+        """Whether it was told there that it had failed."""
+        return self.how == "fails" and self.stopped_at == passed
+
+    def has(self, moment: Moment, point: Point) -> bool:
+        return (moment, point) in self.passed
+
+
+def failure(point: Point) -> Exception:
+    """What goes wrong at a point, as the journal, the session or the host would say it."""
+    match point:
+        case Point.ASK:
+            return NoAnswerError("nobody is there")
+        case Point.CALL | Point.GET | Point.UPDATE:
+            return ConnectionLostError("the connection broke", retryable=True)
+        case Point.CANCEL:  # without a Retry-After it would be said again at once, in seconds of ours
+            return SessionError("unavailable", retryable=True, http_status=503, retry_after_s=1.0)
+        case _:
+            return JournalError("the disk is full")
+
+
+class Life(Probe):
+    """One process of the host, and what it does with its clients.
+
+    Attributes:
+        plan: What happens to it at which point, and which it has passed.
+        asked: Keys of questions that were put to it.
+        returned: Keys of those that it answered, and that answer was returned.
+        known: What the file held of ours when it ended.
+    """
+
+    def __init__(self, world: World, plan: Fate) -> None:
+        self.world = world
+        self.plan = plan
+        self.pid = len(world.lives) + 1
+        self.clock = ProcessClock(world.clock)
+        self.journal = InlineJournal(world.path)
+        self.ended = anyio.Event()
+        self.asked: list[str] = []
+        self.returned: list[str] = []
+        self.known: list[TaskRecord] = []
+        self._client: TasksClient | None = None
+        self._returning: dict[int, str] = {}
+        world.lives.append(self)
+        world.living.add(self.pid)
+
+    async def live(self, program: Program) -> None:
+        try:
+            await program(self)
+        except (Exception, KilledError, BaseExceptionGroup) as error:
+            for one in _leaves(error):
+                if not isinstance(one, KilledError | anyio.get_cancelled_exc_class()):
+                    self.world.breaks(f"life {self.pid} ended with {one!r}")
+        finally:
+            self.journal.let_go()
+            self.world.living.discard(self.pid)
+            owners._TENURES.pop(id(self.journal), None)  # as the end of a process does
+            self.known = self.world.records()
+            self.ended.set()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[TasksClient]:
+        client = TasksClient(
+            self.world.server.session(task_timeout_s=8.0, call_read_timeout_s=30.0),
+            journal=self.journal,
+            elicitation=self._ask,
+            on_abandon=self.world.scenario.on_abandon,  # type: ignore[arg-type]  # one of its two words
+        )
+        engine = client._engine
+        engine.clock, engine.probe = self.clock, self
+        engine.jitter = lambda: 0.0  # so that no poll is late by chance where another would be early
+        engine.place = Spot("host", "boot", "", self.pid, 0.0, self.world)
+        async with client:
+            self._client = client
+            yield client
+
+    # ── what a host does ──────────────────────────────────────────────────────────────────────
+
+    async def call(self, client: TasksClient) -> None:
+        """Make the scenario's call, and make it again after whatever passes."""
+        scenario, consent = self.world.scenario, False
+        key = KEY if scenario.keyed else None
+        for _ in range(_ATTEMPTS):
+            try:
+                result = await client.call_tool(
+                    TOOL, idempotency_key=key, on_unknown="resend" if consent else "raise"
+                )
+                return self.world.told(result.content[0].text)  # type: ignore[union-attr]  # it is a text
+            except OutcomeUnknownError:
+                self.world.unknown.append(self)
+                if not scenario.may_resend:
+                    return None
+                consent, self.world.consents = True, self.world.consents + 1
+            except TaskError as error:
+                if not _refused(error):
+                    return self.world.told(type(error).__name__)
+            except _PASSING as error:
+                consent = False
+                if key is None:
+                    return await self._see_of(error)
+            await self.sleep(1.0)
+        raise AssertionError("no end of attempts")
+
+    async def start(self, client: TasksClient) -> TaskHandle | None:
+        """A handle of the scenario's call; ``None`` if there is none to be had."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return await client.start_tool(TOOL, idempotency_key=KEY)
+            except OutcomeUnknownError:
+                self.world.unknown.append(self)
+                return None
+            except _PASSING:
+                await self.sleep(1.0)
+        raise AssertionError("no end of attempts")
+
+    async def see(self, handle: TaskHandle) -> None:
+        """Await a handle, as often as it takes."""
+        for _ in range(_ATTEMPTS):
+            try:
+                result = await handle.result()
+                return self.world.told(result.content[0].text)  # type: ignore[union-attr]  # it is a text
+            except OutcomeUnknownError:
+                return self.world.unknown.append(self)
+            except TaskError as error:
+                return self.world.told(type(error).__name__)
+            except _PASSING:
+                await self.sleep(1.0)
+        raise AssertionError("no end of attempts")
+
+    async def _see_of(self, error: TasksClientError) -> None:
+        if error.handle is not None and (
+            error.handle.task_id is not None or isinstance(error, InputUnansweredError | JournalError)
+        ):
+            await self.see(error.handle)
+
+    async def cancel(self, handle: TaskHandle) -> None:
+        for _ in range(_ATTEMPTS):
+            try:
+                return await handle.cancel()
+            except SessionError:
+                return None  # it is journaled, and said again
+            except JournalError:
+                await self.sleep(1.0)
+        raise AssertionError("no end of attempts")
+
+    async def abandon(self, client: TasksClient, after_s: float) -> None:
+        """Make the scenario's call, and go away after some seconds."""
+        async with anyio.create_task_group() as tasks:
+
+            async def leave() -> None:
+                await self.sleep(after_s)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(leave)
+            await self.call(client)
+            tasks.cancel_scope.cancel()
+
+    async def bring_home(self, client: TasksClient) -> None:
+        """Resume what is pending until nothing is."""
+        for _ in range(_ATTEMPTS):
+            began = self.clock.time()
+            try:
+                handles = await client.resume()
+            except JournalError:
+                handles = []
+            async with anyio.create_task_group() as tasks:
+                for handle in handles:
+                    self._check_undelivered(handle, began)
+                    tasks.start_soon(self.see, handle)
+            await self.sleep(5.0)
+            if not any(record.pending for record in await client.records()):
+                return
+        raise AssertionError("no end of attempts")
+
+    def _check_undelivered(self, handle: TaskHandle, began: float) -> None:
+        assert handle._drive is not None
+        delivered_at = handle._drive.record.delivered_at
+        if delivered_at is not None and delivered_at < began:
+            self.world.breaks(f"life {self.pid}: resume() gave what was delivered before")
+
+    async def stand_still(self) -> None:
+        """Be suspended, as a process may be, until somebody wakes it."""
+        self.clock.suspend()
+        await self.clock.awake.wait()
+
+    async def sleep(self, seconds: float) -> None:
+        await self.clock.wait(anyio.Event(), seconds)
+
+    async def _ask(self, context: Any, params: Any) -> Any:
+        key = context.key
+        if key in self.world.committed:
+            self.world.breaks(f"life {self.pid} was asked {key} after its answer was committed")
+        self.asked.append(key)
+        if self.world.scenario.answer_s:
+            await self.sleep(self.world.scenario.answer_s)
+        self.world.answers += 1  # so that each would be another one
+        self.returned.append(key)
+        self._returning[anyio.get_current_task().id] = key
+        return ElicitResult(action="accept", content={"n": self.world.answers})
+
+    # ── what it passes ────────────────────────────────────────────────────────────────────────
+
+    async def before(self, point: Point) -> None:
+        await self.clock.awake.wait()
+        with self._ending():
+            await self.plan.before(point)
+
+    async def after(self, point: Point) -> None:
+        await self.clock.awake.wait()
+        asked = (
+            self._returning.pop(anyio.get_current_task().id, None) if point is Point.ANSWER_READY else None
+        )
+        with self._ending():
+            try:
+                await self.plan.after(point)
+            except JournalError:  # as far as anybody here knows, it was not committed
+                asked = None
+                raise
+            finally:
+                if asked is not None:
+                    self.world.committed.add(asked)
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Once it is killed it begins nothing any more, as it might while it unwinds."""
+        try:
+            yield
+        except KilledError:
+            if self._client is not None:
+                self._client._engine.scheduler.closed = True
+            raise
+
+
+Program = Callable[[Life], Awaitable[None]]
+
+
+async def recover(life: Life) -> None:
+    """What a host does when it starts again: bring everything home, run the same code again."""
+    async with life.client() as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(life.bring_home, client)
+        if life.world.scenario.keyed:
+            tasks.start_soon(life.call, client)
+        elif life.world.scenario.task_exists:
+            tasks.start_soon(attached, life, client)
+
+
+# ── the world ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What the server does, and what the host does about it.
+
+    Attributes:
+        programs: What lives at the same time.
+        mortal: Which of them is stopped.
+        ends: What the host may be told; by default only what the server's tool returned.
+        wish: Whether a committed wish to cancel has to end in a cancellation.
+        stands_still: At which point the first life does, and until when, in seconds of the world.
+        late: Whether it stands still for longer than its lease, and may poll once without it.
+    """
+
+    programs: tuple[Program, ...]
+    steps: tuple[Step, ...]
+    keyed: bool = True
+    mortal: int = 0
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    faults: Mapping[str, tuple[Fault | None, ...]] = field(default_factory=dict)
+    delays: tuple[Point, ...] = ()
+    stands_still: tuple[Point, float] | None = None
+    on_abandon: str = "detach"
+    answer_s: float = 0.0
+    may_resend: bool = False
+    task_exists: bool = False
+    blind: bool = False
+    late: bool = False
+    ends: frozenset[str] | None = None
+    wish: bool = False
+    template: str = "plain"
+
+
+class World:
+    """A server, a file, and the lives that are led over it.
+
+    Attributes:
+        broken: What did not hold, in sentences.
+        outcomes: What hosts were told.
+        unknown: Lives that were told that the outcome is unknown.
+        consents: How often a host allowed the tool to run once more.
+        committed: Keys of questions whose answer was committed.
+    """
+
+    def __init__(self, scenario: Scenario, folder: Path) -> None:
+        self.scenario = self.plan = scenario  # a Spot looks for blind in a plan
+        self.clock = WorldClock()
+        self.path = copy_of(folder / f"{scenario.template}.sqlite3", folder / "world.sqlite3")
+        self.theirs_before = self.theirs()
+        self.lives: list[Life] = []
+        self.living: set[int] = set()
+        self.broken: list[str] = []
+        self.outcomes: list[str] = []
+        self.unknown: list[Life] = []
+        self.consents = 0
+        self.committed: set[str] = set()
+        self.answers = 0
+        self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool)
+        self.server.tool(TOOL, scenario.steps, **scenario.terms)
+        for method, faults in scenario.faults.items():
+            self.server.misbehave(method, *faults)
+
+    def breaks(self, what: str) -> None:
+        self.broken.append(what)
+
+    def told(self, outcome: str) -> None:
+        self.outcomes.append(outcome)
+
+    async def play(self, plan: Fate, *later: Fate) -> None:
+        """Lead the scenario's lives, the mortal one by a plan, and then later ones that recover."""
+        if self.scenario.task_exists:
+            await self.server.session().call(ToolCall(name=TOOL, arguments={}))
+            self.clock.now += 2.0  # somebody else's reply, and its hint is over
+        for point in self.scenario.delays:
+            plan.at(point, "before", delay(self.clock, 1.0))
+        async with anyio.create_task_group() as tasks:
+            plans = [Fate() for _ in self.scenario.programs]
+            plans[self.scenario.mortal] = plan
+            lives = [(Life(self, own), run) for own, run in zip(plans, self.scenario.programs, strict=True)]
+            if self.scenario.stands_still is not None:
+                point, until = self.scenario.stands_still
+                lives[0][0].plan.at(point, "before", lives[0][0].stand_still)
+                tasks.start_soon(self._wake, lives[0][0], until)
+            if not await self._led(tasks, lives):
+                return
+            for own in later:
+                if not await self._led(tasks, [(Life(self, own), recover)]):
+                    return
+
+    async def _led(self, tasks: Any, lives: list[tuple[Life, Program]]) -> bool:
+        for life, program in lives:
+            tasks.start_soon(life.live, program)
+        for life, _ in lives:
+            await self.clock.pass_to(self.clock.now + LIMIT_S, life.ended)
+            if not life.ended.is_set():
+                self.breaks(f"life {life.pid} has no end")
+                life.plan.killed = True
+                tasks.cancel_scope.cancel()
+                return False
+        return True
+
+    async def _wake(self, life: Life, at: float) -> None:
+        await self.clock.wait(anyio.Event(), at)
+        life.clock.go_on()
+
+    # ── what the file holds ───────────────────────────────────────────────────────────────────
+
+    def rows(self) -> list[Row]:
+        connection = sqlite3.connect(self.path)
+        try:
+            connection.execute("PRAGMA synchronous = OFF")  # closing it may write; no machine fails here
+            found = connection.execute(f"SELECT {', '.join(Row._fields)} FROM records ORDER BY sequence")
+            return [Row(*row) for row in found]
+        finally:
+            connection.close()
+
+    def records(self) -> list[TaskRecord]:
+        """Ours."""
+        return [row.record() for row in self.rows() if (row.endpoint, row.principal) == ("scripted", "")]
+
+    def theirs(self) -> list[Row]:
+        """What nobody here may touch."""
+        return [row for row in self.rows() if row.principal]
+
+    def close(self) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+async def templates(folder: Path) -> None:
+    """The files to begin with: with a task of another principal, and with an old outcome besides."""
+    now = WorldClock().time()
+    stranger = TaskRecord(
+        record_id="stranger",
+        scope=THEIRS,
+        tool=TOOL,
+        idempotency_key=KEY,
+        state=Observing(task=Task(task_id="task-of-theirs", status="working"), received_at=now, due_at=now),
+        created_at=now,
+        updated_at=now,
+    )
+    old = TaskRecord(
+        record_id=OLD,
+        scope=OURS,
+        tool=OLD,
+        idempotency_key=OLD,
+        state=Finished(outcome=Completed(result=text_result(OLD))),
+        created_at=now - 9 * 86_400,
+        updated_at=now - 8 * 86_400,
+        delivered_at=now - 8 * 86_400,
+    )
+    undelivered = replace(old, record_id="theirs", scope=THEIRS, delivered_at=None)
+    empty = empty_journal(folder)
+    for name, records in {"plain": [stranger], "old": [stranger, undelivered, old]}.items():
+        journal = InlineJournal(copy_of(empty, folder / f"{name}.sqlite3"))
+        async with journal:
+            for record in records:
+                await journal.save(record)
+
+
+def result_of(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """What the tool returns: it tells what it was answered."""
+    return text_result(str({key: answer.get("content") for key, answer in sorted(answers.items())}))
+
+
+def _refused(error: TaskError) -> bool:
+    return getattr(error, "code", None) == -32602
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _leaves(one)]
+    return [error]
+
+
+# ── programs ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def calls(life: Life) -> None:
+    async with life.client() as client:
+        await life.call(client)
+
+
+async def calls_a_little_later(life: Life) -> None:
+    await life.sleep(0.6)
+    await calls(life)
+
+
+async def calls_and_leaves(life: Life) -> None:
+    async with life.client() as client:
+        await life.start(client)
+        await life.sleep(1.3)
+
+
+async def steps_in_for_a_while(life: Life) -> None:
+    await life.sleep(32.0)  # until the lease of the other one has run out
+    async with life.client() as client:
+        await life.start(client)
+        await life.sleep(9.0)
+
+
+async def cancels(life: Life) -> None:
+    async with life.client() as client:
+        handle = await life.start(client)
+        if handle is not None:
+            await life.sleep(1.5)
+            await life.cancel(handle)
+            await life.see(handle)
+
+
+async def abandons(life: Life) -> None:
+    async with life.client() as client:
+        await life.abandon(client, 1.5)
+
+
+async def abandons_and_joins(life: Life) -> None:
+    async with life.client() as client:
+        await life.abandon(client, 1.5)
+        await life.sleep(0.5)
+        await life.call(client)
+
+
+async def abandons_before_it_is_sent(life: Life) -> None:
+    async with life.client() as client:
+        await life.abandon(client, 0.5)
+        await life.sleep(2.0)
+        await life.call(client)
+
+
+async def attaches(life: Life) -> None:
+    async with life.client() as client:
+        await attached(life, client)
+
+
+async def attached(life: Life, client: TasksClient) -> None:
+    for _ in range(_ATTEMPTS):
+        try:
+            handle = await client.attach("task-1")
+        except _PASSING:
+            await life.sleep(1.0)
+        else:
+            return await life.see(handle)
+    raise AssertionError("no end of attempts")
+
+
+async def closes_and_resumes(life: Life) -> None:
+    async with life.client() as client:
+        await life.start(client)
+        await life.sleep(1.5)
+    await life.sleep(0.7)
+    async with life.client() as client:
+        await life.bring_home(client)
+
+
+async def calls_and_prunes(life: Life) -> None:
+    async with life.client() as client:
+        await life.call(client)
+        for _ in range(_ATTEMPTS):
+            try:
+                await client.prune()
+            except JournalError:
+                continue
+            return
+        raise AssertionError("no end of attempts")
+
+
+# ── scenarios ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _question(key: str) -> dict[str, Any]:
+    return {key: form(f"{key}?", n="integer")}
+
+
+_END: Final = complete(result_of)
+_SHORT: Final = (work(2.2), _END)
+_ASKS: Final = (work(0.5), ask(_question("q")), work(0.5), _END)
+_GONE: Final = frozenset({"TaskCancelledError"})
+_STALL: Final = Scenario(
+    programs=(calls, steps_in_for_a_while),
+    steps=(work(1.5, "a"), work(31.5, "b"), ask(_question("q")), work(8.0), _END),
+    terms={"settle_s": 5.0, "poll_interval_ms": 2000},
+    stands_still=(Point.OBSERVED, 36.5),
+    blind=True,
+    late=True,
+)
+_FOLLOW: Final = Scenario(
+    programs=(calls_and_leaves, calls_a_little_later),
+    steps=(work(0.5), ask(_question("q")), work(2.0), _END),
+)
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "answered at once": Scenario(programs=(calls,), steps=(reply(result_of),)),
+    "error at once": Scenario(
+        programs=(calls,),
+        steps=(reply(result_of),),
+        faults={"tools/call": (ErrorReply(-32000, "no", acted=True),)},
+        ends=frozenset({"TaskFailedError"}),
+    ),
+    "refused with 429": Scenario(
+        programs=(calls,),
+        steps=(reply(result_of),),
+        faults={"tools/call": (HttpError(429, retry_after_s=2.0),)},
+    ),
+    "refused with -32602": Scenario(
+        programs=(calls,), steps=_SHORT, faults={"tools/call": (ErrorReply(-32602, "not yet"),)}
+    ),
+    "task without a key": Scenario(programs=(calls,), steps=_SHORT, keyed=False),
+    "task with a question, without a key": Scenario(programs=(calls,), steps=_ASKS, keyed=False),
+    "changing status and hint": Scenario(
+        programs=(calls,),
+        steps=(work(0.5, "a"), work(0.8, "b"), hint(poll_interval_ms=3000), work(2.0, "c"), _END),
+    ),
+    "failed task": Scenario(
+        programs=(calls,), steps=(work(1.2), fail(-32000, "no")), ends=frozenset({"TaskFailedError"})
+    ),
+    "one question": Scenario(programs=(calls,), steps=_ASKS, answer_s=1.5),
+    "two questions in one snapshot": Scenario(
+        programs=(calls,), steps=(ask(_question("q1") | _question("q2")), _END)
+    ),
+    "rounds before the task": Scenario(
+        programs=(calls,),
+        steps=(ask_first(_question("r1")), ask_first({}), ask_first(_question("r2")), *_SHORT),
+    ),
+    "rounds before a result": Scenario(
+        programs=(calls,), steps=(ask_first(_question("r1")), reply(result_of)), answer_s=0.5
+    ),
+    "a round refused with 429": Scenario(
+        programs=(calls,),
+        steps=(ask_first(_question("r1")), reply(result_of)),
+        faults={"tools/call": (None, HttpError(429, retry_after_s=2.0))},
+    ),
+    "questions before the task and in it": Scenario(
+        programs=(calls,), steps=(ask_first(_question("r1")), work(0.5), ask(_question("q")), _END)
+    ),
+    "answer rejected, then accepted": Scenario(
+        programs=(calls,), steps=_ASKS, faults={"tasks/update": (ErrorReply(-32602, "no good"),)}
+    ),
+    "answer rejected, the task moved on": Scenario(
+        programs=(calls,), steps=_ASKS, faults={"tasks/update": (LostReply(),)}, terms={"settle_s": 2.0}
+    ),
+    # Silences so long that the lease is renewed in them, or there would be no point to stop at.
+    "update refused with 503": Scenario(
+        programs=(calls,), steps=_ASKS, faults={"tasks/update": (HttpError(503, retry_after_s=12.0),)}
+    ),
+    "poll refused with 429": Scenario(
+        programs=(calls,), steps=_ASKS, faults={"tasks/get": (None, HttpError(429, retry_after_s=12.0))}
+    ),
+    "cancelled": Scenario(programs=(cancels,), steps=(work(40.0), _END), wish=True),
+    "cancelled, at first refused with 503": Scenario(
+        programs=(cancels,),
+        steps=(work(40.0), _END),
+        faults={"tasks/cancel": (HttpError(503, retry_after_s=12.0),)},
+        wish=True,
+    ),
+    "cancelled with a question open": Scenario(
+        programs=(cancels,), steps=(ask(_question("q")), _END), answer_s=30.0, wish=True
+    ),
+    "reply lost, then resent": Scenario(
+        programs=(calls,), steps=_SHORT, faults={"tools/call": (LostReply(),)}, may_resend=True
+    ),
+    "abandoned and cancelled": Scenario(
+        programs=(abandons,), steps=(work(40.0), _END), on_abandon="cancel", wish=True
+    ),
+    "abandoned and joined again": Scenario(programs=(abandons_and_joins,), steps=_ASKS),
+    "abandoned before it was sent": Scenario(
+        programs=(abandons_before_it_is_sent,), steps=_SHORT, delays=(Point.CLAIM,)
+    ),
+    "attached by its ID": Scenario(programs=(attaches,), steps=_ASKS, keyed=False, task_exists=True),
+    "missing task": Scenario(
+        programs=(calls,), steps=(work(1.5), vanish()), ends=frozenset({"TaskNotFoundError"})
+    ),
+    "expired task": Scenario(
+        programs=(calls,),
+        steps=(work(60.0), _END),
+        terms={"ttl_ms": 8000, "poll_interval_ms": 4000},
+        ends=frozenset({"TaskExpiredError"}),
+    ),
+    "closed and resumed": Scenario(programs=(closes_and_resumes,), steps=(work(3.0), _END)),
+    "finished, closed, and resumed": Scenario(programs=(closes_and_resumes,), steps=(work(0.5), _END)),
+    "left to one that follows": _FOLLOW,
+    "following one that leaves": replace(_FOLLOW, mortal=1),
+    "stands still for longer than its lease": _STALL,
+    "steps in for one that stands still": replace(_STALL, mortal=1),
+    "nobody sees that it has ended": Scenario(programs=(calls,), steps=_ASKS, blind=True),
+    "slow replies": Scenario(
+        programs=(calls,),
+        steps=_ASKS,
+        faults={"tools/call": (Delayed(1.0),), "tasks/get": (Delayed(0.5),), "tasks/update": (Delayed(1.5),)},
+        answer_s=0.2,
+    ),
+    "an old outcome is forgotten": Scenario(
+        programs=(calls_and_prunes,), steps=(reply(result_of),), template="old"
+    ),
+}
