@@ -1474,6 +1474,16 @@ def test_a_silence_that_is_left_after_a_crash_is_no_reason_to_poll_before_a_whol
     assert life.crashes() == (Wake(5.0),)
 
 
+@requirement("law:4")
+def test_an_alarm_that_was_set_for_an_earlier_time_polls_nothing() -> None:
+    """It waited while a Retry-After was being committed, which has set another one."""
+    life = working()
+    planned = life.observing.due_at
+    life.feed(PollFailed(now=life.now, jitter=0.0, retry_after_s=60.0))
+    assert life.feed(Tick(now=life.now, jitter=0.0, due_at=planned)) == ()
+    assert life.feed(Tick(now=life.now + 60.0, jitter=0.0, due_at=life.observing.due_at)) == (Poll(),)
+
+
 # ── every event in every state ────────────────────────────────────────────────────────────────
 
 TABLE = """
