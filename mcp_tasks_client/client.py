@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mcp_types import CallToolResult
 
-from .engine import Engine, OnAbandon, OnUpdate, chosen_journal
+from .engine import Engine, OnAbandon, OnUpdate
 from .handle import TaskHandle, TaskReference
 from .idempotency import OnUnknown
 from .inputs import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from .journal.base import Journal, Scope, TaskRecord
+from .journal.sqlite import chosen_journal
 from .policy import PollPolicy
 from .sessions.base import Session, ToolCall
 from .sessions.hosts import is_client

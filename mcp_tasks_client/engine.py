@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,7 +37,7 @@ from .states import Calling, Observing
 from .upkeep import keep_up
 from .wire import Task, digest
 
-__all__ = ["Engine", "OnAbandon", "OnUpdate", "chosen_journal"]
+__all__ = ["Engine", "OnAbandon", "OnUpdate"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -407,18 +406,3 @@ async def _tell(on_update: OnUpdate, task: Task) -> None:
         logger.warning("on_update was cancelled; the call goes on")
     except Exception:
         logger.exception("on_update raised; the call goes on")
-
-
-def chosen_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal:
-    """The journal that an argument stands for: itself, a file, or the user's own if ``None``.
-
-    Raises:
-        TypeError: It is none of these.
-    """
-    if isinstance(journal, Journal):
-        return journal
-    if journal is None or isinstance(journal, str | os.PathLike):
-        from .journal.sqlite import SqliteJournal
-
-        return SqliteJournal(journal)
-    raise TypeError(f"journal must be a path, a Journal or None, not {type(journal).__name__}")

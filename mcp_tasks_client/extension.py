@@ -28,11 +28,12 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CallToolResult, Result
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from .engine import Engine, OnAbandon, OnUpdate, chosen_journal
+from .engine import Engine, OnAbandon, OnUpdate
 from .errors import JournalError, RemoteProtocolError, TasksClientError
 from .handle import TaskReference, detached_handle
 from .inputs import ElicitationCallback, RootsCallback, SamplingCallback
 from .journal.base import Journal, Scope
+from .journal.sqlite import chosen_journal
 from .policy import PollPolicy
 from .sessions.hosts import address_of, is_client
 from .sessions.sdk import SEND_REQUEST, SdkSession, host_callbacks

@@ -24,7 +24,7 @@ from .base import Journal, Judge, Lease, Scope, Taken, TaskRecord
 from .row import Row, escape, overtaken
 from .sqlite_thread import WriterThread
 
-__all__ = ["SqliteJournal"]
+__all__ = ["SqliteJournal", "chosen_journal"]
 
 T = TypeVar("T")
 
@@ -265,6 +265,19 @@ class SqliteJournal(Journal):
             if self._thread is thread:
                 self._thread = None
         await thread.stop()
+
+
+def chosen_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal:
+    """The journal that an argument stands for: itself, a file, or the user's own if ``None``.
+
+    Raises:
+        TypeError: It is none of these.
+    """
+    if isinstance(journal, Journal):
+        return journal
+    if journal is None or isinstance(journal, str | os.PathLike):
+        return SqliteJournal(journal)
+    raise TypeError(f"journal must be a path, a Journal or None, not {type(journal).__name__}")
 
 
 class _Take(NamedTuple):
