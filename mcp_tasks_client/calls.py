@@ -113,7 +113,8 @@ class Calls:
                 return False
         if drive.abandoned:
             # Taken back, and then wanted after all by somebody else with the same key.
-            if (await self._commits.claim(drive)).record_id != drive.record.record_id:
+            await self._commits.claim(drive)
+            if not drive.owned:
                 self._park(drive, overtaken(drive))
                 return False
             drive.abandoned = False  # only now: without its intent it must not leave

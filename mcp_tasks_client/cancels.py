@@ -14,8 +14,9 @@ from anyio.abc import TaskGroup
 
 from .drive import Drive
 from .driver import Driver
-from .errors import JournalError, TasksClientError
+from .errors import JournalError, SessionError, TasksClientError
 from .events import Action, CancelRequested, SendCancel
+from .pace import quiet
 from .states import Observing
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -60,12 +61,22 @@ class Cancels:
         Raises:
             JournalError: The wish could not be journaled, and was not sent.
         """
-        if not isinstance(drive.record.state, Observing):
+        ours = drive.record.finished or await self._commits.take(drive)
+        state = drive.record.state
+        if not isinstance(state, Observing):
+            if not drive.running:
+                self._release(drive)
             return None
-        if not await self._commits.take(drive):
+        if not ours:
+            silence = quiet(state, self._driver.clock.time())
+            if silence:
+                raise SessionError(
+                    f"The server wants to be left alone for {silence:.0f} s, and another client drives the "
+                    "task. Cancel it later.",
+                    retryable=True,
+                    retry_after_s=silence,
+                )
             return self._telling_of(drive)  # whoever drives it will see what comes of it
-        if drive.record.finished:  # elsewhere
-            return None
         actions = await self._commits.feed(drive, CancelRequested(now=self._driver.clock.time()))
         await self._perform(drive, tuple(a for a in actions if not isinstance(a, SendCancel)))
         if not any(isinstance(action, SendCancel) for action in actions):

@@ -136,6 +136,11 @@ class Commits:
                             await self._remove(record, _POINTS[type(event)])
                 except DrivenElsewhereError:
                     drive.owned = False
+                    attached = isinstance(event, TaskCreated) and event.attached
+                    if isinstance(event, _REPLIES) and not attached:
+                        drive.unsaved.append(event)  # until it is known what the others make of the call
+                    elif attached:
+                        drive.unsaved.clear()  # theirs is the one that stands
                     raise
                 except JournalError:
                     if _kept(event) and not any(event is kept for kept in drive.unsaved):
@@ -165,7 +170,7 @@ class Commits:
         """Journal the intent of a call, or find the call that its key stands for.
 
         Returns:
-            The record that stands: the drive's, which is ours then, or another one.
+            The record that stands. The drive is owned if that is its own, and as we left it.
         """
         with anyio.CancelScope(shield=True), typed():
             async with drive.lock:
@@ -176,6 +181,8 @@ class Commits:
                     standing = await self._passing(Point.CLAIM, self.journal.claim, record)
                 if (standing.record_id, standing.fence) == (record.record_id, record.fence):
                     drive.record, drive.owned, drive.fence = record, True, record.fence
+                else:
+                    drive.owned = False
         return standing
 
     async def take_back(self, drive: Drive) -> None:

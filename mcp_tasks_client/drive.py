@@ -56,6 +56,7 @@ class Drive:
         held: Reasons to go on driving: callers that wait, and the client itself for its handles.
         running: Whether it is being driven. ``held`` may be more than 0 while it is parked.
         following: Whether another client drives it, and we look on.
+        followed: Whether we did, since the call was last begun here.
         owned: Whether the journal has us as its owner, as far as we know.
         fence: The one under which it was ours last; ``None`` if it never was.
         inherited: Whether somebody else has had it since it was ours, if it ever was.
@@ -79,6 +80,7 @@ class Drive:
         "error_seen",
         "exact",
         "fence",
+        "followed",
         "following",
         "held",
         "inherited",
@@ -103,7 +105,7 @@ class Drive:
         self.fence = record.fence if ours else None
         self.inherited = not ours
         self.exact = ours
-        self.following = False
+        self.following = self.followed = False
         self.error: Exception | None = None
         self.error_seen = False
         self.held = 0

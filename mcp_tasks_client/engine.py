@@ -10,8 +10,8 @@ import inspect
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
@@ -22,7 +22,7 @@ from mcp_types import CallToolResult
 from .clock import Clock, being_stopped
 from .drive import Drive, OvertakenError
 from .driver import Driver
-from .errors import JournalError, TasksClientError, WaitTimeoutError
+from .errors import JournalError, OutcomeUnknownError, TasksClientError, WaitTimeoutError
 from .events import TaskCreated
 from .handle import TaskHandle, TaskReference, Updates
 from .idempotency import Intents, OnUnknown
@@ -115,7 +115,7 @@ class Engine:
             while True:
                 drive = await self._begin(call, key, on_unknown)
                 handle = TaskHandle(self.scheduler, drive)
-                with suppress(OvertakenError):
+                with self._repeating(drive, on_unknown):
                     await self._see_through(handle, drive, listeners)
                     break
         if handle is None or drive is None:
@@ -131,11 +131,24 @@ class Engine:
             handle = TaskHandle(self.scheduler, drive)
             if drive.record.finished:
                 return handle
-            with suppress(OvertakenError):
+            with self._repeating(drive, on_unknown):
                 async with self.scheduler.hold(drive):
                     await handle._wait(self.scheduler, drive, lambda d: d.task is not None)
                     await self.scheduler.keep(drive)
                 return handle
+
+    @contextmanager
+    def _repeating(self, drive: Drive, on_unknown: OnUnknown) -> Iterator[None]:
+        """Have the call begun once more, if what it had joined came to nothing."""
+        try:
+            yield
+        except OvertakenError:
+            pass
+        except OutcomeUnknownError:
+            # Of another client's call, which is gone: what its own caller allows is not known yet.
+            if on_unknown != "resend" or not drive.followed:
+                raise
+            drive.followed = False
 
     async def see_through(
         self, task: Task, tool: str, *, timeout: float | None, listeners: Sequence[OnUpdate]

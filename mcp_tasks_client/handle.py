@@ -167,7 +167,7 @@ class TaskHandle:
 
         Raises:
             SessionError: The server could not be told. The wish is journaled, and repeated with the
-                polls or by resuming.
+                polls or by resuming; unless another client drives the task, then say it again.
             JournalError: The wish could not be journaled, and was not sent.
         """
         scheduler, drive = self._live()

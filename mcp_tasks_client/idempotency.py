@@ -77,7 +77,7 @@ class Intents:
                 raise
             if standing.record_id == record.record_id:
                 return drive
-            return await scheduler.to_its_end(self._join, standing, call, on_unknown)
+            return await self._join(standing, call, on_unknown)
 
     async def _claim(self, drive: Drive) -> TaskRecord:
         """Journal the intent to call, or find the call that the key stands for."""
@@ -88,8 +88,23 @@ class Intents:
 
     async def _join(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> Drive:
         """Take up the call that a key already stands for; one at a time."""
-        async with self._joining:
-            return await self._joined(standing, call, on_unknown)
+        joined: list[Drive] = []
+        gone = False
+
+        async def join() -> Drive:
+            async with self._joining:
+                joined.append(await self._joined(standing, call, on_unknown))
+            if gone:
+                self._scheduler.forget(joined[0])
+            return joined[0]
+
+        try:
+            return await self._scheduler.to_its_end(join)
+        except BaseException:
+            gone = True
+            for drive in joined:
+                self._scheduler.forget(drive)
+            raise
 
     async def _joined(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> Drive:
         if standing.tool != call.name or standing.arguments_digest != digest(call.arguments):
@@ -113,6 +128,8 @@ class Intents:
                 other = await self._commits.claim(drive)
                 if other.record_id != drive.record.record_id:
                     return await self._joined(other, call, on_unknown)
+                if not drive.owned:
+                    return drive  # somebody has just taken it
                 drive.error, drive.pending = None, SendCall()
             case Calling() | OutcomeUnknown():
                 await self._lost(drive, on_unknown)

@@ -33,7 +33,7 @@ _RENEWALS: Final = 3
 """Renewals in the time of a lease, so that one may fail."""
 
 _CLOCK_STEP_S: Final = 2.0
-"""Seconds by which the beginning of one process may seem to move, where it is told by the wall clock."""
+"""Seconds by which the beginning of a process may seem to move, where only the wall clock tells it."""
 
 _TENURES: Final[dict[int, Tenure]] = {}
 """By the identity of the journal, which lives as long as there are clients that use it."""
@@ -65,9 +65,8 @@ class Place:
         if lease.pids != self.pids:
             return None
         with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(lease.pid)
-            same = abs(process.create_time() - lease.started) <= _CLOCK_STEP_S
-            return same and process.status() != psutil.STATUS_ZOMBIE
+            same = abs(_started(lease.pid) - lease.started) <= _CLOCK_STEP_S
+            return same and psutil.Process(lease.pid).status() != psutil.STATUS_ZOMBIE
         return False
 
     def holds(self, lease: Lease) -> bool:
@@ -176,7 +175,22 @@ def _here(pid: int) -> tuple[str, str, str, int, float]:
     with suppress(OSError):  # only Linux tells
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         pids = str(Path("/proc/self/ns/pid").readlink())
-    return host, boot, pids, pid, psutil.Process(pid).create_time()
+    return host, boot, pids, pid, _started(pid)
+
+
+def _started(pid: int) -> float:
+    """When a process began: seconds since the machine did, where that is told, else since the epoch.
+
+    A wall clock that is set must not make a process another one.
+
+    Raises:
+        psutil.NoSuchProcess: It has ended.
+    """
+    with suppress(OSError):  # only Linux tells; and there, no such process
+        # The name, which comes second and in brackets, may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return psutil.Process(pid).create_time()
 
 
 def _forget() -> None:

@@ -230,7 +230,6 @@ class Scheduler:
                     told = isinstance(before, OutcomeUnknownError)
                     self._park(drive, before if before and told else lost(drive, before))
         except DrivenElsewhereError:
-            drive.unsaved.clear()
             self._look_on(drive)
         except (JournalError, OvertakenError) as error:
             self._park(drive, error)
@@ -239,8 +238,10 @@ class Scheduler:
                 self._release(drive)  # for whoever stopped it meanwhile, it was not ours yet
 
     def _look_on(self, drive: Drive) -> None:
-        drive.running, drive.following = False, True
-        self._performer.spawn(drive, self._follow)
+        drive.running, drive.following = False, drive.held > 0  # or nobody waits any more
+        if drive.following:
+            drive.followed = True
+            self._performer.spawn(drive, self._follow)
 
     async def _follow(self, drive: Drive) -> None:
         """Look on while another client drives it, and take it up when that has let go, or is gone."""

@@ -17,7 +17,7 @@ import pytest
 
 from mcp_tasks_client import MemoryJournal, SqliteJournal, TasksClient, TaskStatus
 from mcp_tasks_client.journal.base import Lease
-from mcp_tasks_client.owners import LEASE_S, Place, Tenure
+from mcp_tasks_client.owners import LEASE_S, Place, Tenure, _started
 from mcp_tasks_client.testing import ManualClock, ScriptedSession, working
 
 from ._requirements import requirement
@@ -38,9 +38,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 def lease_of(pid: int, **changes: object) -> Lease:
     here = Place.here()
-    lease = Lease(
-        "lease", here.host, here.boot, here.pids, pid, psutil.Process(pid).create_time(), NOW, NOW + LEASE_S
-    )
+    lease = Lease("lease", here.host, here.boot, here.pids, pid, _started(pid), NOW, NOW + LEASE_S)
     return replace(lease, **changes)  # type: ignore[arg-type]  # dataclasses.replace takes fields by name
 
 
@@ -69,7 +67,16 @@ def test_a_process_that_is_stopped_lives() -> None:
 
 @requirement("law:5")
 def test_a_number_that_was_given_again_is_another_process() -> None:
-    assert lives(lease_of(os.getpid(), started=psutil.Process().create_time() - 60)) is False
+    assert lives(lease_of(os.getpid(), started=_started(os.getpid()) - 60)) is False
+
+
+@requirement("law:5")
+def test_a_process_stays_the_same_when_the_wall_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    create_time = psutil.Process.create_time
+    with child() as process:
+        lease = lease_of(process.pid)
+        monkeypatch.setattr(psutil.Process, "create_time", lambda self: create_time(self) + 3600)
+        assert lives(lease) is (sys.platform == "linux")
 
 
 @requirement("law:5")

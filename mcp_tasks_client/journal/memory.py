@@ -157,6 +157,8 @@ class MemoryJournal(Journal):
         with self._lock:
             self._check_open()
             rows = self._in_order(key, self._pending.get(key, ()))
+            for row in rows:
+                row.record()  # what cannot be read is not taken, nor anything else then
             taken = [(row, row) if row.owner == escaped else self._take(row, escaped, gone) for row in rows]
         await checkpoint()
         return [self._taken(before, now) for before, now in taken if now.owner == escaped]

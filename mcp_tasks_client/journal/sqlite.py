@@ -234,8 +234,10 @@ class SqliteJournal(Journal):
             all_of_them = (_Take(row, row, None) if row.owner == owner else next(taken) for row in rows)
             return [take for take in all_of_them if take.after.owner == owner]
 
+        # What cannot be read is not taken, nor anything else then. And outside of the transaction, for
+        # others wait for its end.
+        await self.records(scope, pending=True)
         taken = await self._run(operation, writes=True)
-        # Outside of the transaction, for others wait for its end.
         return await self._run(lambda _: [take.read() for take in taken], writes=False)
 
     async def release(self, *names: str) -> None:
