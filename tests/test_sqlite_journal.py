@@ -356,6 +356,36 @@ os.waitpid(pid, 0)
         assert sorted(run_child(path, body)) == ["refused", "saved"]
         assert stored(path) == ["r"]
 
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+    def test_a_fork_cannot_open_anew_what_its_parent_had_open(self, path: Path) -> None:
+        """SQLite would take its parent's locks for its own, and lose what it commits."""
+        body = """
+import warnings
+from pathlib import Path
+from mcp_tasks_client.journal.sqlite_file import connect
+warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside a thread: that is the point
+journal = SqliteJournal(path)
+await journal.open()
+pid = os.fork()
+if pid == 0:  # without an event loop, which no fork can go on with
+    try:
+        connect(Path(path), 1.0)
+        said = "opened"
+    except JournalError as error:
+        said = "refused" if "forked while the journal" in str(error) else str(error)
+    os.write(1, f"{said}\\n".encode())
+    os._exit(0)
+os.waitpid(pid, 0)
+await journal.aclose()
+pid = os.fork()
+if pid == 0:
+    connect(Path(path), 1.0).close()
+    os.write(1, b"opened\\n")
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+        assert run_child(path, body) == ["refused", "opened"]
+
 
 class TestFailures:
     async def test_a_record_that_cannot_be_stored_fails_alone(self, path: Path, spy: Spy) -> None:

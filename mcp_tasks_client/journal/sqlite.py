@@ -66,7 +66,7 @@ class SqliteJournal(Journal):
     """A journal in a SQLite file, which any number of processes may share.
 
     A method that writes returns once the write is synced to the disk. Several event loops of one
-    process may use one journal. Across a fork it may not be carried.
+    process may use one journal. Across a fork it may not be carried, nor its file be opened anew.
 
     Args:
         path: The file; it and missing folders are made for the user alone. ``None`` is

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from ..errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
 
-__all__ = ["APPLICATION_ID", "connect", "explain", "identity", "scripts"]
+__all__ = ["APPLICATION_ID", "connect", "explain", "identity", "note_use", "scripts"]
 
 APPLICATION_ID: Final = 0x4D435054
 """``MCPT``, at byte 68 of the file."""
@@ -39,6 +39,10 @@ _SIDECARS: Final = ("", "-wal", "-shm", "-journal")
 # Closing any descriptor of a file drops all of the process's locks on it, SQLite's included. So
 # a file that is made here is closed before anything else of ours can open it.
 _making = threading.Lock()
+
+_in_use: Final[set[tuple[int, int]]] = set()
+_inherited: Final[set[tuple[int, int]]] = set()
+"""Files that our parent had open when it forked: SQLite believes to hold locks on them, and does not."""
 
 
 @cache
@@ -65,6 +69,11 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         sqlite3.Error: See :func:`explain`.
         OSError: Likewise.
     """
+    if identity(path) in _inherited:
+        raise JournalError(
+            f"this process was forked while the journal {path} was open in its parent, and SQLite's locks do "
+            "not survive that; fork before it is opened, or start the process by spawn"
+        )
     deadline = time.monotonic() + busy_timeout_s
     # SQLite follows symbolic links and names what it puts beside the file after their target.
     target = Path(os.path.realpath(path))
@@ -88,6 +97,21 @@ def identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def note_use(found: tuple[int, int] | None, *, ended: bool = False) -> None:
+    """Note that a file is open in this process, or is no more."""
+    if found is not None:
+        (_in_use.discard if ended else _in_use.add)(found)
+
+
+def _fork() -> None:
+    _inherited.update(_in_use)
+    _in_use.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_fork)
 
 
 def explain(error: Exception, path: Path) -> JournalError:

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import anyio
 
 from ..errors import DrivenElsewhereError, JournalError
-from .sqlite_file import connect, explain, identity
+from .sqlite_file import connect, explain, identity, note_use
 
 __all__ = ["Job", "WriterThread"]
 
@@ -94,7 +94,7 @@ class WriterThread:
         if not self._thread.is_alive():
             raise JournalError(
                 f"the journal {self._path} was opened in another process, before a fork; "
-                "make one of its own in this process"
+                "fork before it is opened, or start this process by spawn"
             )
         job = Job(operation, writes=writes)
         self._jobs.put(job)
@@ -120,6 +120,7 @@ class WriterThread:
             self._fail(error)
             return
         opened = identity(self._path)
+        note_use(opened)
         batch: list[Job[Any]] = []
         while self._last not in batch:
             _wake(batch)
@@ -131,6 +132,7 @@ class WriterThread:
                     job.run(connection)
         with suppress(sqlite3.Error):  # everything is committed; the next opening tidies up
             connection.close()
+        note_use(opened, ended=True)
         _wake(batch)
 
     def _fail(self, error: Exception) -> None:
