@@ -130,7 +130,7 @@ class Intents:
                     return await self._joined(other, call, on_unknown)
                 if not drive.owned:
                     return drive  # somebody has just taken it
-                drive.error, drive.pending = None, SendCall()
+                self._begin_anew(drive, SendCall())
             case Calling() | OutcomeUnknown():
                 await self._lost(drive, on_unknown)
         return drive
@@ -148,4 +148,7 @@ class Intents:
             )
         (send,) = await self._commits.feed(drive, CallAgain())
         assert isinstance(send, SendCall)
-        drive.error, drive.pending = None, send
+        self._begin_anew(drive, send)
+
+    def _begin_anew(self, drive: Drive, send: SendCall) -> None:
+        drive.error, drive.pending, drive.followed = None, send, False

@@ -78,7 +78,7 @@ from mcp_tasks_client.wire import Task, read_task
 
 from ._requirements import requirement
 
-HISTORIES = int(os.environ.get("MCP_TASKS_HISTORIES", "600"))
+HISTORIES = int(os.environ.get("MCP_TASKS_HISTORIES", "300"))
 TASK_ID = "a-task-id-of-some-length"
 ROUNDING_S = 1e-6  # how far apart two sums of the same seconds may be
 KEYS = ("name", "age", "town")

@@ -27,10 +27,14 @@ ENOUGH: Final = 2000
 """Histories in which each mutant has to be noticed."""
 
 TELLING: Final = {
-    "a_late_owner_may_write": 281,
-    "a_refused_resend_forgets_the_first_call": 563,
-    "an_outcome_that_nobody_has_is_not_found_again": 240,
+    "a_late_owner_may_write": 292,
+    "a_refused_resend_forgets_the_first_call": 615,
+    "an_outcome_that_nobody_has_is_not_found_again": 155,
+    "an_update_that_was_lost_is_not_sent_again": 106,
+    "retry_after_is_ignored": 298,
     "the_lease_is_never_renewed": 93,
+    "tools_call_is_repeated": 139,
+    "what_was_let_go_of_is_still_asked": 130,
 }
 """Seeds of histories that show what few do, to begin with. They change with the package."""
 

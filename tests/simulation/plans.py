@@ -36,7 +36,7 @@ from mcp_tasks_client.testing.steps import AskFirst
 
 __all__ = ["Intent", "Plan", "result_of"]
 
-CHAOS_S = 100.0
+CHAOS_S = 80.0
 """Seconds of a history in which things go wrong."""
 
 
@@ -109,13 +109,13 @@ class Plan:
 
 
 def plan(random: Random) -> Plan:
-    processes = random.choice([1, 1, 2, 2, 3])
+    processes = random.choice([1, 1, 1, 2, 2, 3])
     rough = random.random()
     suspended = random.random() < 0.3
     if suspended:
         processes = max(2, processes)
     return Plan(
-        intents=[_intent(random, number) for number in range(random.randint(1, 3))],
+        intents=[_intent(random, number) for number in range(random.choice([1, 1, 2, 3]))],
         lives=[0.0, *sorted(random.uniform(0, CHAOS_S * 0.7) for _ in range(processes - 1))],
         kills=[
             (random.uniform(0, CHAOS_S), random.randrange(processes))
@@ -181,7 +181,7 @@ def _steps(random: Random, number: int) -> tuple[Step, ...]:
     if random.random() < 0.12:
         return (*first, reply(lambda answers: result_of(number, answers)))
     middle: list[Step] = []
-    for _ in range(random.randint(0, 4)):
+    for _ in range(random.randint(0, 3)):
         kind = random.random()
         if kind < 0.45:
             middle.append(work(random.choice([0.0, 0.3, 4.0, 15.0]), random.choice([None, "busy"])))

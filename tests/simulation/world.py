@@ -7,7 +7,6 @@ import math
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -368,7 +367,7 @@ class World:
         self.server.on_request = self._on_request
         for intent in self.plan.intents:
             self.server.tool(intent.tool, intent.steps, **intent.terms)
-        self._reader: sqlite3.Connection | None = None
+        self._reader = sqlite3.connect(self.path)
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 
@@ -381,8 +380,7 @@ class World:
 
     def task_ids(self) -> int:
         """How many task IDs the file holds."""
-        with closing(sqlite3.connect(self.path)) as connection:
-            (count,) = connection.execute("SELECT count(task_id) FROM records").fetchone()
+        (count,) = self._reader.execute("SELECT count(task_id) FROM records").fetchone()
         return int(count)
 
     # ── what is watched ───────────────────────────────────────────────────────────────────────
@@ -401,10 +399,8 @@ class World:
     def told(self, intent: Intent, outcome: str) -> None:
         self.tell(f"{intent.tool} is told {outcome}")
         if intent.keyed:
-            with closing(sqlite3.connect(self.path)) as connection:
-                (due, status) = connection.execute(
-                    "SELECT due_at, status FROM records WHERE idempotency_key = ?", (intent.key,)
-                ).fetchone() or (None, None)
+            query = "SELECT due_at, status FROM records WHERE idempotency_key = ?"
+            due, status = self._reader.execute(query, (intent.key,)).fetchone() or (None, None)
             if status is None or due is not None or status == "calling":
                 self.break_("told before it was journaled", f"{intent.tool}: {status}")
         if outcome[0].isdigit() and not outcome.startswith(f"{intent.number}: "):
@@ -527,11 +523,9 @@ class World:
                 self.break_("ran twice", f"{intent.tool} ran {ran} times, with leave for {intent.begun}")
             if intent.keyed and not intent.outcomes and not intent.unknown:
                 self.break_("no outcome", f"{intent.tool}")
-        with sqlite3.connect(self.path) as connection:
-            rows = connection.execute(
-                "SELECT task_id, status, pending, owner, idempotency_key, delivered_at FROM records"
-            ).fetchall()
-        connection.close()
+        rows = self._reader.execute(
+            "SELECT task_id, status, pending, owner, idempotency_key, delivered_at FROM records"
+        ).fetchall()
         for task_id, status, pending, owner, key, delivered_at in rows:
             if pending:
                 self.break_("left over", f"{task_id} {status} {owner} {key} {delivered_at}")
@@ -560,6 +554,7 @@ class World:
                 self.lost_replies.add(arrival.task_id)
 
     def close(self) -> None:
+        self._reader.close()
         for suffix in ("", "-wal", "-shm", "-journal"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 

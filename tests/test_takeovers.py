@@ -1,0 +1,209 @@
+"""Calls that change hands: owners that cannot be seen and whose lease runs out, and who wait for them."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_tasks_client import (
+    DrivenElsewhereError,
+    JournalCorruptError,
+    OutcomeUnknownError,
+    SqliteJournal,
+    TasksClient,
+)
+from mcp_tasks_client.errors import ConnectionLostError
+from mcp_tasks_client.owners import LEASE_S, Place
+from mcp_tasks_client.sessions.base import Leaving, ToolCall
+from mcp_tasks_client.testing import (
+    FaultPlan,
+    ManualClock,
+    Point,
+    ScriptedSession,
+    completed,
+    delay,
+    scripted_client,
+    text_result,
+    working,
+)
+from mcp_tasks_client.wire import CallReply, read_call_reply
+
+from ._requirements import requirement
+from .test_client import DONE, TASK, World, text
+
+pytestmark = pytest.mark.anyio
+
+KEY = "order-42"
+AT_ONCE = {"resultType": "complete", **text_result("at once")}
+LOST = ConnectionLostError("The connection broke.", retryable=True)
+
+
+def invisible(
+    session: ScriptedSession, clock: ManualClock, path: Path, name: str, **options: Any
+) -> TasksClient:
+    """A client in a process of its own that no other can see, on clocks of its own."""
+    client = scripted_client(session, clock=clock, journal=SqliteJournal(path), **options)
+    client._engine.place = replace(Place.here(), host=name)
+    client._engine.lease_s = LEASE_S
+    return client
+
+
+class Late(ScriptedSession):
+    """Answers ``tools/call`` when it is told to."""
+
+    def __init__(self, **script: Any) -> None:
+        super().__init__(**script)
+        self.called, self.go = anyio.Event(), anyio.Event()
+
+    async def call(self, call: ToolCall, leaving: Leaving = anyio.lowlevel.checkpoint) -> CallReply:
+        await leaving()
+        self._log("tools/call", call=call)
+        self.called.set()
+        await self.go.wait()
+        return read_call_reply(working(TASK, poll_interval_ms=1000))
+
+
+@requirement("law:2", "law:5")
+async def test_a_task_id_that_comes_when_the_call_was_given_up_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+    late, clock, other = Late(gets={TASK: [DONE]}), ManualClock(), ManualClock()
+    caught: list[DrivenElsewhereError] = []
+    async with (
+        invisible(late, clock, path, "first") as first,
+        invisible(ScriptedSession(), other, path, "second") as second,
+    ):
+
+        async def call() -> None:
+            with pytest.raises(DrivenElsewhereError) as raised:
+                await first.call_tool("tool", idempotency_key=KEY)
+            caught.append(raised.value)
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call)
+                await late.called.wait()
+                await other.advance(LEASE_S + 1)  # the first one's clocks stand still
+                with pytest.raises(OutcomeUnknownError):
+                    await second.call_tool("tool", idempotency_key=KEY)
+                late.go.set()
+            (error,) = caught
+            assert error.handle is not None
+            assert error.handle.task_id == TASK
+            handle = error.handle
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(handle.result)
+                while not handle.done:
+                    await clock.advance(1)
+            assert text(await handle.result()) == "done"
+        assert [record.task_id for record in await second.records()] == [TASK]
+
+
+@requirement("law:2", "law:5")
+async def test_a_caller_that_allows_it_has_a_call_sent_again_whose_owner_it_had_followed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.sqlite3"
+    late, clock, other = Late(), ManualClock(), ManualClock()
+    answers = ScriptedSession(calls=[AT_ONCE])
+    results: list[str] = []
+    async with invisible(answers, other, path, "second") as second:
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                first = invisible(late, clock, path, "first")
+                async with first:
+                    tasks.start_soon(partial(_ignoring, first))
+                    await late.called.wait()
+
+                    async def follow() -> None:
+                        result = await second.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+                        results.append(text(result))
+
+                    tasks.start_soon(follow)
+                    await other.advance(LEASE_S - 1)
+                    assert results == []
+                    while not results:
+                        await other.advance(5)
+                    tasks.cancel_scope.cancel()
+    assert results == ["at once"]
+    assert len(answers.log("tools/call")) == 1
+
+
+async def _ignoring(client: TasksClient) -> None:
+    with pytest.raises(DrivenElsewhereError):
+        await client.call_tool("tool", idempotency_key=KEY)
+
+
+@requirement("law:5", "law:8")
+async def test_who_stops_waiting_while_it_asks_for_a_task_does_not_follow_it_for_nobody() -> None:
+    world = World(gets={TASK: [working(TASK)]})
+    plan = FaultPlan()
+    plan.at(Point.TAKE, "before", delay(world.clock, 1.0))
+    async with world.client(probe=plan) as second:
+        async with world.client() as first:
+            await first.start_tool("tool", idempotency_key=KEY)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(second.call_tool, "tool", idempotency_key=KEY))
+                await world.clock.advance(0.5)
+                tasks.cancel_scope.cancel()
+            await world.clock.advance(2)
+        polls = len(world.polled_at())
+        await world.clock.advance(60)
+        assert len(world.polled_at()) == polls
+        assert (await world.only_record()).owner is None
+
+
+@requirement("law:2", "law:5")
+async def test_who_stops_waiting_while_a_call_is_being_sent_again_leaves_the_key_to_others(
+    tmp_path: Path,
+) -> None:
+    path, clock = tmp_path / "journal.sqlite3", ManualClock()
+    plan = FaultPlan()
+    plan.at(Point.CALL_AGAIN, "before", delay(clock, 1.0))
+    session = ScriptedSession(clock=clock, calls=[LOST, AT_ONCE])
+    async with (
+        scripted_client(session, journal=SqliteJournal(path), probe=plan) as first,
+        scripted_client(session, journal=SqliteJournal(path)) as second,
+    ):
+        with pytest.raises(OutcomeUnknownError):
+            await first.call_tool("tool", idempotency_key=KEY)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(first.call_tool, "tool", idempotency_key=KEY, on_unknown="resend"))
+                while (("before", Point.CALL_AGAIN)) not in plan.passed:
+                    await clock.advance(0)
+                tasks.cancel_scope.cancel()
+            while not [record for record in await second.records() if record.owner is None]:
+                await clock.advance(1)
+            with pytest.raises(OutcomeUnknownError):
+                await second.call_tool("tool", idempotency_key=KEY)
+            result = await second.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+        assert text(result) == "at once"
+    assert len(session.log("tools/call")) == 2
+
+
+@requirement("law:5", "law:7")
+async def test_a_record_that_cannot_be_read_has_nobody_take_the_others(tmp_path: Path) -> None:
+    path, clock = tmp_path / "journal.sqlite3", ManualClock()
+    session = ScriptedSession(
+        clock=clock,
+        calls=[working("task-1"), working("task-2")],
+        gets={"task-1": [working("task-1")], "task-2": [completed("task-2", text_result("done"))]},
+    )
+    async with scripted_client(session, journal=SqliteJournal(path)) as client:
+        await client.start_tool("tool")
+        await client.start_tool("tool")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE records SET state = '{' WHERE task_id = 'task-1'")
+        connection.commit()
+    async with scripted_client(session, journal=SqliteJournal(path)) as client:
+        with pytest.raises(JournalCorruptError):
+            await client.resume()
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("SELECT DISTINCT owner FROM records").fetchall() == [(None,)]
