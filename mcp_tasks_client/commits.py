@@ -136,15 +136,14 @@ class Commits:
                             await self._remove(record, _POINTS[type(event)])
                 except DrivenElsewhereError:
                     drive.owned = False
-                    attached = isinstance(event, TaskCreated) and event.attached
-                    if isinstance(event, _REPLIES) and not attached:
-                        drive.unsaved.append(event)  # until it is known what the others make of the call
-                    elif attached:
+                    if isinstance(event, TaskCreated) and event.attached:
                         drive.unsaved.clear()  # theirs is the one that stands
+                    elif isinstance(event, _REPLIES):
+                        _keep(drive, event)  # until it is known what the others make of the call
                     raise
                 except JournalError:
-                    if _kept(event) and not any(event is kept for kept in drive.unsaved):
-                        drive.unsaved.append(event)
+                    if _kept(event):
+                        _keep(drive, event)
                     raise
                 drive.record = record
         return tuple(action for action in actions if not isinstance(action, Save | Forget))
@@ -344,6 +343,11 @@ class Commits:
             drive.inherited, drive.exact = True, taken.before is None
         if drive.owned:
             drive.fence = record.fence
+
+
+def _keep(drive: Drive, event: Event) -> None:
+    if not any(event is kept for kept in drive.unsaved):
+        drive.unsaved.append(event)
 
 
 def _kept(event: Event) -> bool:

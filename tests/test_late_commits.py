@@ -9,7 +9,7 @@ import anyio
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal
+from mcp_tasks_client import MemoryJournal, TasksClient
 from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.points import Point
 from mcp_tasks_client.testing import (
@@ -35,24 +35,29 @@ ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 @pytest.mark.parametrize("closes", [True, False])
-async def test_a_follower_is_told_what_its_driver_delivered_between_two_looks(
-    tmp_path: Path, closes: bool
-) -> None:
-    server = ScriptedServer()  # the system's clock, the real journal
-    server.tool("slow", [work(0.25), complete(text_result("done"))], poll_interval_ms=300)
+async def test_a_follower_is_told_what_its_driver_delivered_between_two_looks(closes: bool) -> None:
+    clock, journal = ManualClock(), MemoryJournal()
+    server = ScriptedServer(clock=clock)
+    server.tool("slow", [work(20), complete(text_result("done"))], poll_interval_ms=7_000)
     told: list[str] = []
 
-    async def calls_it(after_s: float, lingers_s: float) -> None:
-        await anyio.sleep(after_s)
-        async with scripted_client(server.session(), journal=str(tmp_path / "j.sqlite3")) as client:
-            result = await client.call_tool("slow", idempotency_key="k")
-            told.append(result.content[0].text)  # type: ignore[union-attr]
-            await anyio.sleep(lingers_s)
+    async def calls_it(client: TasksClient) -> None:
+        result = await client.call_tool("slow", idempotency_key="k")
+        told.append(result.content[0].text)  # type: ignore[union-attr]  # it is text
 
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(calls_it, 0.0, 0.0 if closes else 1.5)
-            tasks.start_soon(calls_it, 0.1, 0.0)
+    with anyio.fail_after(10):
+        async with (
+            scripted_client(server.session(), journal=journal) as follower,
+            anyio.create_task_group() as tasks,
+        ):
+            async with scripted_client(server.session(), journal=journal) as driver:
+                tasks.start_soon(calls_it, driver)
+                await clock.advance(1)
+                tasks.start_soon(calls_it, follower)
+                await clock.advance(25)
+                if not closes:
+                    await clock.advance(10)
+            await clock.advance(10)
     assert told == ["done", "done"]
 
 
