@@ -105,41 +105,6 @@ async def test_a_task_id_that_comes_when_the_call_was_given_up_is_not_lost(tmp_p
         assert [record.task_id for record in await second.records()] == [TASK]
 
 
-@requirement("law:2", "law:5")
-async def test_a_caller_that_allows_it_has_a_call_sent_again_whose_owner_it_had_followed(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "journal.sqlite3"
-    late, clock, other = Late(), ManualClock(), ManualClock()
-    answers = ScriptedSession(calls=[AT_ONCE])
-    results: list[str] = []
-    async with invisible(answers, other, path, "second") as second:
-        with anyio.fail_after(20):
-            async with anyio.create_task_group() as tasks:
-                first = invisible(late, clock, path, "first")
-                async with first:
-                    tasks.start_soon(partial(_ignoring, first))
-                    await late.called.wait()
-
-                    async def follow() -> None:
-                        result = await second.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
-                        results.append(text(result))
-
-                    tasks.start_soon(follow)
-                    await other.advance(LEASE_S - 1)
-                    assert results == []
-                    while not results:
-                        await other.advance(5)
-                    tasks.cancel_scope.cancel()
-    assert results == ["at once"]
-    assert len(answers.log("tools/call")) == 1
-
-
-async def _ignoring(client: TasksClient) -> None:
-    with pytest.raises(DrivenElsewhereError):
-        await client.call_tool("tool", idempotency_key=KEY)
-
-
 @requirement("law:5", "law:8")
 async def test_who_stops_waiting_while_it_asks_for_a_task_does_not_follow_it_for_nobody() -> None:
     world = World(gets={TASK: [working(TASK)]})
