@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -40,16 +41,30 @@ from .test_client import DONE, TASK, World, text
 
 pytestmark = pytest.mark.anyio
 
+T = TypeVar("T")
+
 KEY = "order-42"
 AT_ONCE = {"resultType": "complete", **text_result("at once")}
 LOST = ConnectionLostError("The connection broke.", retryable=True)
+
+
+class OnDisk(SqliteJournal):
+    """A journal whose commits take no time of a clock, however slow the disk is."""
+
+    def __init__(self, path: Path, clock: ManualClock) -> None:
+        super().__init__(path)
+        self._clock = clock
+
+    async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
+        with self._clock.busy():
+            return await super()._run(operation, writes=writes)
 
 
 def invisible(
     session: ScriptedSession, clock: ManualClock, path: Path, name: str, **options: Any
 ) -> TasksClient:
     """A client in a process of its own that no other can see, on clocks of its own."""
-    client = scripted_client(session, clock=clock, journal=SqliteJournal(path), **options)
+    client = scripted_client(session, clock=clock, journal=OnDisk(path, clock), **options)
     client._engine.place = replace(Place.here(), host=name)
     client._engine.lease_s = LEASE_S
     return client
@@ -105,6 +120,40 @@ async def test_a_task_id_that_comes_when_the_call_was_given_up_is_not_lost(tmp_p
         assert [record.task_id for record in await second.records()] == [TASK]
 
 
+@requirement("law:2", "law:5")
+async def test_a_caller_that_allows_it_has_a_call_sent_again_whose_owner_it_had_followed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.sqlite3"
+    late, clock, other = Late(), ManualClock(), ManualClock()
+    answers = ScriptedSession(calls=[AT_ONCE])
+    results: list[str] = []
+
+    async def ignoring() -> None:
+        with pytest.raises(DrivenElsewhereError):
+            await first.call_tool("tool", idempotency_key=KEY)
+
+    async def follow() -> None:
+        result = await second.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+        results.append(text(result))
+
+    with anyio.fail_after(20):
+        async with (
+            invisible(answers, other, path, "second") as second,
+            invisible(late, clock, path, "first") as first,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(ignoring)
+            await late.called.wait()
+            tasks.start_soon(follow)
+            await other.advance(LEASE_S - 1)
+            assert results == []  # it looks on
+            await other.advance(10)  # the first one's clock stands still
+            assert results == ["at once"]
+            late.go.set()
+    assert len(answers.log("tools/call")) == 1
+
+
 @requirement("law:5", "law:8")
 async def test_who_stops_waiting_while_it_asks_for_a_task_does_not_follow_it_for_nobody() -> None:
     world = World(gets={TASK: [working(TASK)]})
@@ -133,8 +182,8 @@ async def test_who_stops_waiting_while_a_call_is_being_sent_again_leaves_the_key
     plan.at(Point.CALL_AGAIN, "before", delay(clock, 1.0))
     session = ScriptedSession(clock=clock, calls=[LOST, AT_ONCE])
     async with (
-        scripted_client(session, journal=SqliteJournal(path), probe=plan) as first,
-        scripted_client(session, journal=SqliteJournal(path)) as second,
+        scripted_client(session, journal=OnDisk(path, clock), probe=plan) as first,
+        scripted_client(session, journal=OnDisk(path, clock)) as second,
     ):
         with pytest.raises(OutcomeUnknownError):
             await first.call_tool("tool", idempotency_key=KEY)
@@ -161,13 +210,13 @@ async def test_a_record_that_cannot_be_read_has_nobody_take_the_others(tmp_path:
         calls=[working("task-1"), working("task-2")],
         gets={"task-1": [working("task-1")], "task-2": [completed("task-2", text_result("done"))]},
     )
-    async with scripted_client(session, journal=SqliteJournal(path)) as client:
+    async with scripted_client(session, journal=OnDisk(path, clock)) as client:
         await client.start_tool("tool")
         await client.start_tool("tool")
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE records SET state = '{' WHERE task_id = 'task-1'")
         connection.commit()
-    async with scripted_client(session, journal=SqliteJournal(path)) as client:
+    async with scripted_client(session, journal=OnDisk(path, clock)) as client:
         with pytest.raises(JournalCorruptError):
             await client.resume()
         with closing(sqlite3.connect(path)) as connection:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 import anyio.lowlevel
@@ -25,6 +27,8 @@ class ManualClock(Clock):
         self._epoch = start
         self._waiting: list[tuple[float, int, anyio.Event]] = []
         self._order = itertools.count()
+        self._busy = 0
+        self._idle = anyio.Event()
 
     def time(self) -> float:
         """Seconds since the epoch."""
@@ -44,24 +48,39 @@ class ManualClock(Clock):
         """Let time pass, stopping at each moment that somebody waits for.
 
         Returns when everything that this set in motion waits again. What a thread does (a SQLite
-        commit) is not waited for.
+        commit) is waited for only if it is :meth:`busy`; hours could pass during it otherwise.
         """
         end = self._now + seconds
-        await _settled()
+        await self._settled()
         while self._waiting and self._waiting[0][0] <= end:
             due, _, event = heapq.heappop(self._waiting)
             self._now = max(self._now, due)
             event.set()
-            await _settled()
+            await self._settled()
         self._now = end
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward or back; the monotonic time does not notice."""
         self._epoch += seconds
 
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Have time stand still for as long as the block lasts, which waits for something real."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._idle.set()
+                self._idle = anyio.Event()
 
-async def _settled() -> None:
-    # anyio asks only ten times a second on asyncio; after a few turns there is mostly nothing to ask.
-    for _ in range(20):
-        await anyio.lowlevel.checkpoint()
-    await anyio.wait_all_tasks_blocked()
+    async def _settled(self) -> None:
+        while True:
+            # anyio asks only ten times a second on asyncio; after a few turns there is mostly nothing to ask.
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            await anyio.wait_all_tasks_blocked()
+            if not self._busy:
+                return
+            await self._idle.wait()
