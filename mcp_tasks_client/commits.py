@@ -14,7 +14,7 @@ from typing import Final
 import anyio
 
 from .clock import Clock
-from .drive import Drive, driven_elsewhere, overtaken
+from .drive import Drive, driven_elsewhere, forgotten, overtaken
 from .errors import DrivenElsewhereError, JournalError
 from .events import (
     Action,
@@ -133,7 +133,7 @@ class Commits:
                             new = isinstance(event, TaskCreated) and event.attached
                             record = await self._save(drive, record, _POINTS[type(event)], new=new)
                         elif any(isinstance(action, Forget) for action in actions):
-                            await self._remove(record, _POINTS[type(event)])
+                            await self._remove(drive, record, _POINTS[type(event)])
                 except DrivenElsewhereError:
                     drive.owned = False
                     if isinstance(event, TaskCreated) and event.attached:
@@ -180,6 +180,7 @@ class Commits:
                     standing = await self._passing(Point.CLAIM, self.journal.claim, record)
                 if (standing.record_id, standing.fence) == (record.record_id, record.fence):
                     drive.record, drive.owned, drive.fence = record, True, record.fence
+                    drive.journaled = record.idempotency_key is not None
                 else:
                     drive.owned = False
         return standing
@@ -187,7 +188,7 @@ class Commits:
     async def take_back(self, drive: Drive) -> None:
         """Forget the intent of a call that was not sent."""
         with anyio.CancelScope(shield=True), typed():
-            await self._remove(drive.record, Point.TAKE_BACK)
+            await self._remove(drive, drive.record, Point.TAKE_BACK)
 
     async def delivered(self, drive: Drive) -> None:
         """Commit that the host has the outcome. Nobody needs to own it any more."""
@@ -212,12 +213,14 @@ class Commits:
                 if (standing.owner, standing.fence) != (record.owner, record.fence):
                     raise driven_elsewhere(drive)
             else:
-                await self._passing(point, self.journal.save, record)
+                await self._passing(point, self.journal.save, record, known=drive.journaled)
+            drive.journaled = True
         return record
 
-    async def _remove(self, record: TaskRecord, point: Point) -> None:
+    async def _remove(self, drive: Drive, record: TaskRecord, point: Point) -> None:
         if record.idempotency_key is not None:  # or there is nothing
             await self._passing(point, self.journal.remove, record)
+            drive.journaled = False
 
     # ── owning ────────────────────────────────────────────────────────────────────────────────
 
@@ -233,6 +236,7 @@ class Commits:
 
         Raises:
             OvertakenError: It was another client's, who has taken it back.
+            JournalError: Another client has brought it to its end, and it was forgotten.
         """
         with anyio.CancelScope(shield=True), typed():
             async with drive.lock:
@@ -245,10 +249,13 @@ class Commits:
                 )
                 if taken is not None:
                     self._taken(drive, taken)
-                elif drive.inherited:
+                elif drive.inherited and isinstance(drive.record.state, Calling):
                     raise overtaken(drive)
+                elif drive.journaled and not any(isinstance(event, _REPLIES) for event in drive.unsaved):
+                    drive.unsaved.clear()
+                    raise forgotten(drive)
                 else:
-                    drive.owned = True  # nothing of it is journaled yet
+                    drive.owned, drive.journaled = True, False  # what it holds is journaled nowhere
         return drive.owned
 
     async def take_pending(self, scope: Scope, drive_of: Callable[[TaskRecord], Drive]) -> Sequence[Drive]:
@@ -285,6 +292,8 @@ class Commits:
                     drive.owned = False
                     try:
                         drive.record = await self._save(drive, drive.record, Point.RELEASE)
+                    except DrivenElsewhereError:
+                        pass  # somebody has taken it already
                     except BaseException:
                         drive.owned = True
                         raise

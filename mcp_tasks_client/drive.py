@@ -8,7 +8,7 @@ from collections import deque
 import anyio
 import anyio.lowlevel
 
-from .errors import DrivenElsewhereError, TasksClientError
+from .errors import DrivenElsewhereError, JournalError, TasksClientError
 from .events import Ask, Event, SendCall, TaskCreated
 from .journal.base import TaskRecord
 from .sessions.base import ToolCall
@@ -60,6 +60,7 @@ class Drive:
         owned: Whether the journal has us as its owner, as far as we know.
         fence: The one under which it was ours last; ``None`` if it never was.
         inherited: Whether somebody else has had it since it was ours, if it ever was.
+        journaled: Whether the journal has, or had, a record of it.
         exact: Whether its record says when it is due: it was let go of in good order, or never left us.
         pending: The ``tools/call`` to begin with, if it was not sent yet.
         calling: The ``tools/call`` that is under way.
@@ -84,6 +85,7 @@ class Drive:
         "following",
         "held",
         "inherited",
+        "journaled",
         "lock",
         "owned",
         "pending",
@@ -103,7 +105,7 @@ class Drive:
         self.call = call
         self.owned = ours
         self.fence = record.fence if ours else None
-        self.inherited = not ours
+        self.inherited = self.journaled = not ours
         self.exact = ours
         self.following = self.followed = False
         self.error: Exception | None = None
@@ -194,6 +196,14 @@ def overtaken(drive: Drive) -> OvertakenError:
     return OvertakenError(
         f"This call of {drive.record.tool!r} was taken back before it was sent. Repeat it, to begin it anew "
         "or to join the one that has begun under its key."
+    )
+
+
+def forgotten(drive: Drive) -> JournalError:
+    """What to tell about a call whose outcome others have had, and nobody has any more."""
+    return JournalError(
+        f"The journal has forgotten the call of {drive.record.tool!r}: another client brought it to its end, "
+        "and it was pruned. If the server still knows the task, attach its ID."
     )
 
 

@@ -289,10 +289,10 @@ class SlowJournal(MemoryJournal):
             await anyio.lowlevel.checkpoint()
             return await super().claim(record)
 
-    async def save(self, record: TaskRecord) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         with self._doings.one("journal"):
             await anyio.lowlevel.checkpoint()
-            await super().save(record)
+            await super().save(record, known=known)
 
     async def remove(self, record: TaskRecord) -> None:
         with self._doings.one("journal"):

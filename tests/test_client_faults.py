@@ -74,12 +74,12 @@ class Faulty(MemoryJournal):
         self.left = nth
         self.error = error or JournalError("The disk is full. Make room and try again.")
 
-    async def save(self, record: TaskRecord) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         if record.status == self.status:
             self.left -= 1
             if self.left == 0:
                 raise copy(self.error)  # ours would keep alive, by its traceback, whom it was raised at
-        await super().save(record)
+        await super().save(record, known=known)
 
 
 class SlowReply:
@@ -853,11 +853,11 @@ class SlowWish(MemoryJournal):
         self.asked = anyio.Event()
         self.may_go_on = anyio.Event()
 
-    async def save(self, record: TaskRecord) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         if isinstance(record.state, Observing) and record.state.cancel != "no" and not self.asked.is_set():
             self.asked.set()
             await self.may_go_on.wait()
-        await super().save(record)
+        await super().save(record, known=known)
 
 
 async def test_closing_while_a_wish_to_cancel_is_being_journaled_comes_to_an_end() -> None:

@@ -758,10 +758,10 @@ class FullDisk(MemoryJournal):
 
     full = True
 
-    async def save(self, record: TaskRecord) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         if self.full:
             raise JournalError("The disk is full. Make room and try again.")
-        await super().save(record)
+        await super().save(record, known=known)
 
 
 @requirement("law:1", "law:2")

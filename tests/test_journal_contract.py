@@ -264,6 +264,22 @@ class TestSave:
 
         assert await only(journal) == taken.record
 
+    async def test_what_was_known_and_is_forgotten_is_not_stored_anew(self, journal: Journal) -> None:
+        late = record(state=observing(), owner="early/1")
+        await journal.save(late)
+        await journal.save(replace(late, updated_at=2.0), known=True)
+        assert await only(journal) == replace(late, updated_at=2.0)
+        await journal.take(late.record_id, "next/1", gone)
+        await journal.save(
+            replace(late, fence=late.fence + 1, state=finished(), delivered_at=3.0), known=True
+        )
+        assert await journal.prune(4.0) == 1
+
+        with pytest.raises(DrivenElsewhereError, match="Another client has taken over the call of 'report'"):
+            await journal.save(late, known=True)
+
+        assert await journal.records(SCOPE) == []
+
 
 class TestRemove:
     async def test_a_removed_record_is_forgotten_and_its_key_is_free(self, journal: Journal) -> None:

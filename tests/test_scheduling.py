@@ -164,10 +164,10 @@ class SlowJournal(MemoryJournal):
 
     writes: anyio.Event | None = None
 
-    async def save(self, record: TaskRecord) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         if self.writes is not None:
             await self.writes.wait()
-        await super().save(record)
+        await super().save(record, known=known)
 
 
 # ── abandoned calls ───────────────────────────────────────────────────────────────────────────

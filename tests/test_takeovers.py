@@ -16,9 +16,12 @@ import pytest
 from mcp_tasks_client import (
     DrivenElsewhereError,
     JournalCorruptError,
+    JournalError,
     OutcomeUnknownError,
     SqliteJournal,
+    TaskHandle,
     TasksClient,
+    TasksClientError,
 )
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.owners import LEASE_S, Place
@@ -94,15 +97,9 @@ async def test_a_task_id_that_comes_when_the_call_was_given_up_is_not_lost(tmp_p
         invisible(late, clock, path, "first") as first,
         invisible(ScriptedSession(), other, path, "second") as second,
     ):
-
-        async def call() -> None:
-            with pytest.raises(DrivenElsewhereError) as raised:
-                await first.call_tool("tool", idempotency_key=KEY)
-            caught.append(raised.value)
-
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(call)
+                tasks.start_soon(overtaken, first, caught)
                 await late.called.wait()
                 await other.advance(LEASE_S + 1)  # the first one's clocks stand still
                 with pytest.raises(OutcomeUnknownError):
@@ -120,6 +117,76 @@ async def test_a_task_id_that_comes_when_the_call_was_given_up_is_not_lost(tmp_p
         assert [record.task_id for record in await second.records()] == [TASK]
 
 
+@requirement("law:2")
+async def test_a_task_id_is_not_lost_that_comes_when_the_call_was_repeated_elsewhere_and_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.sqlite3"
+    late, clock, other = Late(gets={TASK: [DONE]}), ManualClock(), ManualClock()
+    with anyio.fail_after(20):
+        async with (
+            invisible(late, clock, path, "first") as first,
+            invisible(ScriptedSession(calls=[AT_ONCE]), other, path, "second") as second,
+        ):
+            caught: list[DrivenElsewhereError] = []
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(overtaken, first, caught)
+                await late.called.wait()
+                await other.advance(LEASE_S + 1)  # the first one's clock stands still
+                result = await second.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+                assert text(result) == "at once"
+                await other.advance(1)
+                assert await second.prune(0) == 1
+                late.go.set()
+            handle = caught[0].handle
+            assert handle is not None
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(handle.result)
+                await clock.advance(5)
+            assert text(await handle.result()) == "done"
+            assert [record.task_id for record in await second.records()] == [TASK]
+
+
+async def overtaken(client: TasksClient, caught: list[DrivenElsewhereError]) -> None:
+    with pytest.raises(DrivenElsewhereError) as raised:
+        await client.call_tool("tool", idempotency_key=KEY)
+    caught.append(raised.value)
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+@requirement("law:5", "law:6")
+async def test_a_late_owner_does_not_bring_back_what_another_delivered_and_has_had_forgotten(
+    tmp_path: Path, key: str | None
+) -> None:
+    path, clock, other = tmp_path / "journal.sqlite3", ManualClock(), ManualClock()
+    late = ScriptedSession(clock=clock, calls=[working(TASK, poll_interval_ms=1000)], gets={TASK: [DONE]})
+    with anyio.fail_after(20):
+        async with (
+            invisible(late, clock, path, "first") as first,
+            invisible(ScriptedSession(gets={TASK: [DONE]}), other, path, "second") as second,
+        ):
+            handle = await first.start_tool("tool", idempotency_key=key)
+            await other.advance(LEASE_S + 1)  # the first one's clock stands still
+            (theirs,) = await second.resume()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(theirs.result)
+                await other.advance(5)
+            await other.advance(1)
+            assert await second.prune(0) == 1
+            for expected in (DrivenElsewhereError, JournalError, JournalError):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(refused, handle, expected)
+                    await clock.advance(5)
+            assert await second.records() == []
+
+
+async def refused(handle: TaskHandle, expected: type[TasksClientError]) -> None:
+    with pytest.raises(expected) as raised:
+        await handle.result()
+    assert type(raised.value) is expected
+    assert raised.value.handle is handle
+
+
 @requirement("law:2", "law:5")
 async def test_a_caller_that_allows_it_has_a_call_sent_again_whose_owner_it_had_followed(
     tmp_path: Path,
@@ -128,10 +195,6 @@ async def test_a_caller_that_allows_it_has_a_call_sent_again_whose_owner_it_had_
     late, clock, other = Late(), ManualClock(), ManualClock()
     answers = ScriptedSession(calls=[AT_ONCE])
     results: list[str] = []
-
-    async def ignoring() -> None:
-        with pytest.raises(DrivenElsewhereError):
-            await first.call_tool("tool", idempotency_key=KEY)
 
     async def follow() -> None:
         result = await second.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
@@ -143,7 +206,7 @@ async def test_a_caller_that_allows_it_has_a_call_sent_again_whose_owner_it_had_
             invisible(late, clock, path, "first") as first,
             anyio.create_task_group() as tasks,
         ):
-            tasks.start_soon(ignoring)
+            tasks.start_soon(overtaken, first, [])
             await late.called.wait()
             tasks.start_soon(follow)
             await other.advance(LEASE_S - 1)

@@ -212,12 +212,16 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def save(self, record: TaskRecord) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         """Store a record as it now is, new or not (by ``record_id``).
 
+        Args:
+            record: What to store.
+            known: It was stored before, so that it is not new but forgotten if it is not there.
+
         Raises:
-            DrivenElsewhereError: It was taken since: its fence is not the stored one's. Nothing is
-                stored.
+            DrivenElsewhereError: It was taken since, its fence is not the stored one's; or another
+                has brought it to its end, and it was forgotten. Nothing is stored.
         """
 
     @abstractmethod

@@ -63,7 +63,7 @@ class MemoryJournal(Journal):
         await checkpoint()  # after the write, which being cancelled does not undo
         return record if standing is None else standing.record()
 
-    async def save(self, record: TaskRecord) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         """Store a record as it now is, new or not."""
         row = Row.of(record)
         with self._lock:
@@ -73,9 +73,9 @@ class MemoryJournal(Journal):
                     "the journal refuses the record: another one holds its idempotency key; "
                     "read that one by its key"
                 )
-            _, standing = self._rows.get(row.record_id, (0, row))
-            if standing.fence != row.fence:
-                raise overtaken(standing)
+            _, standing = self._rows.get(row.record_id, (0, None if known else row))
+            if standing is None or standing.fence != row.fence:
+                raise overtaken(row)
             self._store(row)
         await checkpoint()
 

@@ -97,7 +97,7 @@ class Row(NamedTuple):
 
 
 def overtaken(row: Row) -> DrivenElsewhereError:
-    """What to tell an owner whose record was taken."""
+    """What to tell an owner whose record was taken, and maybe forgotten since."""
     return DrivenElsewhereError(
         f"Another client has taken over the call of {row.tool!r}, so nothing is written here any more. "
         "Await the handle again for what becomes of it there."

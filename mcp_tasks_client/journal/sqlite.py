@@ -36,6 +36,8 @@ _CLAIM: Final = f"{_INSERT} ON CONFLICT DO NOTHING"
 # A late owner's write changes no row.
 _SAVE: Final = f"""{_INSERT} ON CONFLICT (record_id) DO UPDATE SET {_CHANGES}
     WHERE records.fence = excluded.fence"""
+_SAVE_KNOWN: Final = f"""UPDATE records SET ({_COLUMNS}) = ({", ".join("?" * len(Row._fields))})
+    WHERE record_id = ? AND fence = ?"""
 _REMOVE: Final = "DELETE FROM records WHERE record_id = ? AND fence = ?"
 _PRUNE: Final = """DELETE FROM records WHERE sequence IN
     (SELECT sequence FROM records WHERE delivered_at < ? LIMIT 5000)"""
@@ -148,12 +150,13 @@ class SqliteJournal(Journal):
 
         return await self._run(operation, writes=True)
 
-    async def save(self, record: TaskRecord) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         """Store a record as it now is, new or not, and sync it to the disk."""
         row = Row.of(record)
+        statement = (_SAVE_KNOWN, (*row, row.record_id, row.fence)) if known else (_SAVE, row)
 
         def operation(connection: sqlite3.Connection) -> None:
-            if not connection.execute(_SAVE, row).rowcount:
+            if not connection.execute(*statement).rowcount:
                 raise overtaken(row)
 
         await self._run(operation, writes=True)

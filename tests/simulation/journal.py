@@ -77,9 +77,9 @@ class InlineJournal(SqliteJournal):
             self._connection.close()
             self._connection = None
 
-    async def save(self, record: TaskRecord) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         fence = self._stored("fence", record.record_id)
-        await super().save(record)
+        await super().save(record, known=known)
         if self._watch is not None and fence is not None:
             self._watch.saved(record, fence)
 

@@ -140,7 +140,7 @@ def a_restart_forgets_when_the_next_poll_is_due() -> AbstractContextManager[Any]
 
 @mutant
 def a_late_owner_may_write() -> AbstractContextManager[Any]:
-    return patch.object(sqlite, "_SAVE", sqlite._SAVE.partition("WHERE records.fence")[0])
+    return patch.object(sqlite, "_SAVE_KNOWN", sqlite._SAVE_KNOWN.replace("fence = ?", "? IS NOT NULL"))
 
 
 @mutant
