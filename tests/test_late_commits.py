@@ -11,6 +11,7 @@ from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, TasksClient
 from mcp_tasks_client.errors import JournalError
+from mcp_tasks_client.journal.base import Judge, Taken
 from mcp_tasks_client.points import Point
 from mcp_tasks_client.testing import (
     FaultPlan,
@@ -36,13 +37,24 @@ ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 @pytest.mark.parametrize("closes", [True, False])
 async def test_a_follower_is_told_what_its_driver_delivered_between_two_looks(closes: bool) -> None:
-    clock, journal = ManualClock(), MemoryJournal()
+    class Looked(MemoryJournal):
+        looks = 0
+
+        async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+            self.looks += 1
+            return await super().take(record_id, owner, gone)
+
+    clock, journal = ManualClock(), Looked()
     server = ScriptedServer(clock=clock)
     server.tool("slow", [work(20), complete(text_result("done"))], poll_interval_ms=7_000)
     told: list[str] = []
 
     async def calls_it(client: TasksClient) -> None:
         result = await client.call_tool("slow", idempotency_key="k")
+        told.append(result.content[0].text)  # type: ignore[union-attr]  # it is text
+
+    async def starts_it(client: TasksClient) -> None:
+        result = await (await client.start_tool("slow", idempotency_key="k"))
         told.append(result.content[0].text)  # type: ignore[union-attr]  # it is text
 
     with anyio.fail_after(10):
@@ -54,11 +66,15 @@ async def test_a_follower_is_told_what_its_driver_delivered_between_two_looks(cl
                 tasks.start_soon(calls_it, driver)
                 await clock.advance(1)
                 tasks.start_soon(calls_it, follower)
+                tasks.start_soon(starts_it, follower)
                 await clock.advance(25)
                 if not closes:
                     await clock.advance(10)
             await clock.advance(10)
-    assert told == ["done", "done"]
+            assert told == ["done", "done", "done"]
+            looks = journal.looks
+            await clock.advance(60)
+            assert journal.looks == looks
 
 
 async def comes_back_after_the_lease(life):
