@@ -243,7 +243,7 @@ class Commits:
                 if drive.owned and not again:
                     return True
                 await self._enrol()
-                judge = self.tenure.judge(self._clock.time())
+                judge = self.tenure.judge(self._clock)
                 taken = await self._passing(
                     Point.TAKE, self.journal.take, drive.record.record_id, self.owner, judge
                 )
@@ -270,7 +270,7 @@ class Commits:
         """
         with anyio.CancelScope(shield=True), typed():
             await self._enrol()
-            judge = self.tenure.judge(self._clock.time())
+            judge = self.tenure.judge(self._clock)
             taken = await self._passing(
                 Point.TAKE_PENDING, self.journal.take_pending, scope, self.owner, judge
             )

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import psutil
 
@@ -74,6 +74,14 @@ class Place:
         return Place(lease.host, lease.boot, lease.pids, lease.pid, lease.started) == self
 
 
+class _Sighting(NamedTuple):
+    """Of a lease, in our own monotonic time but for the first, which is what the lease said."""
+
+    renewed_at: float
+    at: float
+    until: float
+
+
 class Tenure:
     """What this process holds in one journal, for all of its clients there.
 
@@ -97,6 +105,7 @@ class Tenure:
         self._numbers = itertools.count(1)
         self._owners: set[str] = set()
         self._renewed_at: float | None = None
+        self._sightings: dict[str, _Sighting] = {}
 
     @classmethod
     def enter(
@@ -154,8 +163,9 @@ class Tenure:
         self._renewed_at = now
         self.lapses += not kept
 
-    def judge(self, now: float) -> Judge:
+    def judge(self, clock: Clock) -> Judge:
         """Says of an owner whether it is gone."""
+        now, at = clock.time(), clock.monotonic()
 
         def gone(owner: str, lease: Lease | None) -> bool:
             if lease is None:
@@ -163,9 +173,26 @@ class Tenure:
             if self._place.holds(lease):
                 return not any(owner in tenure._owners for tenure in list(_TENURES.values()))
             lives = self._place.lives(lease)
-            return lease.expires_at < now if lives is None else not lives
+            return self._has_run_out(lease, now, at) if lives is None else not lives
 
         return gone
+
+    def _has_run_out(self, lease: Lease, now: float, at: float) -> bool:
+        """Whether nothing was heard of a process for as long as its lease lasts.
+
+        Only the wall clock is common to us and to it. Who looks on goes by its own time, in which a
+        host that sleeps does not age, nor one whose clock is set.
+        """
+        seen = self._sightings.get(lease.lease_id)
+        if seen is not None and seen.renewed_at == lease.renewed_at:
+            until = seen.until
+        else:
+            lasts_s = lease.expires_at - lease.renewed_at
+            until = at + min(lasts_s, lease.expires_at - now)
+            if seen is not None:  # then it was renewed since, whatever the wall clock says
+                until = max(until, seen.at + lasts_s)
+        self._sightings[lease.lease_id] = _Sighting(lease.renewed_at, at, until)
+        return until < at
 
 
 @cache

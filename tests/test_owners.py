@@ -92,23 +92,55 @@ def test_of_another_machine_or_container_nothing_can_be_seen(what: str) -> None:
 
 @requirement("law:5")
 def test_who_cannot_be_seen_is_gone_when_its_lease_has_run_out() -> None:
-    tenure, _ = Tenure.enter(MemoryJournal())
     lease = lease_of(os.getpid(), host="elsewhere")
-    assert not tenure.judge(NOW + LEASE_S)("lease/1", lease)
-    assert tenure.judge(NOW + LEASE_S + 0.1)("lease/1", lease)
+    for age_s, gone in ((LEASE_S, False), (LEASE_S + 0.1, True)):
+        tenure, _ = Tenure.enter(MemoryJournal())
+        assert tenure.judge(ManualClock(NOW + age_s))("lease/1", lease) is gone
+
+
+@requirement("law:5")
+async def test_whoever_looks_on_goes_by_its_own_time() -> None:
+    """As in two containers on a laptop that was closed, or when the clock is set."""
+    tenure, _ = Tenure.enter(MemoryJournal())
+    clock = ManualClock(NOW)
+    lease = lease_of(os.getpid(), host="elsewhere")
+    assert not tenure.judge(clock)("lease/1", lease)
+    await clock.advance(9)
+    lease = replace(lease, renewed_at=NOW + 8, expires_at=NOW + 8 + LEASE_S)
+    clock.jump(3600)
+    assert not tenure.judge(clock)("lease/1", lease)  # it was renewed since we looked
+    await clock.advance(LEASE_S - 9)
+    assert not tenure.judge(clock)("lease/1", lease)
+    await clock.advance(0.1)
+    assert tenure.judge(clock)("lease/1", lease)
+    lease = replace(lease, renewed_at=clock.time(), expires_at=clock.time() + LEASE_S)
+    clock.jump(-7200)
+    assert not tenure.judge(clock)("lease/1", lease)
+    await clock.advance(LEASE_S + 0.1)
+    assert tenure.judge(clock)("lease/1", lease)
+
+
+@requirement("law:5")
+async def test_whoever_looks_seldom_goes_by_the_wall_clock() -> None:
+    tenure, _ = Tenure.enter(MemoryJournal())
+    clock = ManualClock(NOW)
+    lease = lease_of(os.getpid(), host="elsewhere")
+    assert not tenure.judge(clock)("lease/1", lease)
+    await clock.advance(600)
+    assert tenure.judge(clock)("lease/1", replace(lease, renewed_at=NOW + 9, expires_at=NOW + 9 + LEASE_S))
 
 
 @requirement("law:5")
 def test_who_is_seen_to_live_is_not_gone_however_old_its_lease() -> None:
     tenure, _ = Tenure.enter(MemoryJournal())
     with child() as process:
-        assert not tenure.judge(NOW + 1e9)("lease/1", lease_of(process.pid))
+        assert not tenure.judge(ManualClock(NOW + 1e9))("lease/1", lease_of(process.pid))
 
 
 @requirement("law:5")
 def test_whoever_has_no_lease_is_gone() -> None:
     tenure, _ = Tenure.enter(MemoryJournal())
-    assert tenure.judge(NOW)("nobody/1", None)
+    assert tenure.judge(ManualClock(NOW))("nobody/1", None)
 
 
 @requirement("law:5")
@@ -119,7 +151,7 @@ async def test_a_client_that_has_ended_is_gone_though_its_process_lives() -> Non
         again, second = Tenure.enter(journal)
         assert again is tenure
         lease = lease_of(os.getpid(), lease_id=first.rpartition("/")[0], started=Place.here().started)
-        judge = tenure.judge(NOW)
+        judge = tenure.judge(ManualClock(NOW))
         assert not judge(first, lease)
         assert tenure.leave(first) == []
         assert judge(first, lease)

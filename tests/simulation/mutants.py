@@ -150,7 +150,7 @@ def the_lease_is_never_renewed() -> AbstractContextManager[Any]:
 
 @mutant
 def every_other_owner_is_taken_for_gone() -> AbstractContextManager[Any]:
-    return patch.object(owners.Tenure, "judge", lambda self, now: lambda owner, lease: True)
+    return patch.object(owners.Tenure, "judge", lambda self, clock: lambda owner, lease: True)
 
 
 @mutant
