@@ -226,7 +226,8 @@ class TasksClient:
         nor a call of unknown outcome. Under the key of what is forgotten, a call is a new one.
 
         Args:
-            older_than_s: Seconds since the delivery; ``None`` is the journal's ``retention_s``.
+            older_than_s: Seconds since the delivery, at least a minute, for others may be waiting for
+                the same call; ``None`` is the journal's ``retention_s``.
 
         Returns:
             How many calls.

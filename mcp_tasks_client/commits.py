@@ -55,6 +55,9 @@ _REPLIES: Final = (CallFailed, CallLost, CallRefused, CallReturned, InputAsked, 
 _KEPT: Final = (AnswerReady, *_REPLIES)
 """Events that will not come again by themselves, as the reply to a poll does."""
 
+_SPARED_S: Final = 60.0
+"""Seconds after its delivery for which an outcome is kept in any case."""
+
 _POINTS: Final[Mapping[type[Event], Point]] = {
     AnswerReady: Point.ANSWER_READY,
     CallAgain: Point.CALL_AGAIN,
@@ -288,7 +291,8 @@ class Commits:
         """Let go of a call that nobody here drives any more, so that others can take it."""
         with anyio.CancelScope(shield=True), typed():
             async with drive.lock:
-                if drive.owned and not drive.running:
+                # One that may just be sent again is on its way to be driven.
+                if drive.owned and not drive.running and not isinstance(drive.record.state, Calling):
                     drive.owned = False
                     try:
                         drive.record = await self._save(drive, drive.record, Point.RELEASE)
@@ -304,10 +308,15 @@ class Commits:
         Raises:
             JournalError: The journal still says otherwise.
         """
+        self.tenure.leave(self.owner)  # which this process knows, whatever the journal says
         with typed():
-            names = self.tenure.leave(self.owner)  # which this process knows, whatever the journal says
-            if names:
-                await self._passing(Point.LEAVE, self.journal.release, *names)
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Have the journal let go of those who have ended here, now or when it could not be written."""
+        if names := self.tenure.ended:
+            await self._passing(Point.LEAVE, self.journal.release, *names)
+            self.tenure.let_go(names)
 
     async def renew(self) -> None:
         """Renew our process's lease, if there is one.
@@ -315,12 +324,15 @@ class Commits:
         Raises:
             JournalError: It could not be written. Others may come to think that we are gone.
         """
-        if self.tenure.due(self._clock):
-            with typed():
+        with typed():
+            await self._let_go()
+            if self.tenure.due(self._clock):
                 await self._passing(Point.RENEW, self.tenure.renew, self._clock)
 
     async def forget(self, before: float) -> int:
         """Forget what was delivered before a time (wall clock, seconds), a little at a time.
+
+        Not what was delivered just now.
 
         Returns:
             How many records.
@@ -329,6 +341,8 @@ class Commits:
             JournalError: It could not be done, or not all of it.
         """
         forgotten = 0
+        # Who follows a call looks every few seconds, and must see its end.
+        before = min(before, self._clock.time() - _SPARED_S)
         with typed():
             while found := await self._passing(Point.FORGET, self.journal.prune, before):
                 forgotten += found

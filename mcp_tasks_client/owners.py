@@ -11,8 +11,10 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import sys
 import threading
 import uuid
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -32,11 +34,17 @@ LEASE_S: Final = 30.0
 _RENEWALS: Final = 3
 """Renewals in the time of a lease, so that one may fail."""
 
-_CLOCK_STEP_S: Final = 2.0
-"""Seconds by which the beginning of a process may seem to move, where only the wall clock tells it."""
+_CLOCK_STEP_S: Final = 0.0 if sys.platform == "linux" else 2.0
+"""Seconds by which the beginning of a process may seem to move, where only the wall clock tells it.
+
+In a container that is started again at once, the next process has the number of the last.
+"""
 
 _TENURES: Final[dict[int, Tenure]] = {}
 """By the identity of the journal, which lives as long as there are clients that use it."""
+
+_ENDED: Final[dict[Hashable, set[str]]] = {}
+"""By the journal, the names of what has ended here while it could not be written."""
 
 _lock = threading.Lock()
 
@@ -118,20 +126,28 @@ class Tenure:
             tenure._owners.add(owner)
             return tenure, owner
 
-    def leave(self, owner: str) -> list[str]:
-        """End a client: what it still owns is anybody's, and so is the lease after the last one.
-
-        Returns:
-            The names that the journal is to let go of.
-        """
+    def leave(self, owner: str) -> None:
+        """End a client: what it still owns is anybody's, and so is the lease after the last one."""
         with _lock:
             self._owners.discard(owner)
             last = not self._owners
             if last:
                 _TENURES.pop(id(self._journal), None)
-        if self._renewed_at is None:
-            return []
-        return [owner, self._lease_id] if last else [owner]
+            if self._renewed_at is not None:
+                _ENDED.setdefault(self._journal.identity, set()).update([owner, self._lease_id][: 1 + last])
+
+    @property
+    def ended(self) -> frozenset[str]:
+        """Names that the journal is still to let go of, for this process."""
+        with _lock:
+            return frozenset(_ENDED.get(self._journal.identity, ()))
+
+    def let_go(self, names: frozenset[str]) -> None:
+        """Note that the journal has."""
+        with _lock:
+            left = _ENDED.pop(self._journal.identity, set()) - names
+            if left:
+                _ENDED[self._journal.identity] = left
 
     @property
     def enrolled(self) -> bool:
@@ -160,8 +176,8 @@ class Tenure:
             expires_at=now + self._lease_s,
         )
         kept = await self._journal.renew(lease)
+        self.lapses += self._renewed_at is not None and not kept
         self._renewed_at = now
-        self.lapses += not kept
 
     def judge(self, clock: Clock) -> Judge:
         """Says of an owner whether it is gone."""
@@ -197,7 +213,9 @@ class Tenure:
 
 @cache
 def _here(pid: int) -> tuple[str, str, str, int, float]:
-    host = f"{socket.gethostname()}:{uuid.getnode():012x}"
+    node = uuid.getnode()
+    # Without a network card the number is drawn by chance, for each process anew, and says so by a bit.
+    host = socket.gethostname() if node >> 40 & 1 else f"{socket.gethostname()}:{node:012x}"
     boot = pids = ""
     with suppress(OSError):  # only Linux tells
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -222,6 +240,7 @@ def _started(pid: int) -> float:
 
 def _forget() -> None:
     _TENURES.clear()
+    _ENDED.clear()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

@@ -36,7 +36,7 @@ from .events import (
     Unanswered,
     Wake,
 )
-from .states import Observing
+from .states import Gathering, Observing
 from .turns import Turns
 from .wire import redact
 
@@ -178,6 +178,11 @@ class Performer:
 def observed(drive: Drive) -> bool:
     """Whether it is driven and has a task."""
     return drive.running and isinstance(drive.record.state, Observing)
+
+
+def gathers(drive: Drive) -> bool:
+    """Whether it is driven, and answers questions that come before a task."""
+    return drive.running and drive.calling is None and isinstance(drive.record.state, Gathering)
 
 
 def _unanswered(drive: Drive, reason: Unanswered | SessionError) -> Exception:

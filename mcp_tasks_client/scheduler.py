@@ -33,7 +33,7 @@ from .errors import (
     TasksClientError,
 )
 from .events import CallLost, CallRefused, SendAnswers
-from .performer import Performer, observed
+from .performer import Performer, gathers, observed
 from .states import Calling, Finished, Gathering, Observing, OutcomeUnknown
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -284,7 +284,7 @@ class Scheduler:
         ours = await self._commits.take(drive, again=True)
         if not ours and drive.running:
             self._park(drive, driven_elsewhere(drive))
-        elif observed(drive):
+        elif observed(drive) or gathers(drive):
             await self._performer.perform(drive, await self._commits.feed(drive, self.driver.resumed(drive)))
 
     def _let_go(self, drive: Drive) -> None:
@@ -395,6 +395,8 @@ class Scheduler:
         with anyio.CancelScope(shield=True):
             try:
                 async with drive.saving:
+                    if not await self._commits.take(drive):  # it was taken from us, and is not free again
+                        raise driven_elsewhere(drive)
                     while drive.unsaved:
                         await self._commits.catch_up(drive)
                 await self._commits.release(drive)

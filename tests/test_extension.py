@@ -57,6 +57,7 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.engine import Engine
 from mcp_tasks_client.journal.base import Journal, Scope, TaskRecord
+from mcp_tasks_client.sessions import sdk
 from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.sessions.sdk import SdkSession
 from mcp_tasks_client.testing import completed, input_required, working
@@ -528,6 +529,40 @@ async def test_a_call_ends_with_its_client_however_far_off_the_next_request_is(w
         assert isinstance(error, ConnectionLostError)
         assert prompts in ([], ["up", "withdrawn"])
         assert await unfinished(journal) == [TASK_ID]
+
+
+async def test_a_host_that_connects_again_at_once_is_not_taken_for_one_that_has_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sdk, "_WATCH_S", 0.001)
+    looks, ended = 0, anyio.Event()
+    clients: list[mcp.Client] = []
+
+    def current() -> mcp.ClientSession:
+        nonlocal looks
+        looks += 1
+        return clients[-1].session
+
+    async def watch() -> None:
+        await SdkSession(current, endpoint="memory").watch()
+        ended.set()
+
+    async def several_looks() -> None:
+        until = looks + 3
+        while looks < until:
+            await anyio.lowlevel.checkpoint()
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            async with client_in_memory(SdkServer(), MemoryJournal()) as second:
+                async with client_in_memory(SdkServer(), MemoryJournal()) as first:
+                    clients.append(first)
+                    tasks.start_soon(watch)
+                    await several_looks()
+                    clients.append(second)
+                await several_looks()
+                assert not ended.is_set()
+            await ended.wait()
 
 
 async def test_a_peer_that_speaks_of_a_closed_connection_ends_nothing() -> None:

@@ -105,6 +105,25 @@ async def test_cancelling_what_a_later_client_brought_home_is_no_error() -> None
     assert world.server.log("tasks/cancel") == []
 
 
+@requirement("law:2")
+async def test_a_call_that_was_followed_is_not_repeated_when_its_outcome_is_forgotten() -> None:
+    world = World(gets={TASK: [working(TASK), DONE]})
+    results: list[str] = []
+
+    async def call(client: TasksClient) -> None:
+        results.append(text(await client.call_tool("tool", idempotency_key=KEY)))
+
+    async with world.client() as driver, world.client() as follower, anyio.create_task_group() as tasks:
+        tasks.start_soon(call, driver)
+        await world.clock.advance(0.1)
+        tasks.start_soon(call, follower)
+        for _ in range(100):
+            await world.clock.advance(0.1)
+            await driver.prune(0)
+    assert results == ["done", "done"]
+    assert len(world.server.log("tools/call")) == 1
+
+
 async def test_attaching_what_another_client_is_just_attaching_returns_before_the_end_of_the_task() -> None:
     world = World(gets={TASK: [working(TASK)]})
     async with world.client() as first, world.client() as second:

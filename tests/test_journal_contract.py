@@ -15,7 +15,7 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
-from mcp_tasks_client.journal.base import Journal, Lease, Scope, TaskRecord, dump_state
+from mcp_tasks_client.journal.base import LEASES_KEPT_S, Journal, Lease, Scope, TaskRecord, dump_state
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.states import (
@@ -412,12 +412,14 @@ class TestTakePending:
 
 class TestLeases:
     async def test_a_lease_is_kept_if_it_is_renewed_in_time(self, journal: Journal) -> None:
-        assert await journal.renew(lease("a", renewed_at=100.0))
+        assert not await journal.renew(lease("a", renewed_at=100.0))  # it was not there
         assert await journal.renew(lease("a", renewed_at=130.0))
-        assert not await journal.renew(lease("a", renewed_at=160.5))
+        assert not await journal.renew(lease("a", renewed_at=160.5))  # it had run out
         assert await journal.renew(lease("a", renewed_at=161.0))
 
-    async def test_what_an_owner_releases_is_let_go_of_if_it_is_an_outcome(self, journal: Journal) -> None:
+    async def test_what_an_owner_releases_is_let_go_of_if_it_is_an_outcome_or_is_anybodys(
+        self, journal: Journal
+    ) -> None:
         outcome = record(state=finished(), owner="a/1", created_at=1.0)
         others = [
             record(state=observing(), owner="a/1", created_at=2.0),
@@ -429,12 +431,17 @@ class TestLeases:
 
         await journal.release("a/1")
 
-        assert await journal.records(SCOPE) == [replace(outcome, owner=None), *others]
+        task, call, another = others
+        task, call = replace(task, owner="a/1/left"), replace(call, owner="a/1/left")
+        assert await journal.records(SCOPE) == [replace(outcome, owner=None), task, call, another]
+        await journal.renew(lease("a"))
+        taken = await journal.take(task.record_id, "b/1", lambda owner, lease: lease is None)
+        assert taken == (replace(task, owner="b/1", fence=1), "a/1/left", None)
 
     async def test_a_lease_that_is_released_covers_nothing_any_more(self, journal: Journal) -> None:
         await journal.save(given := record(owner="a/1"))
         await journal.renew(lease("a"))
-        await journal.release("a/1", "a")
+        await journal.release("a")
         assert await journal.take(given.record_id, "b/1", never_gone) == (given, "a/1", None)
 
 
@@ -464,7 +471,7 @@ class TestPrune:
         await journal.renew(lease("old", renewed_at=60.0))
         await journal.renew(new := lease("new", renewed_at=80.0))
 
-        await journal.prune(100.0)
+        await journal.prune(100.0 + LEASES_KEPT_S)
 
         assert await journal.take(given.record_id, "b/1", never_gone) == (given, "old/1", None)
         assert await journal.take(other.record_id, "b/1", never_gone) == (other, "new/1", new)

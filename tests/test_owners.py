@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ import pytest
 
 from mcp_tasks_client import MemoryJournal, SqliteJournal, TasksClient, TaskStatus
 from mcp_tasks_client.journal.base import Lease
-from mcp_tasks_client.owners import LEASE_S, Place, Tenure, _started
+from mcp_tasks_client.owners import LEASE_S, Place, Tenure, _here, _started
 from mcp_tasks_client.testing import ManualClock, ScriptedSession, working
 
 from ._requirements import requirement
@@ -68,6 +69,20 @@ def test_a_process_that_is_stopped_lives() -> None:
 @requirement("law:5")
 def test_a_number_that_was_given_again_is_another_process() -> None:
     assert lives(lease_of(os.getpid(), started=_started(os.getpid()) - 60)) is False
+
+
+@requirement("law:5")
+def test_not_even_when_it_began_just_before() -> None:
+    """As in a container that is started again at once, where the first process is always number 1."""
+    before = lease_of(os.getpid(), started=_started(os.getpid()) - 0.5)
+    assert lives(before) is (sys.platform != "linux")  # elsewhere only the wall clock tells, less exactly
+
+
+@requirement("law:5")
+def test_a_machine_without_a_network_is_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = iter([0x010000000000 | 1, 0x010000000000 | 2])  # as uuid draws them then
+    monkeypatch.setattr(uuid, "getnode", lambda: next(chance))
+    assert _here.__wrapped__(1)[0] == _here.__wrapped__(1)[0]
 
 
 @requirement("law:5")
@@ -153,10 +168,38 @@ async def test_a_client_that_has_ended_is_gone_though_its_process_lives() -> Non
         lease = lease_of(os.getpid(), lease_id=first.rpartition("/")[0], started=Place.here().started)
         judge = tenure.judge(ManualClock(NOW))
         assert not judge(first, lease)
-        assert tenure.leave(first) == []
+        tenure.leave(first)
         assert judge(first, lease)
         assert not judge(second, lease)
         tenure.leave(second)
+
+
+@requirement("law:5")
+async def test_a_lease_that_others_have_removed_has_lapsed() -> None:
+    clock = ManualClock(NOW)
+    async with MemoryJournal() as journal:
+        tenure, owner = Tenure.enter(journal)
+        await tenure.renew(clock)
+        await tenure.renew(clock)
+        assert tenure.lapses == 0
+        await journal.prune(NOW + 1e9)
+        await tenure.renew(clock)
+        assert tenure.lapses == 1
+        tenure.leave(owner)
+
+
+async def test_what_is_left_undone_in_a_file_is_known_to_whoever_opens_it_next(tmp_path: Path) -> None:
+    path, clock = tmp_path / "journal.sqlite3", ManualClock(NOW)
+    async with SqliteJournal(path) as journal:
+        tenure, owner = Tenure.enter(journal)
+        await tenure.renew(clock)
+        tenure.leave(owner)
+    another, _ = Tenure.enter(SqliteJournal(tmp_path / "another.sqlite3"))
+    assert another.ended == frozenset()
+    later, _ = Tenure.enter(SqliteJournal(path))
+    assert later.ended == {owner, owner.rpartition("/")[0]}
+    later.let_go(later.ended)
+    assert later.ended == tenure.ended == frozenset()
 
 
 class Counting(MemoryJournal):

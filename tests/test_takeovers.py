@@ -24,6 +24,7 @@ from mcp_tasks_client import (
     TasksClientError,
 )
 from mcp_tasks_client.errors import ConnectionLostError
+from mcp_tasks_client.idempotency import OnUnknown
 from mcp_tasks_client.owners import LEASE_S, Place
 from mcp_tasks_client.sessions.base import Leaving, ToolCall
 from mcp_tasks_client.testing import (
@@ -135,7 +136,7 @@ async def test_a_task_id_is_not_lost_that_comes_when_the_call_was_repeated_elsew
                 await other.advance(LEASE_S + 1)  # the first one's clock stands still
                 result = await second.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
                 assert text(result) == "at once"
-                await other.advance(1)
+                await other.advance(61)
                 assert await second.prune(0) == 1
                 late.go.set()
             handle = caught[0].handle
@@ -151,6 +152,72 @@ async def overtaken(client: TasksClient, caught: list[DrivenElsewhereError]) -> 
     with pytest.raises(DrivenElsewhereError) as raised:
         await client.call_tool("tool", idempotency_key=KEY)
     caught.append(raised.value)
+
+
+@requirement("law:2")
+async def test_a_task_id_that_comes_when_the_call_was_given_up_is_journaled_by_who_leaves_then(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.sqlite3"
+    late, clock, other = Late(gets={TASK: [DONE]}), ManualClock(), ManualClock()
+    answers = ScriptedSession(clock=other, gets={TASK: [DONE]})
+    caught: list[DrivenElsewhereError] = []
+
+    async def host() -> None:
+        async with invisible(late, clock, path, "first") as first:
+            await overtaken(first, caught)
+
+    with anyio.fail_after(20):
+        async with invisible(answers, other, path, "second") as second:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(host)
+                await late.called.wait()
+                await other.advance(LEASE_S + 1)  # the first one's clock stands still
+                with pytest.raises(OutcomeUnknownError):
+                    await second.call_tool("tool", idempotency_key=KEY)
+                await other.advance(0)
+                late.go.set()
+            assert len(caught) == 1
+            (handle,) = await second.resume()
+            assert handle.task_id == TASK
+
+
+class SlowLater(ScriptedSession):
+    """Loses the reply to the first ``tools/call``, and takes its time for the next."""
+
+    async def call(self, call: ToolCall, leaving: Leaving = anyio.lowlevel.checkpoint) -> CallReply:
+        await leaving()
+        self._log("tools/call", call=call)
+        if len(self.log("tools/call")) == 1:
+            raise LOST
+        await self.clock.wait(anyio.Event(), 30)
+        return read_call_reply(AT_ONCE)
+
+
+@requirement("law:2", "law:5")
+async def test_a_call_that_is_just_being_sent_again_is_not_let_go_of_by_the_upkeep(tmp_path: Path) -> None:
+    path, clock = tmp_path / "journal.sqlite3", ManualClock()
+    plan = FaultPlan()
+    plan.at(Point.CALL_AGAIN, "before", delay(clock, 4.0))  # during which the upkeep has its turn
+    first = scripted_client(SlowLater(clock=clock), journal=OnDisk(path, clock), probe=plan)
+    second = scripted_client(ScriptedSession(clock=clock), journal=OnDisk(path, clock))
+    results: list[str] = []
+
+    async def call(client: TasksClient, on_unknown: OnUnknown) -> None:
+        results.append(text(await client.call_tool("tool", idempotency_key=KEY, on_unknown=on_unknown)))
+
+    first._engine.lease_s = LEASE_S
+    with anyio.fail_after(20):
+        async with first, second, anyio.create_task_group() as tasks:
+            await clock.advance(8)
+            with pytest.raises(OutcomeUnknownError):
+                await first.call_tool("tool", idempotency_key=KEY)
+            await clock.advance(0)
+            tasks.start_soon(call, first, "resend")
+            await clock.advance(5)
+            tasks.start_soon(call, second, "raise")
+            await clock.advance(60)
+    assert results == ["at once", "at once"]
 
 
 @pytest.mark.parametrize("key", [KEY, None])
@@ -171,7 +238,7 @@ async def test_a_late_owner_does_not_bring_back_what_another_delivered_and_has_h
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(theirs.result)
                 await other.advance(5)
-            await other.advance(1)
+            await other.advance(61)
             assert await second.prune(0) == 1
             for expected in (DrivenElsewhereError, JournalError, JournalError):
                 async with anyio.create_task_group() as tasks:

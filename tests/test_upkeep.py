@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
 
-from mcp_tasks_client import MemoryJournal, TasksClient
+import anyio
+import pytest
+from mcp_types import ElicitResult
+
+from mcp_tasks_client import JournalError, JournalLockedError, MemoryJournal, TaskRecord, TasksClient
+from mcp_tasks_client.journal.base import Lease
+from mcp_tasks_client.owners import LEASE_S
 from mcp_tasks_client.testing import (
     ManualClock,
     ScriptedServer,
+    ask,
+    ask_first,
     complete,
+    form,
     scripted_client,
     text_result,
     work,
@@ -21,11 +32,11 @@ pytestmark = pytest.mark.anyio
 DAY_S = 86_400.0
 
 
-def world() -> tuple[ManualClock, ScriptedServer, MemoryJournal]:
+def world() -> tuple[ManualClock, ScriptedServer, Full]:
     clock = ManualClock()
     server = ScriptedServer(clock=clock)
     server.tool("quick", [work(2), complete(text_result("done"))])
-    return clock, server, MemoryJournal()
+    return clock, server, Full()
 
 
 async def keys(client: TasksClient) -> list[str | None]:
@@ -77,7 +88,7 @@ async def test_what_was_never_delivered_is_never_forgotten() -> None:
         assert await client.prune(0) == 0
         (handle,) = await client.resume()
         assert (await handle.result()).content[0].text == "done"  # type: ignore[union-attr]  # it is text
-        await clock.advance(1)
+        await clock.advance(61)
         assert await client.prune(0) == 1
         assert await keys(client) == []
 
@@ -90,6 +101,80 @@ async def test_how_long_outcomes_are_kept_is_the_journals_own_to_say() -> None:
         assert await client.prune() == 0
         await clock.advance(61)
         assert await client.prune() == 1
+
+
+class Full(MemoryJournal):
+    """Can be made to refuse to renew a lease, or to do anything about owners."""
+
+    renews = releases = True
+
+    async def renew(self, lease: Lease) -> bool:
+        if not self.renews:
+            raise JournalError("The disk is full. Make room and try again.")
+        return await super().renew(lease)
+
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+        if record.owner is None and not self.releases:
+            raise JournalLockedError("The journal is locked. Try again.")
+        await super().save(record, known=known)
+
+    async def release(self, *names: str) -> None:
+        if not self.releases:
+            raise JournalLockedError("The journal is locked. Try again.")
+        await super().release(*names)
+
+
+@requirement("law:3", "law:5")
+@pytest.mark.parametrize("when", [ask, ask_first], ids=["of a task", "before a task"])
+async def test_what_was_withdrawn_for_want_of_a_lease_is_asked_again(when: Any) -> None:
+    clock, journal = ManualClock(), Full()
+    server = ScriptedServer(clock=clock)
+    server.tool("slow", [when("who", form("Who?", name="string")), complete(text_result("done"))])
+    asked: list[float] = []
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        asked.append(clock.monotonic())
+        await clock.wait(anyio.Event(), 60)
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    client = scripted_client(server.session(), journal=journal, elicitation=answer)
+    client._engine.lease_s = LEASE_S
+    async with client, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(client.call_tool, "slow", idempotency_key="k"))
+        await clock.advance(3)
+        journal.renews = False
+        await clock.advance(40)
+        journal.renews = True
+        await clock.advance(100)
+        assert len(asked) == 2
+        assert [record.status for record in await client.records()] == ["completed"]
+
+
+@requirement("law:5")
+@pytest.mark.parametrize("others", [0, 1])
+async def test_what_could_not_be_let_go_of_at_the_end_is_let_go_of_later(others: int) -> None:
+    clock, server, journal = world()
+    client, other = (scripted_client(server.session(), journal=journal) for _ in range(2))
+    for one in (client, other):
+        one._engine.lease_s = LEASE_S
+    async with AsyncExitStack() as stack:
+        if others:
+            await stack.enter_async_context(other)
+        async with client:
+            await client.start_tool("quick")
+            journal.releases = False
+        journal.releases = True
+        async with journal:
+            (record,) = await journal.records(client._engine._scope)
+            owner = record.owner
+            assert owner is not None
+            if not others:
+                await stack.enter_async_context(other)
+                await other.start_tool("quick")
+            await clock.advance(LEASE_S)
+            record, *_ = await journal.records(client._engine._scope)
+            assert record.owner == f"{owner}/left"
+            assert not [lease for lease in journal._leases.values() if lease.covers(record.owner)]
 
 
 async def test_an_age_cannot_be_negative() -> None:

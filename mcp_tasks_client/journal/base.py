@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -155,6 +155,10 @@ class Lease:
         return owner.rpartition("/")[0] == self.lease_id
 
 
+LEASES_KEPT_S: Final = 7 * 86_400.0
+"""Seconds for which a lease is kept after it has run out, at least."""
+
+
 class Taken(NamedTuple):
     """A record that somebody wanted to own."""
 
@@ -192,6 +196,11 @@ class Journal(ABC):
     """
 
     retention_s: float = 7 * 86_400.0
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for journals that keep the same records."""
+        return id(self)
 
     @abstractmethod
     async def open(self) -> None:
@@ -248,7 +257,10 @@ class Journal(ABC):
 
     @abstractmethod
     async def prune(self, before: float) -> int:
-        """Forget the records, of any scope, whose outcome was delivered before a time, and leases as old.
+        """Forget the records, of any scope, whose outcome was delivered before a time.
+
+        And leases that had run out :data:`LEASES_KEPT_S` before it: a process that is stopped may
+        come back.
 
         Args:
             before: Wall clock, in seconds since the epoch.
@@ -264,7 +276,7 @@ class Journal(ABC):
         """Store a process's lease, new or not.
 
         Returns:
-            False if it had run out, so that others may have taken what it covers.
+            False if it had run out or was not there, so that others may have taken what it covers.
         """
 
     @abstractmethod
@@ -292,8 +304,8 @@ class Journal(ABC):
     async def release(self, *names: str) -> None:
         """Let go of the outcomes that these owners have, and forget the leases of these names.
 
-        Whatever is unfinished keeps its owner, who is then gone. To be let go of in good order it
-        has to be saved, with the time when it is due.
+        Whatever is unfinished gets an owner whom no lease covers, and who is therefore gone. To be
+        let go of in good order it has to be saved, with the time when it is due.
         """
 
     async def __aenter__(self) -> Self:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from anyio.lowlevel import checkpoint
 
 from ..errors import JournalError
-from .base import Journal, Judge, Lease, Scope, Taken, TaskRecord
+from .base import LEASES_KEPT_S, Journal, Judge, Lease, Scope, Taken, TaskRecord
 from .row import Row, escape, overtaken
 
 __all__ = ["MemoryJournal"]
@@ -118,28 +118,29 @@ class MemoryJournal(Journal):
         return [row.record() for row in found]
 
     async def prune(self, before: float) -> int:
-        """Forget what was delivered before a time, and leases as old. Looks through all records."""
+        """Forget what was delivered before a time, and old leases. Looks through all records."""
         with self._lock:
             self._check_open()
             delivered = [(row.delivered_at, record_id) for record_id, (_, row) in self._rows.items()]
             old = [record_id for at, record_id in delivered if at is not None and at < before]
             for record_id in old:
                 self._forget(record_id)
-            for lease in [lease for lease in self._leases.values() if lease.expires_at < before]:
-                del self._leases[lease.lease_id]
+            for lease in list(self._leases.values()):
+                if lease.expires_at < before - LEASES_KEPT_S:
+                    del self._leases[lease.lease_id]
         await checkpoint()
         return len(old)
 
     # ── who drives what ───────────────────────────────────────────────────────────────────────
 
     async def renew(self, lease: Lease) -> bool:
-        """Store a lease; false if it had run out."""
+        """Store a lease; false if it had run out, or was not there."""
         with self._lock:
             self._check_open()
             before = self._leases.get(lease.lease_id)
             self._leases[lease.lease_id] = lease
         await checkpoint()
-        return before is None or before.expires_at >= lease.renewed_at
+        return before is not None and before.expires_at >= lease.renewed_at
 
     async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
         """Become the owner of a record that is free."""
@@ -169,8 +170,9 @@ class MemoryJournal(Journal):
         with self._lock:
             self._check_open()
             for _, row in list(self._rows.values()):
-                if row.owner in escaped and row.pending and row.due_at is None:
-                    self._store(row._replace(owner=None))
+                if row.owner in escaped:
+                    outcome = row.pending and row.due_at is None
+                    self._store(row._replace(owner=None if outcome else f"{row.owner}/left"))
             for name in names:
                 self._leases.pop(name, None)
         await checkpoint()

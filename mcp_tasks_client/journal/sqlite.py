@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import astuple
 from dataclasses import fields as fields_of
 from functools import cache
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 import platformdirs
 
 from ..errors import JournalError
-from .base import Journal, Judge, Lease, Scope, Taken, TaskRecord
+from .base import LEASES_KEPT_S, Journal, Judge, Lease, Scope, Taken, TaskRecord
 from .row import Row, escape, overtaken
 from .sqlite_thread import WriterThread
 
@@ -58,8 +58,8 @@ _LEASES: Final = f"SELECT {', '.join(_LEASE)} FROM leases"
 _OLD_LEASES: Final = "DELETE FROM leases WHERE expires_at < ?"
 _END_LEASE: Final = "DELETE FROM leases WHERE lease_id = ?"
 _TAKE: Final = "UPDATE records SET owner = ?, fence = fence + 1 WHERE record_id = ?"
-_RELEASE: Final = """UPDATE records SET owner = NULL
-    WHERE owner = ? AND pending = 1 AND due_at IS NULL"""
+_RELEASE: Final = """UPDATE records SET owner =
+    CASE WHEN pending = 1 AND due_at IS NULL THEN NULL ELSE owner || '/left' END WHERE owner = ?"""
 
 _LONGEST_TIMEOUT_S: Final = 86_400.0
 
@@ -104,6 +104,11 @@ class SqliteJournal(Journal):
     @property
     def path(self) -> Path:
         """The file, as an absolute path."""
+        return self._path
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for journals in the same file."""
         return self._path
 
     def __repr__(self) -> str:
@@ -190,10 +195,10 @@ class SqliteJournal(Journal):
         return await self._run(operation, writes=False)
 
     async def prune(self, before: float) -> int:
-        """Forget what was delivered before a time, at most 5,000 records of it, and leases as old."""
+        """Forget what was delivered before a time, at most 5,000 records of it, and old leases."""
 
         def operation(connection: sqlite3.Connection) -> int:
-            connection.execute(_OLD_LEASES, (before,))
+            connection.execute(_OLD_LEASES, (before - LEASES_KEPT_S,))
             return connection.execute(_PRUNE, (before,)).rowcount
 
         return await self._run(operation, writes=True)
@@ -201,12 +206,12 @@ class SqliteJournal(Journal):
     # ── who drives what ───────────────────────────────────────────────────────────────────────
 
     async def renew(self, lease: Lease) -> bool:
-        """Store a lease; false if it had run out."""
+        """Store a lease; false if it had run out, or was not there."""
 
         def operation(connection: sqlite3.Connection) -> bool:
             before = connection.execute(f"{_LEASES} WHERE lease_id = ?", (lease.lease_id,)).fetchone()
             connection.execute(_RENEW, astuple(lease))
-            return before is None or Lease(*before).expires_at >= lease.renewed_at
+            return before is not None and Lease(*before).expires_at >= lease.renewed_at
 
         return await self._run(operation, writes=True)
 

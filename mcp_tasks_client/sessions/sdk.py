@@ -221,13 +221,15 @@ class SdkSession(Session):
         await self._ask_task("tasks/cancel", ref)
 
     async def watch(self) -> None:
-        """Return when the connection that there is now, or will be, is closed."""
-        session: ClientSession | None = None
-        while session is None or not _is_closed(session):
-            if session is None:
-                with suppress(RuntimeError):
-                    found = self._current()
-                    session = None if _is_closed(found) else found
+        """Return when there was a connection and there is none. Another one instead goes on."""
+        was_open = False
+        while True:
+            is_open = False
+            with suppress(RuntimeError):
+                is_open = not _is_closed(self._current())
+            if was_open and not is_open:
+                return
+            was_open = is_open
             await anyio.sleep(_WATCH_S)
 
     async def aclose(self) -> None:
