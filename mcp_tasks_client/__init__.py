@@ -32,6 +32,7 @@ The rooms, each importing only those above it:
 ``upkeep``              what is done now and then: the lease is renewed, what is old forgotten
 ``handle``              a call in the host's hands
 ``idempotency``         the call that a key stands for: a new one, or the one that there is already
+``recovery``            calls found again: after a restart, by an ID, by a reference
 ``engine``              what all ways in share, from opening to closing
 ``extension``           dropped into a client of the official SDK or FastMCP; imported when used
 ``client``              what a host opens; ``blocking`` is the same without an event loop

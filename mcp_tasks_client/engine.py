@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import logging
 import random
-import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -23,19 +22,19 @@ from .clock import Clock, being_stopped
 from .drive import Drive, OvertakenError
 from .driver import Driver
 from .errors import JournalError, OutcomeUnknownError, TasksClientError, WaitTimeoutError
-from .events import TaskCreated
 from .handle import TaskHandle, TaskReference, Updates
 from .idempotency import Intents, OnUnknown
 from .inputs import Inputs
-from .journal.base import Journal, Scope, TaskRecord, typed
+from .journal.base import Journal, Scope, TaskRecord
 from .owners import LEASE_S, Place
 from .points import Probe
 from .policy import PollPolicy
+from .recovery import Recovery
 from .scheduler import Scheduler
 from .sessions.base import Session, ToolCall
 from .states import Calling, Observing
-from .upkeep import keep_up
-from .wire import Task, digest
+from .upkeep import Upkeep
+from .wire import Task
 
 __all__ = ["Engine", "OnAbandon", "OnUpdate"]
 
@@ -95,6 +94,7 @@ class Engine:
         self._on_abandon = on_abandon
         self._running: Scheduler | None = None
         self._intents: Intents | None = None
+        self._recovery: Recovery | None = None
         self._tasks: TaskGroup | None = None
 
     # ── calling ───────────────────────────────────────────────────────────────────────────────
@@ -160,7 +160,7 @@ class Engine:
         Raises:
             TasksClientError: As :meth:`TasksClient.call_tool`; ``.handle`` always names the task.
         """
-        drive = self._drive_of(task, tool)
+        drive = self.recovery.drive_of(task, tool)
         handle = TaskHandle(self.scheduler, drive)
         try:
             with anyio.move_on_after(timeout) as waiting:
@@ -218,109 +218,20 @@ class Engine:
         if scope.cancelled_caught:
             logger.warning("The abandoned %r could not be cancelled in time; its task goes on", drive.record)
 
-    # ── finding again ─────────────────────────────────────────────────────────────────────────
+    # ── what the journal holds ────────────────────────────────────────────────────────────────
 
     async def resume(self) -> list[TaskHandle]:
         """Take up every unfinished task; see :meth:`TasksClient.resume`."""
-        with self.scheduler.lookup():
-            drives = await self.scheduler.to_its_end(self._take_pending)
-        self.scheduler.check_open()
+        drives = await self.recovery.resume()
         return [TaskHandle(self.scheduler, drive) for drive in drives]
-
-    async def _take_pending(self) -> Sequence[Drive]:
-        pending = await self.scheduler.driver.commits.take_pending(
-            self._scope, lambda record: self.scheduler.register(Drive(record))
-        )
-        drives = [*(drive for drive in self.scheduler.unsaved if drive not in pending), *pending]
-        async with anyio.create_task_group() as tasks:
-            for drive in drives:
-                # Together, so that their commits share one write to the disk.
-                tasks.start_soon(self._keep, drive)
-        return drives
-
-    async def _keep(self, drive: Drive) -> None:
-        if self.scheduler.closed:
-            await self.scheduler.driver.commits.release(drive)
-        else:
-            await self.scheduler.keep(drive)
 
     async def attach(self, wanted: str | TaskReference) -> TaskHandle:
         """Observe a task that is known by its ID or reference; see :meth:`TasksClient.attach`."""
-        with self.scheduler.lookup():
-            found = await self._find(wanted)
-            if isinstance(found, TaskRecord):
-                drive = self.scheduler.register(Drive(found))
-            else:
-                drive = self._attached(*found)
-        handle = TaskHandle(self.scheduler, drive)
-        await self.scheduler.keep(drive)
-        if not isinstance(found, TaskRecord):
-            # Nothing is known of it yet, so a first look is taken; an error waits for result().
-            drive.refreshing += 1
-            try:
-                while not drive.polls and not drive.over:
-                    await drive.change()
-            finally:
-                drive.refreshing -= 1
-        return handle
-
-    async def _find(
-        self, wanted: str | TaskReference
-    ) -> TaskRecord | tuple[str, str | None, TaskRecord | None]:
-        """The record; or the task ID and tool of a task that is new, and its record if it was gone."""
-        if isinstance(wanted, str):
-            task_id, tool, record_id = wanted, None, None
-        else:
-            if (wanted["endpoint"], wanted["principal"]) != (self._scope.endpoint, self._scope.principal):
-                raise ValueError(
-                    f"the reference belongs to endpoint {wanted['endpoint']!r} and principal "
-                    f"{wanted['principal']!r}; attach it with a client for those"
-                )
-            task_id, tool, record_id = wanted["task_id"] or "", wanted["tool"], wanted["record_id"]
-        if task_id:
-            with typed():
-                known = await self.journal.by_task_id(self._scope, task_id)
-            if known is None or (known.gone and record_id is None):
-                return task_id, tool, known  # what the server did not know, it may know again
-            return known
-        if record_id is not None and record_id in self.scheduler.drives:
-            return self.scheduler.drives[record_id].record  # its call is under way
-        for record in await self.records() if record_id is not None else ():
-            if record.record_id == record_id:
-                return record
-        raise ValueError("there is no task ID in it, and the journal holds nothing of such a call")
-
-    def _attached(self, task_id: str, tool: str | None, gone: TaskRecord | None) -> Drive:
-        # The same for all who attach it at the same time, so that one of them gets to drive it.
-        name = (self._scope.endpoint, self._scope.principal, task_id, gone.record_id if gone else None)
-        record_id = digest(name)[:32]
-        if record_id in self.scheduler.drives:
-            return self.scheduler.drives[record_id]
-        # No status was ever received, so none is claimed.
-        return self._drive_of(Task(task_id=task_id, status="unknown"), tool, attached_as=record_id)
-
-    def _drive_of(self, task: Task, tool: str | None, *, attached_as: str | None = None) -> Drive:
-        """A drive that begins with a task, which it journals first."""
-        driver = self.scheduler.driver
-        now = driver.clock.time()
-        record = TaskRecord(
-            record_id=attached_as or uuid.uuid4().hex,
-            scope=self._scope,
-            tool=tool,
-            state=Calling(),
-            created_at=now,
-            updated_at=now,
-        )
-        drive = Drive(record, ours=True)
-        jitter = 0.0 if attached_as else driver.jitter()
-        drive.unsaved.append(TaskCreated(task=task, now=now, jitter=jitter, attached=attached_as is not None))
-        return self.scheduler.register(drive)
+        return TaskHandle(self.scheduler, await self.recovery.attach(wanted))
 
     async def records(self) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal, oldest first."""
-        self.scheduler.check_open()
-        with typed():
-            return await self.journal.records(self._scope)
+        return await self.recovery.records()
 
     async def prune(self, older_than_s: float | None) -> int:
         """Forget delivered outcomes; see :meth:`TasksClient.prune`."""
@@ -340,6 +251,17 @@ class Engine:
         if self._running is None:
             raise TasksClientError("The client is not open. Use: async with TasksClient(...) as client")
         return self._running
+
+    @property
+    def recovery(self) -> Recovery:
+        """What finds calls again, once the engine is open.
+
+        Raises:
+            TasksClientError: It is not open yet, or no more.
+        """
+        self.scheduler.check_open()
+        assert self._recovery is not None  # it comes with the scheduler
+        return self._recovery
 
     async def __aenter__(self) -> Self:
         """Open the journal, which proves that it can be written. Nothing is sent yet.
@@ -367,9 +289,10 @@ class Engine:
         )
         self._running = Scheduler(driver, tasks)
         self._intents = Intents(self._running, self._scope)
+        self._recovery = Recovery(self._running, self.journal, self._scope)
         tasks.start_soon(self._running.run)
         tasks.start_soon(self._watch)
-        tasks.start_soon(keep_up, self._running, driver.clock)
+        tasks.start_soon(Upkeep(self._running, driver.clock).run)
         self._tasks = tasks
         return self
 

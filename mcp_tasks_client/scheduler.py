@@ -33,7 +33,7 @@ from .errors import (
     TasksClientError,
 )
 from .events import CallLost, CallRefused, SendAnswers
-from .performer import Performer, gathers, observed
+from .performer import Performer
 from .states import Calling, Finished, Gathering, Observing, OutcomeUnknown
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -60,9 +60,7 @@ class Scheduler:
         self.drives: WeakValueDictionary[str, Drive] = WeakValueDictionary()
         self._tasks = tasks
         self._clock = driver.clock
-        self._performer = Performer(
-            driver, tasks, park=self._park, let_go=self._let_go, release=self._release
-        )
+        self.performer = Performer(driver, tasks, park=self.park, let_go=self._let_go, release=self.release)
         self._kept: set[Drive] = set()
         self._unsaved: set[Drive] = set()  # hold what no journal does, and must not be forgotten
         self._lookups = 0
@@ -71,7 +69,7 @@ class Scheduler:
 
     async def run(self) -> None:
         """Poll each drive when it is due, for ever."""
-        await self._performer.turns.run()
+        await self.performer.turns.run()
 
     def _write_soon(self, write: Callable[[Drive], Awaitable[None]], drive: Drive) -> None:
         """Commit a change that nobody waits for; it still goes before the scheduler ends."""
@@ -192,7 +190,7 @@ class Scheduler:
         before, drive.error, drive.running = drive.error, None, True
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
-            self._performer.send_call(drive, send)
+            self.performer.send_call(drive, send)
         elif drive.calling is not None:
             drive.calling.keep()
         else:
@@ -210,38 +208,38 @@ class Scheduler:
                     actions = await self._commits.catch_up(drive)
                     # What there is to send is sent by resuming.
                     actions = tuple(one for one in actions if not isinstance(one, SendAnswers))
-                    await self._performer.perform(drive, actions)
+                    await self.performer.perform(drive, actions)
             self._unsaved.discard(drive)
             if drive.calling is not None:
                 return None  # a round without questions has begun already
             match drive.record.state:
                 case Gathering() if drive.call is None:
-                    self._park(drive, needs_its_call(drive))
+                    self.park(drive, needs_its_call(drive))
                 case Observing() | Gathering():
                     actions = await self._commits.feed(drive, resumed)
                     drive.exact = True
-                    await self._performer.perform(drive, actions)
+                    await self.performer.perform(drive, actions)
                 case Calling() if drive.inherited:
                     await self._commits.feed(drive, CallLost())
-                    self._park(drive, lost(drive, None))
+                    self.park(drive, lost(drive, None))
                 case Calling():
-                    self._park(drive, before or lost(drive, None))  # refused here
+                    self.park(drive, before or lost(drive, None))  # refused here
                 case OutcomeUnknown():
                     told = isinstance(before, OutcomeUnknownError)
-                    self._park(drive, before if before and told else lost(drive, before))
+                    self.park(drive, before if before and told else lost(drive, before))
         except DrivenElsewhereError:
             self._look_on(drive)
         except (JournalError, OvertakenError) as error:
-            self._park(drive, error)
+            self.park(drive, error)
         finally:
             if not drive.running and drive.calling is None:
-                self._release(drive)  # for whoever stopped it meanwhile, it was not ours yet
+                self.release(drive)  # for whoever stopped it meanwhile, it was not ours yet
 
     def _look_on(self, drive: Drive) -> None:
         drive.running, drive.following = False, drive.held > 0  # or nobody waits any more
         if drive.following:
             drive.followed = True
-            self._performer.spawn(drive, self._follow)
+            self.performer.spawn(drive, self._follow)
 
     async def _follow(self, drive: Drive) -> None:
         """Look on while another client drives it, and take it up when that has let go, or is gone."""
@@ -261,31 +259,7 @@ class Scheduler:
                     drive.pulse()
                 drive.polled()
         except (JournalError, OvertakenError) as error:
-            self._park(drive, error)
-
-    def release_unheld(self) -> None:
-        """Let go once more of what could not be let go of, for want of a commit."""
-        for drive in list(self.drives.values()):
-            if drive.owned and not (drive.held or drive.running or drive.calling or drive.pending):
-                self._release(drive)
-
-    def withdraw_questions(self) -> None:
-        """Our lease is running out. What is asked of the host is asked again when we have another."""
-        for drive in list(self.drives.values()):
-            drive.stop_asking()
-
-    def lapsed(self) -> None:
-        """Our lease had run out, or nearly so: others may have taken what is ours."""
-        for drive in list(self.drives.values()):
-            if drive.owned:
-                self._performer.spawn(drive, self._take_again)
-
-    async def _take_again(self, drive: Drive) -> None:
-        ours = await self._commits.take(drive, again=True)
-        if not ours and drive.running:
-            self._park(drive, driven_elsewhere(drive))
-        elif observed(drive) or gathers(drive):
-            await self._performer.perform(drive, await self._commits.feed(drive, self.driver.resumed(drive)))
+            self.park(drive, error)
 
     def _let_go(self, drive: Drive) -> None:
         """Stop driving: no poll, no prompt. Whoever still waits is told by a pulse or a park."""
@@ -300,15 +274,17 @@ class Scheduler:
         if drive.calling is not None:
             drive.calling.cut(self.policy.call_grace_s)
         else:
-            self._release(drive)
+            self.release(drive)
 
-    def _release(self, drive: Drive) -> None:
+    def release(self, drive: Drive) -> None:
+        """Let go of what is ours, so that others can take it."""
         # A call that was not sent is taken back instead, and an outcome is ours until it is delivered.
         # What waits to be committed must be, before somebody else goes on from what is.
         if drive.owned and not drive.unsaved and not isinstance(drive.record.state, Calling | Finished):
             self._write_soon(self._commits.release, drive)
 
-    def _park(self, drive: Drive, error: Exception) -> None:
+    def park(self, drive: Drive, error: Exception) -> None:
+        """Stop driving, and tell whoever waits why."""
         if drive.unsaved:
             self._unsaved.add(drive)
             logger.warning("What the server said of %r is not journaled yet: %s", drive.record, error)
@@ -338,7 +314,7 @@ class Scheduler:
             JournalError: The wish could not be journaled, and was not sent.
         """
         self.check_open()
-        wait = await self.to_its_end(self._performer.cancels.wish, drive)
+        wait = await self.to_its_end(self.performer.cancels.wish, drive)
         if wait is not None:
             await wait()
 
@@ -369,7 +345,7 @@ class Scheduler:
         """Nothing can be sent any more, until the host connects again."""
         for drive in list(self.drives.values()):
             if drive.running or drive.following:
-                self._park(
+                self.park(
                     drive,
                     ConnectionLostError(
                         "The host's connection is closed. Connect again, and resume() what is unfinished."
@@ -383,11 +359,11 @@ class Scheduler:
         self.closed = True
         for drive in list(self.drives.values()):
             if drive.running or drive.following:
-                self._park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
-        self._performer.turns.clear()
+                self.park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
+        self.performer.turns.clear()
         for drive in self._unsaved:
             self._tasks.start_soon(self._save_at_last, drive)
-        self._performer.cancels.close()
+        self.performer.cancels.close()
         self._tasks.cancel_scope.cancel()
 
     async def _save_at_last(self, drive: Drive) -> None:

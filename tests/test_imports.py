@@ -64,6 +64,7 @@ ORDER: Final = (
     "upkeep",
     "handle",
     "idempotency",
+    "recovery",
     "engine",
     "extension",
     "client",
