@@ -11,6 +11,7 @@ import anyio
 from .clock import Clock
 from .drive import Drive, driven_elsewhere
 from .errors import JournalError
+from .events import SendCall
 from .performer import gathers, observed
 from .scheduler import Scheduler
 
@@ -88,4 +89,6 @@ class Upkeep:
             self._scheduler.park(drive, driven_elsewhere(drive))
         elif observed(drive) or gathers(drive):
             actions = await self._commits.feed(drive, self._scheduler.driver.resumed(drive))
+            # A round whose last question has just been answered is begun by whoever asked it.
+            actions = tuple(one for one in actions if not isinstance(one, SendCall))
             await self._scheduler.performer.perform(drive, actions)

@@ -30,6 +30,9 @@ class Watch(Protocol):
     def saved(self, record: TaskRecord, fence: int) -> None:
         """A record was stored over one with that fence."""
 
+    def removed(self, record: TaskRecord) -> None:
+        """A record is no more: its call was not made."""
+
     def taken(self, before: str | None, owner: str) -> None:
         """A record changed its owner."""
 
@@ -82,6 +85,11 @@ class InlineJournal(SqliteJournal):
         await super().save(record, known=known)
         if self._watch is not None and fence is not None:
             self._watch.saved(record, fence)
+
+    async def remove(self, record: TaskRecord) -> None:
+        await super().remove(record)
+        if self._watch is not None:
+            self._watch.removed(record)
 
     async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
         before = self._stored("owner", record_id)

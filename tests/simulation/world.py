@@ -219,9 +219,8 @@ class Process(Probe):
             except TaskError as error:
                 self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
                 if getattr(error, "code", None) == -32602:
-                    # Refused, not run: the same call may be made again, from its first question on.
+                    # Refused, not run: the same call may be made again.
                     intent.begun -= resend
-                    self.world.committed -= intent.first_keys
                     await self._sleep(9.0)
                     continue
                 self.world.told(intent, type(error).__name__)
@@ -389,6 +388,12 @@ class World:
         """A record was stored over one with that fence."""
         if record.fence != fence:
             self.break_("a late owner writes", f"{record!r} over fence {fence}")
+
+    def removed(self, record: TaskRecord) -> None:
+        """A call was refused, not run. It may be made again, from its first question on."""
+        for intent in self.plan.intents:
+            if intent.keyed and intent.key == record.idempotency_key:
+                self.committed -= intent.first_keys
 
     def taken(self, before: str | None, owner: str) -> None:
         """A record changed its owner."""
