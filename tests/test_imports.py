@@ -35,6 +35,7 @@ ORDER: Final = (
     "clock",
     "journal.row",
     "journal.memory",
+    "journal.sqlite_log",
     "journal.sqlite_file",
     "journal.sqlite_thread",
     "journal.sqlite",

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
+from .sqlite_log import LOG_HEADER, find_damage
 
 __all__ = ["APPLICATION_ID", "connect", "explain", "identity", "note_use", "scripts"]
 
@@ -31,7 +32,6 @@ APPLICATION_ID: Final = 0x4D435054
 
 _SCRIPTS: Final = ("schema.sql", "schema_2.sql")
 _SMALLEST: Final = 512
-_LOG_HEADER: Final = 32
 _LARGEST_CHECKED: Final = 32 * 2**20
 _RETRY_S: Final = 0.01
 _SIDECARS: Final = ("", "-wal", "-shm", "-journal")
@@ -81,6 +81,7 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         try:
             _make(target)
             _look(target)
+            _look_at_log(target)
             _tighten(target)
             return _prepare(target, busy_timeout_s, deadline)
         except sqlite3.OperationalError as error:
@@ -201,7 +202,7 @@ def _make(path: Path) -> None:
 def _logs(path: Path) -> list[Path]:
     """What lies beside the file and holds changes of it, the write-ahead log first."""
     beside = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
-    return [log for log in beside if _size(log) > _LOG_HEADER]
+    return [log for log in beside if _size(log) > LOG_HEADER]
 
 
 def _size(path: Path) -> int:
@@ -237,6 +238,20 @@ def _look(path: Path) -> None:
         # SQLite reads a page of which a part is missing as if it ended in zeros.
         if not logs and found.st_size % _pragma(connection, "page_size"):
             raise _damaged(path, f"{found.st_size} bytes, the last page is cut short")
+
+
+def _look_at_log(path: Path) -> None:
+    """Refuse a log with commits that SQLite would not read, and would then write over."""
+    log = path.with_name(path.name + "-wal")
+    if not LOG_HEADER < _size(log) <= _LARGEST_CHECKED:
+        return
+    damage = find_damage(log)
+    if damage is not None:
+        raise JournalCorruptError(
+            f"the log {log} is damaged at byte {damage.at} and holds commits that cannot be read for that; "
+            f"it and its journal {path} were left as they are; restore both from a backup, or, to go on "
+            "without those commits, keep a copy of both and open the journal once with SQLite's own shell"
+        )
 
 
 def _tighten(path: Path) -> None:
