@@ -220,8 +220,8 @@ class Driver:
 
 def _refusal(error: SessionError) -> Exception:
     """A plain JSON-RPC error is the call's own failure, as it would be from a ``failed`` task."""
-    if type(error) is not SessionError or error.code is None:
-        return error
+    if type(error) is not SessionError or error.code is None or error.retryable:
+        return error  # also a rate limiter's, which may speak JSON-RPC: the call was not made, and can be
     failed = TaskFailedError(
         str(error), code=error.code, message=error.remote_message, data=error.data, handle=error.handle
     )

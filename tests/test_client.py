@@ -658,12 +658,14 @@ async def test_a_lost_reply_under_a_key_is_an_unknown_outcome_until_resent_on_pu
 
 
 @requirement("law:2")
-async def test_a_refused_call_leaves_no_record_and_the_key_can_be_used_again() -> None:
-    refused = SessionError("later", retryable=True, http_status=429, not_executed=True)
+@pytest.mark.parametrize("code", [None, -32000, -32602])
+async def test_a_refused_call_leaves_no_record_and_the_key_can_be_used_again(code: int | None) -> None:
+    refused = SessionError("later", code=code, retryable=True, http_status=429, not_executed=True)
     world = World(calls=[refused, text_result("now")])
     async with world.client() as client:
-        with pytest.raises(SessionError):
+        with pytest.raises(SessionError) as caught:
             await world.call(client, idempotency_key="k")
+        assert caught.value.retryable
         assert await client.records() == []
         assert text(await world.call(client, idempotency_key="k")) == "now"
 
