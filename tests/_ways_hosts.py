@@ -20,6 +20,8 @@ from mcp_types import (
 )
 from pydantic import FileUrl
 
+from ._versions import SDK_STARTS_COMMANDS
+
 __all__ = ["LIMIT_S", "WAYS", "Host", "Kind", "Way"]
 
 LIMIT_S: Final = 30.0
@@ -43,7 +45,8 @@ class Way:
         return self.kind not in ("mcp-stdio", "mcp-in-process")
 
 
-KINDS: Final[tuple[Kind, ...]] = ("mcp-http", "mcp-stdio", "mcp-in-process", "fastmcp-http", "session-http")
+STDIO: Final[tuple[Kind, ...]] = ("mcp-stdio",) if SDK_STARTS_COMMANDS else ()
+KINDS: Final[tuple[Kind, ...]] = ("mcp-http", *STDIO, "mcp-in-process", "fastmcp-http", "session-http")
 WAYS: Final = (Way("native", "native"), *(Way(k, m) for k in KINDS for m in ("dropped", "wrapped")))
 
 
@@ -125,11 +128,14 @@ class Host:
     def fastmcps(self) -> dict[str, Any]:
         """As ``fastmcp.Client`` takes them; what a handler raises, it turns into ``ErrorData``."""
 
+        from fastmcp.client.elicitation import ElicitResult as FastMCPElicitResult
+
         async def elicit(message: str, response_type: Any, params: Any, context: Any) -> Any:
             answer = await self.elicit(context, params)
             if isinstance(answer, ErrorData):
                 raise RuntimeError(answer.message)
-            return answer
+            # Before 4.1 FastMCP takes the SDK's own ElicitResult for the content.
+            return FastMCPElicitResult(action=answer.action, content=answer.content)
 
         async def sample(messages: Any, params: Any, context: Any) -> Any:
             return await self.sample(context, params)

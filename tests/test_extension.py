@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn
@@ -78,6 +77,7 @@ from ._sdk_server import (
     in_memory,
 )
 from ._stops import TIMEOUT_S, How, Stop, watched
+from ._versions import SDK, SDK_STARTS_COMMANDS
 from .test_cancellation import alone, order_of_chance, possible, result_or_cancelled
 
 pytestmark = [
@@ -86,7 +86,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Async generator 'http(x|core)2:ResourceWarning"),
 ]
 
-SDK: Final = tuple(int(part) for part in version("mcp").split(".")[:2])
 LIMIT_S: Final = 20.0
 ENDPOINT: Final = "a-server"
 KEY: Final = "order-42"
@@ -723,7 +722,7 @@ def stdio_server(tmp_path: Path) -> StdioServerParameters:
 
 
 @requirement("law:7")
-@pytest.mark.skipif(SDK < (2, 1), reason="before 2.1 the SDK's client takes no command")
+@pytest.mark.skipif(not SDK_STARTS_COMMANDS, reason="before 2.1 the SDK's client takes no command")
 async def test_a_stdio_server_that_dies_takes_its_task_with_it_and_that_is_told(
     stdio_server: StdioServerParameters,
 ) -> None:

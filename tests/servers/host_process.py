@@ -51,13 +51,14 @@ async def main(*arguments: str) -> None:
     async def answer(context: Any, params: Any) -> ElicitResult:
         return await reached() if question_open else asked()
 
-    async def handle(message: str, response_type: Any, params: Any, context: Any) -> ElicitResult:
-        return await answer(context, params)
-
     extensions = [TasksExtension(journal=journal)]
     client: Any
     if kind == "fastmcp":
         import fastmcp
+
+        async def handle(message: str, response_type: Any, params: Any, context: Any) -> Any:
+            # FastMCP before 4.1 takes the SDK's own ElicitResult for the content.
+            return (await answer(context, params)).content
 
         client = fastmcp.Client(url, extensions=extensions, elicitation_handler=handle)
     else:

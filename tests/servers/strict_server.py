@@ -99,13 +99,7 @@ class StrictServer(Server[dict[str, Any]]):
     """The low-level server with the tools and tasks of this module, and the log of what reached it."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "strict-tasks-server",
-            version="1",
-            on_list_tools=self._list_tools,
-            # Without it the SDK would find the schema by a tools/list of its own for each tools/call.
-            get_tool_input_schema=lambda name: TOOLS[name].input_schema if name in TOOLS else None,
-        )
+        super().__init__("strict-tasks-server", version="1", on_list_tools=self._list_tools)
         self.log: list[Entry] = []
         self.tasks: dict[str, Task] = {}
         self._rounds: dict[str, JSONObject] = {}
@@ -123,6 +117,9 @@ class StrictServer(Server[dict[str, Any]]):
         """Log and admit each message, whatever the transport. Handlers find its entry as ``request``."""
         if ctx.request is not None:
             entry: Entry = ctx.request.scope["entry"]  # HttpGate's
+            if ctx.method != entry.method:
+                # The SDK lists the tools by itself, to compare a call's Mcp-Param-* with the tool's schema.
+                return await call_next(ctx)
         else:
             entry = entry_of(ctx.method, ctx.params, {})
             self.log.append(entry)
