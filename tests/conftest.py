@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any
 
@@ -25,3 +26,8 @@ def unused_url() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}/mcp"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores, for many tests wait: for servers, for processes, for the disk."""
+    return (os.cpu_count() or 1) + 1
