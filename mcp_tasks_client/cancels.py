@@ -59,6 +59,7 @@ class Cancels:
             no task to cancel, or the server is to be left alone and is told later.
 
         Raises:
+            SessionError: The server is to be left alone, and there is nobody here to tell it later.
             JournalError: The wish could not be journaled, and was not sent.
         """
         ours = drive.record.finished or await self._commits.take(drive)
@@ -70,18 +71,18 @@ class Cancels:
         if not ours:
             silence = quiet(state, self._driver.clock.time())
             if silence:
-                raise SessionError(
-                    f"The server wants to be left alone for {silence:.0f} s, and another client drives the "
-                    "task. Cancel it later.",
-                    retryable=True,
-                    retry_after_s=silence,
-                )
+                raise _left_alone(silence, "another client drives the task. Cancel it later.")
             return self._telling_of(drive)  # whoever drives it will see what comes of it
         actions = await self._commits.feed(drive, CancelRequested(now=self._driver.clock.time()))
         await self._perform(drive, tuple(a for a in actions if not isinstance(a, SendCancel)))
-        if not any(isinstance(action, SendCancel) for action in actions):
-            return None
-        return self._telling_of(drive)
+        if any(isinstance(action, SendCancel) for action in actions):
+            return self._telling_of(drive)
+        if not drive.running and isinstance(drive.record.state, Observing):
+            silence = quiet(drive.record.state, self._driver.clock.time())
+            self._release(drive)
+            if silence:
+                raise _left_alone(silence, "nobody drives the task here. Resuming it cancels it.")
+        return None
 
     def _telling_of(self, drive: Drive) -> Callable[[], Awaitable[None]]:
         told = anyio.Event()
@@ -143,3 +144,11 @@ class Cancels:
                     raise
             if error is not None:
                 raise error
+
+
+def _left_alone(silence_s: float, and_then: str) -> SessionError:
+    return SessionError(
+        f"The server wants to be left alone for {silence_s:.0f} s, and {and_then}",
+        retryable=True,
+        retry_after_s=silence_s,
+    )

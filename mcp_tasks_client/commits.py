@@ -324,7 +324,8 @@ class Commits:
         Raises:
             JournalError: It could not be written. Others may come to think that we are gone.
         """
-        with typed():
+        # Whoever closes meanwhile must not take along that the lease had lapsed.
+        with anyio.CancelScope(shield=True), typed():
             await self._let_go()
             if self.tenure.due(self._clock):
                 await self._passing(Point.RENEW, self.tenure.renew, self._clock)

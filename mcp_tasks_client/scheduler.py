@@ -63,6 +63,7 @@ class Scheduler:
         self.performer = Performer(driver, tasks, park=self.park, let_go=self._let_go, release=self.release)
         self._kept: set[Drive] = set()
         self._unsaved: set[Drive] = set()  # hold what no journal does, and must not be forgotten
+        self._unreleased: set[Drive] = set()  # nobody else's, as long as the journal says that they are ours
         self._lookups = 0
         self._remembered: set[Drive] = set()
         self.closed = False
@@ -281,7 +282,18 @@ class Scheduler:
         # A call that was not sent is taken back instead, and an outcome is ours until it is delivered.
         # What waits to be committed must be, before somebody else goes on from what is.
         if drive.owned and not drive.unsaved and not isinstance(drive.record.state, Calling | Finished):
+            self._unreleased.add(drive)
             self._write_soon(self._commits.release, drive)
+
+    def write_again(self) -> None:
+        """Try once more what could not be written about drives that stand still."""
+        self._unreleased = {drive for drive in self._unreleased if drive.owned and not drive.held}
+        for drive in self._unreleased:
+            if not (drive.running or drive.calling or drive.pending):
+                self.release(drive)
+        for drive in self._unsaved:
+            if not (drive.running or drive.following):
+                self._tasks.start_soon(self._save_unsaved, drive, logging.WARNING)
 
     def park(self, drive: Drive, error: Exception) -> None:
         """Stop driving, and tell whoever waits why."""
@@ -362,12 +374,12 @@ class Scheduler:
                 self.park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
         self.performer.turns.clear()
         for drive in self._unsaved:
-            self._tasks.start_soon(self._save_at_last, drive)
+            self._tasks.start_soon(self._save_unsaved, drive, logging.ERROR)
         self.performer.cancels.close()
         self._tasks.cancel_scope.cancel()
 
-    async def _save_at_last(self, drive: Drive) -> None:
-        """Journal what could not be, once more, before it is forgotten."""
+    async def _save_unsaved(self, drive: Drive, level: int) -> None:
+        """Journal what could not be, and let go of it."""
         with anyio.CancelScope(shield=True):
             try:
                 async with drive.saving:
@@ -375,6 +387,7 @@ class Scheduler:
                         raise driven_elsewhere(drive)
                     while drive.unsaved:
                         await self._commits.catch_up(drive)
+                self._unsaved.discard(drive)
                 await self._commits.release(drive)
             except Exception as error:  # whatever it is, it must not hold up the end
-                logger.error("What the server said of %r was never journaled: %s", drive.record, error)
+                logger.log(level, "What the server said of %r is not journaled: %s", drive.record, error)

@@ -53,20 +53,14 @@ class Upkeep:
                 if self._lapses != self._tenure.lapses:
                     self._lapses = self._tenure.lapses
                     self._take_all_again()
-            self._release_unheld()
+            self._scheduler.write_again()
             await self._clock.wait(anyio.Event(), renew_s if renew_s < math.inf else None)
 
     async def _forget(self) -> None:
         now = self._clock.time()
         if not 0 <= now - self._forgot_at < _FORGET_EVERY_S:
-            self._forgot_at = now
             await self._commits.forget(now - self._commits.journal.retention_s)
-
-    def _release_unheld(self) -> None:
-        """Let go once more of what could not be let go of, for want of a commit."""
-        for drive in list(self._scheduler.drives.values()):
-            if drive.owned and not (drive.held or drive.running or drive.calling or drive.pending):
-                self._scheduler.release(drive)
+            self._forgot_at = now
 
     def _withdraw_questions(self) -> None:
         """Others may soon take what is ours, and must be the only ones who ask.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import anyio.lowlevel
@@ -853,6 +853,36 @@ async def test_a_cancel_while_the_server_is_to_be_left_alone_is_told_afterwards(
         with pytest.raises(TaskCancelledError):
             await world.during(handle.result, 120)
     assert [sent.at >= 61.0 for sent in world.server.log("tasks/cancel")] == [True]
+
+
+@requirement("law:4")
+async def test_a_cancel_that_nobody_here_will_tell_says_so() -> None:
+    """A parked task is not polled, so that nothing is told after the ``Retry-After`` either."""
+    limited = SessionError("slow down", retryable=True, http_status=429, retry_after_s=60.0)
+    asks = {**input_required(TASK, {"k": ASK}, poll_interval_ms=1000), "resultType": "task"}
+    world = World(calls=[asks], gets={TASK: [limited, cancelled(TASK)]})
+    may_fail = anyio.Event()
+
+    async def fails(context: Any, params: Any) -> NoReturn:
+        await may_fail.wait()
+        raise RuntimeError("nobody is there")
+
+    async with world.client(elicitation=fails) as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(2)
+        may_fail.set()
+        await world.clock.advance(1)
+        with pytest.raises(SessionError, match="to be left alone") as caught:
+            await handle.cancel()
+        assert caught.value.retry_after_s == pytest.approx(58, abs=1)
+        assert caught.value.handle is handle
+        await world.clock.advance(0)
+        record = await world.only_record()
+        assert (record.owner, record.state.cancel) == (None, "requested")  # type: ignore[union-attr]
+        (resumed,) = await client.resume()
+        with pytest.raises(TaskCancelledError):
+            await world.during(resumed.result, 120)
+    assert len(world.server.log("tasks/cancel")) == 1
 
 
 @requirement("law:8")

@@ -30,6 +30,7 @@ from mcp_tasks_client.journal import sqlite_file
 from mcp_tasks_client.journal.base import TaskRecord
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.journal.sqlite_file import scripts
+from mcp_tasks_client.journal.sqlite_log import _ORDERS, _add, find_damage
 from mcp_tasks_client.states import Completed
 from mcp_tasks_client.testing import ScriptedSession, completed, text_result
 from tests.test_journal_contract import SCOPE, finished, observing, record
@@ -148,6 +149,14 @@ class Left:
         """For every frame of the log, 1 if a commit ends with it."""
         starts = range(LOG_HEADER, len(self.log), FRAME)
         return [int(struct.unpack_from(">I", self.log, start + 4)[0] > 0) for start in starts]
+
+    def shows(self, place: int) -> bool:
+        """Whether it can be told that a byte of the log has rotted."""
+        frame, byte = divmod(place - LOG_HEADER, FRAME)
+        ends = [at for at, ends in enumerate(self.commits[:-1]) if ends and at >= frame]
+        if ends[:1] == [frame] and 8 <= byte < 24:
+            del ends[0]  # nothing can be seen to follow it any more
+        return place < LOG_HEADER or bool(ends)
 
     def promised(self, frames: int) -> list[str]:
         """What a log cut to so many frames still holds, together with its file."""
@@ -344,10 +353,19 @@ class TestFlippedBytes(OneLoop):
             changed = flipped(left.log, place, 1 << chance.randrange(8))
             path = lay(tmp_path / f"flipped-{place}", left.crashed | {"journal-wal": changed})
             whole_frames = max(0, (place - LOG_HEADER) // FRAME)
-            if place < LOG_HEADER or sum(left.commits[whole_frames:]) > 1:
+            if left.shows(place):
                 assert "is damaged at byte" in await refused(path)
             else:
                 assert await known(path) == left.promised(whole_frames), f"byte {place}"
+
+
+def chained(log: bytes, frame: bytearray) -> bytes:
+    """A frame with the checksum that it has behind all of a log."""
+    order = _ORDERS[int.from_bytes(log[:4])]
+    at = 16 if len(log) > LOG_HEADER else LOG_HEADER - 8
+    sums = struct.unpack_from(">2I", log, max(len(log) - FRAME, 0) + at)
+    frame[16:24] = struct.pack(">2I", *_add(order, _add(order, sums, frame[:8]), frame[24:]))
+    return bytes(frame)
 
 
 class TestLogsThatHoldMoreThanIsRead(OneLoop):
@@ -360,12 +378,11 @@ class TestLogsThatHoldMoreThanIsRead(OneLoop):
                 LOG_HEADER + frame * FRAME + chance.choice((0, 8, 12, 16, 20, chance.randrange(24, FRAME)))
             )
             path = lay(tmp_path / "spoilt", left.crashed | {"journal-wal": flipped(left.log, place)})
-            last = sum(left.commits[frame:]) == 1
-            if last:
-                assert await known(path) == left.promised(frame)
-            else:
+            if left.shows(place):
                 assert "holds commits that cannot be read" in await refused(path), f"byte {place}"
-        assert last
+            else:
+                assert await known(path) == left.promised(frame)
+        assert not left.shows(place)
 
     async def test_a_spoilt_header_is_damage(self, left: Left, tmp_path: Path) -> None:
         for place in range(LOG_HEADER):
@@ -419,6 +436,34 @@ os.read(0, 1)
 """
         assert len(crashed_at(path, body)["journal-wal"]) == length > 40 * FRAME
         assert await known(path) == ["0", "1", "2", "before"]
+
+    async def test_what_commits_that_failed_left_behind_is_no_damage(
+        self, left: Left, tmp_path: Path
+    ) -> None:
+        """Each is written over the one before, from the same place; the last of them did not fail."""
+        header, frames = left.log[:LOG_HEADER], left.log[LOG_HEADER:]
+        before = left.commits.index(1) + 1
+        after = left.commits.index(1, before) + 1
+        kept = before * FRAME
+
+        def commit(length: int, content: int) -> bytes:
+            log = bytearray(header + frames[:kept])
+            for number in range(length):
+                frame = bytearray(frames[kept + number * FRAME :][:FRAME])
+                frame[4:8] = (number + 1 == length).to_bytes(4)
+                frame[FRAME - 1] ^= content
+                log += chained(log, frame)
+            return bytes(log)
+
+        first, second = commit(after - before + 4, 1), commit(after - before + 2, 2)
+        third = left.log[: LOG_HEADER + after * FRAME]
+        log = third + second[len(third) :] + first[len(second) :]
+        assert len(third) < len(second) < len(log) == len(first)
+        path = lay(tmp_path / "failed", left.crashed | {"journal-wal": log})
+        assert await known(path) == left.promised(after)
+
+    async def test_a_log_that_has_just_gone_holds_no_damage(self, tmp_path: Path) -> None:
+        assert find_damage(tmp_path / "journal-wal") is None
 
     async def test_a_log_that_is_being_written_is_no_damage(self, tmp_path: Path) -> None:
         """Nor one that is begun anew meanwhile."""

@@ -555,12 +555,12 @@ REFUSED_FOR_NOW: Final = [
     ),
     pytest.param(
         SessionError("busy", code=-32000, retryable=True, http_status=429, not_executed=True),
-        TaskFailedError,
+        SessionError,
         id="429 with a JSON-RPC error",
     ),
     pytest.param(
         SessionError("busy", code=-32602, retryable=True, http_status=429, not_executed=True),
-        TaskFailedError,
+        SessionError,
         id="429 with a JSON-RPC error of refusal",
     ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from mcp_tasks_client.owners import LEASE_S
 from mcp_tasks_client.testing import (
     ManualClock,
     ScriptedServer,
+    Unreachable,
     ask,
     ask_first,
     complete,
@@ -106,17 +108,26 @@ async def test_how_long_outcomes_are_kept_is_the_journals_own_to_say() -> None:
 class Full(MemoryJournal):
     """Can be made to refuse to renew a lease, or to do anything about owners."""
 
-    renews = releases = True
+    renews = releases = removes = True
+    renewing: anyio.Event | None = None
 
     async def renew(self, lease: Lease) -> bool:
         if not self.renews:
             raise JournalError("The disk is full. Make room and try again.")
-        return await super().renew(lease)
+        kept = await super().renew(lease)
+        if self.renewing is not None:
+            await self.renewing.wait()
+        return kept
 
     async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         if record.owner is None and not self.releases:
             raise JournalLockedError("The journal is locked. Try again.")
         await super().save(record, known=known)
+
+    async def remove(self, record: TaskRecord) -> None:
+        if not self.removes:
+            raise JournalError("The disk is full. Make room and try again.")
+        await super().remove(record)
 
     async def release(self, *names: str) -> None:
         if not self.releases:
@@ -175,6 +186,80 @@ async def test_what_could_not_be_let_go_of_at_the_end_is_let_go_of_later(others:
             record, *_ = await journal.records(client._engine._scope)
             assert record.owner == f"{owner}/left"
             assert not [lease for lease in journal._leases.values() if lease.covers(record.owner)]
+
+
+@requirement("law:5", "law:8")
+async def test_what_could_not_be_let_go_of_is_let_go_of_later_though_its_host_forgot_it() -> None:
+    clock, server, journal = world()
+    server.tool("slow", [work(100), complete(text_result("done"))], poll_interval_ms=5000)
+    first, second = (scripted_client(server.session(), journal=journal) for _ in range(2))
+    results: list[Any] = []
+
+    async def call(client: TasksClient) -> None:
+        results.append(await client.call_tool("slow", idempotency_key="k"))
+
+    first._engine.lease_s = second._engine.lease_s = LEASE_S
+    async with first, second, anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(call, first)
+            await clock.advance(12)
+            journal.releases = False
+            callers.cancel_scope.cancel()
+        await clock.advance(1)
+        journal.releases = True
+        gc.collect()
+        await clock.advance(LEASE_S)
+        assert [record.owner for record in await second.records()] == [None]
+        tasks.start_soon(call, second)
+        await clock.advance(100)
+    assert len(results) == 1
+
+
+@requirement("law:2", "law:5")
+async def test_an_intent_that_could_not_be_taken_back_is_taken_back_later() -> None:
+    clock, server, journal = world()
+    first, second = (scripted_client(server.session(), journal=journal) for _ in range(2))
+    first._engine.lease_s = second._engine.lease_s = LEASE_S
+    async with first, second, anyio.create_task_group() as tasks:
+        server.misbehave("tools/call", Unreachable())
+        journal.removes = False
+        with pytest.raises(JournalError):
+            await first.call_tool("quick", idempotency_key="k")
+        assert [record.status for record in await second.records()] == ["calling"]
+        journal.removes = True
+        await clock.advance(LEASE_S)
+        assert await second.records() == []
+        tasks.start_soon(partial(second.call_tool, "quick", idempotency_key="k"))
+        await clock.advance(10)
+        assert [record.status for record in await second.records()] == ["completed"]
+
+
+@requirement("law:5")
+async def test_that_the_lease_had_lapsed_is_not_lost_with_the_client_that_finds_it_out() -> None:
+    clock, server, journal = world()
+    first, second = (scripted_client(server.session(), journal=journal) for _ in range(2))
+    first._engine.lease_s = second._engine.lease_s = LEASE_S
+    closing, closed = anyio.Event(), anyio.Event()
+
+    async def life() -> None:
+        async with first:
+            await closing.wait()
+        closed.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(life)
+        await clock.advance(0)
+        async with second:
+            await second.start_tool("quick")
+            tenure = second._engine.scheduler.driver.commits.tenure
+            clock.jump(LEASE_S + 10)
+            journal.renewing = anyio.Event()
+            await clock.advance(LEASE_S / 3)
+            closing.set()
+            await clock.advance(0)
+            journal.renewing.set()
+            await closed.wait()
+            assert tenure.lapses == 1
 
 
 async def test_an_age_cannot_be_negative() -> None:

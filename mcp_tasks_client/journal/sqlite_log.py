@@ -2,8 +2,8 @@
 
 SQLite reads a log up to the first frame whose checksum is wrong and takes that for its end, for so a
 crash leaves it. But a crash can spoil no more than the last commit, the one that was not synced yet:
-where whole commits lie behind a spoilt frame, they were synced, and promised, and the frame was
-damaged later. The format is described at https://www.sqlite.org/fileformat2.html#walformat.
+where a commit lies behind a spoilt frame, and another one was added to it, it was synced, and
+promised, and the frame was damaged later. The format is described at https://www.sqlite.org/fileformat2.html#walformat.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def find_damage(log: Path) -> Damage | None:
 
 
 def _look(log: Path) -> Damage | None:
-    content = log.read_bytes()
+    try:
+        content = log.read_bytes()
+    except FileNotFoundError:  # somebody else has just closed the journal, as the last one
+        return None
     header = content[:LOG_HEADER]
     if len(content) < LOG_HEADER + _FRAME_HEADER or _sound.get(log) == header:
         return None
@@ -54,8 +57,8 @@ def _look(log: Path) -> Damage | None:
     sums = _add(order, (0, 0), header[:24])
     if magic not in _ORDERS or sums != struct.unpack_from(">2I", header, 24):
         return Damage(header, 0)  # it is synced before the first frame is written
-    ends_at: int | None = None
     damage: Damage | None = None
+    ended, said = False, (0, 0)  # of the frame before: whether it ends a commit, and its checksum
     for start, frame in _frames(content, page_size + _FRAME_HEADER):
         ours = frame[8:16] == header[16:24]
         if damage is None:
@@ -63,12 +66,13 @@ def _look(log: Path) -> Damage | None:
             if ours and sums == struct.unpack_from(">2I", frame, 16):
                 continue
             damage = Damage(header, start)
-        if not ours:
-            continue  # of an earlier use of the same file
-        if ends_at is not None:
+        # Only a commit that was promised has anything added to it. One that failed, or whose process was
+        # killed in it, may leave its frames too, and so may what an earlier use of the same file held.
+        sums = _add(order, _add(order, said, frame[:8]), frame[_FRAME_HEADER:])
+        said = struct.unpack_from(">2I", frame, 16)
+        if ours and ended and sums == said:
             return damage
-        if struct.unpack_from(">I", frame, 4)[0]:
-            ends_at = start
+        ended = ours and struct.unpack_from(">I", frame, 4)[0] != 0
     _sound[log] = header
     return None
 
