@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
+import anyio
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from .clock import Clock, SystemClock
 from .commits import Commits
@@ -169,13 +170,16 @@ class Driver:
         Returns:
             The event, if it is one, and the error to tell whoever wanted it cancelled.
         """
+        back_off = wait_exponential(multiplier=0.1, max=1.0)
         attempts = AsyncRetrying(
             # A server that wants to be left alone is not asked again before the time that it names.
             retry=retry_if_exception(
                 lambda e: isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
             ),
-            wait=wait_exponential(multiplier=0.1, max=1.0) + wait_random(0, 0.1),
+            wait=lambda attempt: back_off(attempt) + 0.1 * self.jitter(),
             stop=stop_after_attempt(3),
+            # By the client's clock and at its jitter, like everything else that it waits for.
+            sleep=self._rest,
             reraise=True,
         )
         try:
@@ -194,6 +198,9 @@ class Driver:
         except Exception as error:
             return None, _foreign("tasks/cancel", error)
         return CancelAcknowledged(), None
+
+    async def _rest(self, seconds: float) -> None:
+        await self.clock.wait(anyio.Event(), seconds)
 
     async def ask(self, drive: Drive, ask: Ask) -> Event:
         """Put one question to the host."""

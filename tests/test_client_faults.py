@@ -1085,6 +1085,18 @@ async def test_a_cancel_that_a_gateway_refused_as_invalid_is_said_again() -> Non
     assert len(world.server.log("tasks/cancel")) == 2
 
 
+@requirement("law:7")
+async def test_a_lost_cancel_is_said_again_by_the_clock_of_the_client() -> None:
+    world = World(gets={TASK: [working(TASK)]}, cancels=[LOST, {}])
+    async with world.client() as client, anyio.create_task_group() as tasks:
+        handle = await client.start_tool("tool")
+        tasks.start_soon(handle.cancel)
+        await world.clock.advance(0)
+        assert len(world.server.log("tasks/cancel")) == 1
+        await world.clock.advance(0.2)
+        assert len(world.server.log("tasks/cancel")) == 2
+
+
 # ── a server that was deployed anew ───────────────────────────────────────────────────────────
 
 
