@@ -38,6 +38,9 @@ class Watch(Protocol):
     def taken(self, before: str | None, owner: str) -> None:
         """A record changed its owner."""
 
+    def forgotten(self, tool: str, task_id: str | None, delivered_at: float | None) -> None:
+        """A record was pruned."""
+
 
 def disk_trouble(code: int) -> sqlite3.OperationalError:
     """The error that SQLite raises for one of its codes."""
@@ -108,6 +111,19 @@ class InlineJournal(SqliteJournal):
             assert self._watch is not None
             self._watch.taken(taken.before, owner)
         return every
+
+    async def prune(self, before: float) -> int:
+        there = self._outcomes()
+        found = await super().prune(before)
+        if self._watch is not None and found:
+            for record_id in there.keys() - self._outcomes().keys():
+                self._watch.forgotten(*there[record_id])
+        return found
+
+    def _outcomes(self) -> dict[str, tuple[Any, ...]]:
+        assert self._connection is not None
+        rows = self._connection.execute("SELECT record_id, tool, task_id, delivered_at FROM records")
+        return {row[0]: row[1:] for row in rows}
 
     def _stored(self, column: str, record_id: str) -> Any:
         assert self._connection is not None

@@ -11,10 +11,30 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from mcp_tasks_client import commits, driver, idempotency, machine, owners, pace, questions, scheduler
+from mcp_tasks_client import (
+    commits,
+    drive,
+    driver,
+    engine,
+    idempotency,
+    machine,
+    owners,
+    pace,
+    questions,
+    scheduler,
+)
 from mcp_tasks_client.commits import Commits
 from mcp_tasks_client.errors import SessionError
-from mcp_tasks_client.events import Action, AnswerReady, Event, Observed, TaskCreated, UpdateAcknowledged
+from mcp_tasks_client.events import (
+    Action,
+    AnswerReady,
+    CancelAcknowledged,
+    CancelRequested,
+    Event,
+    Observed,
+    TaskCreated,
+    UpdateAcknowledged,
+)
 from mcp_tasks_client.journal import sqlite
 from mcp_tasks_client.points import Passage, Point
 
@@ -71,6 +91,89 @@ def the_outcome_is_delivered_before_it_is_journaled() -> AbstractContextManager[
 @mutant
 def acting_comes_before_the_commit() -> AbstractContextManager[Any]:
     return _behind(lambda event: isinstance(event, AnswerReady | TaskCreated))
+
+
+@mutant
+def a_cancel_is_sent_before_it_is_journaled() -> AbstractContextManager[Any]:
+    return _behind(lambda event: isinstance(event, CancelRequested))
+
+
+@mutant
+def whoever_resumes_forgets_the_wish_to_cancel() -> AbstractContextManager[Any]:
+    resume = machine._resume
+    return patch.object(
+        machine,
+        "_resume",
+        lambda state, event, policy: resume(replace(state, cancel="no"), event, policy),
+    )
+
+
+@mutant
+def a_cancel_that_was_lost_is_not_said_again() -> AbstractContextManager[Any]:
+    cancel = driver.Driver.cancel
+
+    async def once(self: Any, drive: Any) -> Any:
+        _, error = await cancel(self, drive)
+        return CancelAcknowledged(), error
+
+    return patch.object(driver.Driver, "cancel", once)
+
+
+@mutant
+def a_cancel_under_retry_after_is_dropped() -> AbstractContextManager[Any]:
+    send = machine._send_cancel
+
+    def drop(state: Any, now: float) -> Any:
+        after, actions = send(state, now)
+        return (
+            (replace(after, cancel="acknowledged"), ()) if after.cancel == "requested" else (after, actions)
+        )
+
+    return patch.object(machine, "_send_cancel", drop)
+
+
+@mutant
+def questions_stay_up_after_a_cancel() -> AbstractContextManager[Any]:
+    return patch.object(drive.Drive, "stop_asking", lambda self: None)
+
+
+@mutant
+def a_cancelled_task_asks_on() -> AbstractContextManager[Any]:
+    return _heedless("_observe")
+
+
+@mutant
+def a_cancelled_task_is_answered() -> AbstractContextManager[Any]:
+    return _heedless("_send")
+
+
+def _heedless(step: str) -> AbstractContextManager[Any]:
+    """A step that is taken as if nobody had wished to cancel."""
+    take = getattr(machine, step)
+
+    def heedless(state: Any, *args: Any, **options: Any) -> Any:
+        after, actions = take(replace(state, cancel="no"), *args, **options)
+        return (replace(after, cancel=state.cancel) if hasattr(after, "cancel") else after), actions
+
+    return patch.object(machine, step, heedless)
+
+
+@mutant
+def what_nobody_has_had_is_forgotten() -> AbstractContextManager[Any]:
+    prune = sqlite._PRUNE.replace("delivered_at < ?", "coalesce(delivered_at, updated_at) < ?")
+    return patch.object(sqlite, "_PRUNE", prune)
+
+
+@mutant
+def what_was_had_just_now_is_forgotten() -> AbstractContextManager[Any]:
+    return patch.object(commits, "_SPARED_S", 0.0)
+
+
+@mutant
+def who_goes_away_cancels_nothing() -> AbstractContextManager[Any]:
+    async def nothing(self: Any, drive: Any) -> None: ...
+
+    return patch.object(engine.Engine, "_cancel_abandoned", nothing)
 
 
 def _behind(which: Callable[[Event], bool]) -> AbstractContextManager[Any]:
@@ -208,6 +311,6 @@ def what_was_let_go_of_is_still_asked() -> AbstractContextManager[Any]:
     def keep_asking(self: Any, drive: Any) -> None:
         drive.running = drive.following = False
         drive.pulse()
-        self._release(drive)
+        self.release(drive)
 
     return patch.object(scheduler.Scheduler, "_let_go", keep_asking)

@@ -6,8 +6,9 @@ import math
 import sqlite3
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
+from mcp_tasks_client.engine import OnAbandon
 from mcp_tasks_client.testing import (
     Delayed,
     ErrorReply,
@@ -32,12 +33,30 @@ from mcp_tasks_client.testing import (
     vanish,
     work,
 )
-from mcp_tasks_client.testing.steps import AskFirst
+from mcp_tasks_client.testing.steps import AskFirst, Reply
 
-__all__ = ["Intent", "Plan", "result_of"]
+__all__ = ["Cancel", "Intent", "Moment", "Plan", "result_of"]
+
+_ON_ABANDON: Final[tuple[OnAbandon, ...]] = ("detach", "detach", "detach", "cancel")
+_MOMENTS: Final[tuple[Moment, ...]] = ("at", "called", "asked", "quiet")
 
 CHAOS_S = 80.0
 """Seconds of a history in which things go wrong."""
+
+
+Moment: TypeAlias = Literal["at", "called", "asked", "quiet"]
+"""What a host's change of mind comes after: the beginning, the first ``tools/call``, the first question,
+the first ``Retry-After`` that the task is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A host that changes its mind."""
+
+    moment: Moment
+    after_s: float
+    process: int
+    """Which one says so, of those that are there, whoever drives the task."""
 
 
 @dataclass(slots=True)
@@ -53,7 +72,7 @@ class Intent:
     """Seconds from the start of its process at which it is begun."""
 
     timeout_s: float | None
-    on_abandon: str
+    cancel: Cancel | None
     begun: int = 0
     """How often it was begun with the consent that the tool may run."""
 
@@ -61,6 +80,9 @@ class Intent:
     """What its callers were told, the same each time if all is well."""
 
     unknown: bool = False
+    cancelling: bool = False
+    received: bool = False
+    """Whether some caller got its outcome, be it that it was killed before it could tell."""
 
     @property
     def tool(self) -> str:
@@ -70,6 +92,11 @@ class Intent:
     def first_keys(self) -> set[str]:
         """Keys of what it asks before it has a task."""
         return {key for step in self.steps if isinstance(step, AskFirst) for key in step.requests}
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is answered without a task."""
+        return isinstance(self.steps[-1], Reply)
 
     @property
     def key(self) -> str | None:
@@ -102,21 +129,37 @@ class Plan:
 
     answer_s: float
     callback_fails: float
+    on_abandon: OnAbandon
+    deaf: str
+    """The kind of question for which only the last process has a callback; empty for none."""
+
+    prunes: list[tuple[float, int]]
+    """When which process forgets all that it may."""
+
+    retention_s: float | None
 
     @property
     def clocks_jump(self) -> bool:
         return bool(self.jumps)
 
+    @property
+    def forgets(self) -> bool:
+        """Whether a key may come to be new again, so that hosts must not repeat what they have had."""
+        return bool(self.prunes) or self.retention_s is not None
+
 
 def plan(random: Random) -> Plan:
     processes = random.choice([1, 1, 1, 2, 2, 3])
+    on_abandon: OnAbandon = random.choice(_ON_ABANDON)
     rough = random.random()
     suspended = random.random() < 0.3
     if suspended:
         processes = max(2, processes)
     return Plan(
-        intents=[_intent(random, number) for number in range(random.choice([1, 1, 2, 3]))],
-        lives=[0.0, *sorted(random.uniform(0, CHAOS_S * 0.7) for _ in range(processes - 1))],
+        intents=[
+            _intent(random, number, processes, on_abandon) for number in range(random.choice([1, 1, 2, 3]))
+        ],
+        lives=[0.0, *sorted(_start(random) for _ in range(processes - 1))],
         kills=[
             (random.uniform(0, CHAOS_S), random.randrange(processes))
             for _ in range(random.choice([0, 0, 1, 1, 2]))
@@ -147,11 +190,22 @@ def plan(random: Random) -> Plan:
         orderly=random.random() < 0.4,
         answer_s=random.choice([0.0, 0.0, 0.5, 20.0]),
         callback_fails=random.choice([0.0, 0.0, 0.2]),
+        on_abandon=on_abandon,
+        deaf=random.choice([*[""] * 9, "elicitation", "sampling", "roots"]),
+        prunes=[
+            (random.uniform(0, CHAOS_S), random.randrange(processes))
+            for _ in range(random.choice([0, 0, 0, 1, 2]))
+        ],
+        retention_s=random.choice([None, None, None, None, 0.0, 30.0]),
     )
 
 
-def _intent(random: Random, number: int) -> Intent:
-    return Intent(
+def _start(random: Random) -> float:
+    return random.choice([0.0, 0.5, random.uniform(0, CHAOS_S * 0.7), random.uniform(0, CHAOS_S * 0.7)])
+
+
+def _intent(random: Random, number: int, processes: int, on_abandon: OnAbandon) -> Intent:
+    intent = Intent(
         number=number,
         keyed=random.random() < 0.7,
         steps=_steps(random, number),
@@ -166,8 +220,17 @@ def _intent(random: Random, number: int) -> Intent:
         },
         at=random.choice([0.0, random.uniform(0, 60.0)]),
         timeout_s=random.choice([None, None, 0.2, 3.0, 30.0]),
-        on_abandon="detach",
+        cancel=_cancel(random, processes) if random.random() < 0.3 else None,
     )
+    if (intent.cancel or on_abandon == "cancel") and not intent.terms["cancellable"]:
+        intent.terms["ttl_ms"] = 60_000  # or it might wait for ever for an answer that nobody is asked for
+    return intent
+
+
+def _cancel(random: Random, processes: int) -> Cancel:
+    moment = random.choice(_MOMENTS)
+    after_s = random.uniform(0, CHAOS_S) if moment == "at" else random.choice([0.0, 0.0, 0.1, 3.0])
+    return Cancel(moment, after_s, random.randrange(processes))
 
 
 def _steps(random: Random, number: int) -> tuple[Step, ...]:
@@ -175,7 +238,7 @@ def _steps(random: Random, number: int) -> tuple[Step, ...]:
 
     def questions() -> dict[str, Any]:
         some = [f"q-{number}-{next(keys)}" for _ in range(random.choice([1, 1, 2]))]
-        return {key: form(f"{key}?", n="integer") for key in some}
+        return {key: _question(random, key) for key in some}
 
     first: list[Step] = [ask_first(questions()) for _ in range(random.choice([0, 0, 0, 0, 1, 2]))]
     if random.random() < 0.12:
@@ -203,9 +266,22 @@ def _steps(random: Random, number: int) -> tuple[Step, ...]:
     return (*first, *middle, end)
 
 
+def _question(random: Random, key: str) -> dict[str, Any]:
+    kind = random.random()
+    if kind < 0.55:
+        return form(f"{key}?", n="integer")
+    if kind < 0.7:
+        url = {"mode": "url", "message": f"{key}?", "url": f"https://example.com/{key}", "elicitationId": key}
+        return {"method": "elicitation/create", "params": url}
+    if kind < 0.85:
+        message = {"role": "user", "content": {"type": "text", "text": f"{key}?"}}
+        return {"method": "sampling/createMessage", "params": {"messages": [message], "maxTokens": 5}}
+    return {"method": "roots/list", "params": {}} if random.random() < 0.5 else {"method": "roots/list"}
+
+
 def result_of(number: int, answers: Any) -> dict[str, Any]:
     """What a tool returns: it tells what it was answered."""
-    told = {key: answer.get("content") for key, answer in sorted(answers.items())}
+    told = dict(sorted(answers.items()))
     return text_result(f"{number}: {told}")
 
 

@@ -6,15 +6,26 @@ import gc
 import math
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import anyio
-from mcp_types import ElicitResult
+from anyio.abc import TaskGroup
+from mcp_types import (
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    ListRootsResult,
+    Root,
+    TextContent,
+)
+from pydantic import FileUrl
 
 from mcp_tasks_client import (
     DrivenElsewhereError,
@@ -25,25 +36,36 @@ from mcp_tasks_client import (
     SessionError,
     TaskError,
     TaskHandle,
+    TaskReference,
     TasksClient,
     TasksClientError,
     WaitTimeoutError,
     owners,
 )
+from mcp_tasks_client.drive import Drive
 from mcp_tasks_client.journal.base import Lease, TaskRecord
 from mcp_tasks_client.owners import Place
 from mcp_tasks_client.points import Point, Probe
 from mcp_tasks_client.policy import PollPolicy
-from mcp_tasks_client.testing import Arrival, Fault, KilledError, ScriptedServer
+from mcp_tasks_client.sessions.base import TaskRef
+from mcp_tasks_client.states import Observing
+from mcp_tasks_client.testing import Arrival, ErrorReply, Fault, HttpError, KilledError, ScriptedServer
+from mcp_tasks_client.testing.session import ServerSession
+from mcp_tasks_client.testing.steps import Abort, Complete, Fail
+from mcp_tasks_client.testing.timeline import Timeline
+from mcp_tasks_client.wire import JSONObject
 
 from .clock import ProcessClock, WorldClock
 from .journal import InlineJournal, copy_of, disk_trouble
-from .plans import CHAOS_S, Intent, Plan, fault, plan
+from .plans import CHAOS_S, Intent, Moment, Plan, fault, plan
 
 __all__ = ["World", "play"]
 
 CALM_S: Final = 1_500.0
 """Seconds at the end in which nothing goes wrong, and by which all must be over."""
+
+SPARED_S: Final = 60.0
+"""Seconds after its delivery for which an outcome is kept in any case."""
 
 Happening = tuple[float, str]
 
@@ -59,6 +81,22 @@ class Spot(Place):
 
     def holds(self, lease: Lease) -> bool:
         return lease.pid == self.pid
+
+
+class Line(ServerSession):
+    """A process's connection to the server, so that what it says about a cancelled task has a sender."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process.world.server, task_timeout_s=8.0, call_read_timeout_s=30.0)
+        self._process = process
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        self._process.not_after_a_cancel(ref.task_id, f"answers {', '.join(answers)}")
+        await super().update(ref, answers)
+
+    async def cancel(self, ref: TaskRef) -> None:
+        self._process.cancels(ref.task_id)
+        await super().cancel(ref)
 
 
 class Process(Probe):
@@ -80,10 +118,14 @@ class Process(Probe):
         """Whether it was suspended for so long that others may think it gone."""
 
         self.journal = InlineJournal(world.path, self._trouble, watch=world)
+        if world.plan.retention_s is not None:
+            self.journal.retention_s = world.plan.retention_s
         self.random = Random(world.random.random())
         self.owner = ""
         self._task_ids: dict[int, int] = {}
         self._client: TasksClient | None = None
+        self._tasks: TaskGroup | None = None
+        self._cancelled_for_others: set[str] = set()
         self._now_asking: dict[int, str] = {}
         world.processes.append(self)
         world.living.add(self.pid)
@@ -93,9 +135,15 @@ class Process(Probe):
     async def live(self) -> None:
         world = self.world
         world.tell(f"process {self.pid} starts")
-        session = world.server.session(task_timeout_s=8.0, call_read_timeout_s=30.0)
+        deaf = "" if self.last else world.plan.deaf
         client = TasksClient(
-            session, journal=self.journal, elicitation=self._ask, poll=PollPolicy(call_grace_s=1.0)
+            Line(self),
+            journal=self.journal,
+            elicitation=None if deaf == "elicitation" else self._ask,
+            sampling=None if deaf == "sampling" else self._ask,
+            roots=None if deaf == "roots" else self._ask,
+            poll=PollPolicy(call_grace_s=1.0),
+            on_abandon=world.plan.on_abandon,
         )
         engine = client._engine
         engine.clock, engine.probe, engine.jitter = self.clock, self, self.random.random
@@ -109,6 +157,8 @@ class Process(Probe):
                 if not isinstance(one, KilledError | anyio.get_cancelled_exc_class()):
                     if isinstance(one, JournalError) and world.disk_failed:
                         continue
+                    if self.killed and "is coming to an end" in str(one):
+                        continue  # to a caller that was about to cancel
                     world.break_("an unexpected end", f"process {self.pid}: {one!r}", one)
         finally:
             self._die()
@@ -118,6 +168,7 @@ class Process(Probe):
             self.owner = client._engine.scheduler.driver.commits.owner
             self.world.owners[self.owner] = self
             async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
                 tasks.start_soon(self._bring_home, client)
                 for intent in self.world.plan.intents:
                     if intent.keyed or (self.pid == 1 and not intent.begun):
@@ -125,6 +176,7 @@ class Process(Probe):
                 if not self.last:
                     await self.closing.wait()
                     tasks.cancel_scope.cancel()
+                self._tasks = None
 
     def kill(self) -> None:
         if not self.ended.is_set():
@@ -134,6 +186,13 @@ class Process(Probe):
             self.world.living.discard(self.pid)
             self.scope.cancel()
             self.clock.go_on()
+            # A shield keeps out a cancellation, and no kill.
+            for drive in list(self._drives()):
+                drive.park(KilledError("while it was waited for"))  # type: ignore[arg-type]  # it goes through all
+
+    def _drives(self) -> Iterable[Drive]:
+        running = self._client._engine._running if self._client is not None else None
+        return running.drives.values() if running is not None else ()
 
     def _die(self) -> None:
         world = self.world
@@ -174,12 +233,14 @@ class Process(Probe):
     async def _await(self, handle: TaskHandle) -> None:
         for _ in range(40):
             try:
-                self.world.delivered(handle.task_id, _text(await handle.result()))
+                self.world.delivered(handle, _text(await handle.result()))
                 return
             except TaskError as error:
-                self.world.delivered(handle.task_id, type(error).__name__)
+                self.world.delivered(handle, type(error).__name__)
                 return
             except (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError) as error:
+                if _violated(error):
+                    self.world.received(handle.tool)
                 self.world.tell(f"process {self.pid}: {handle!r}: {error!r}")
                 await self._sleep(9.0)
 
@@ -191,6 +252,8 @@ class Process(Probe):
             return
         resend = False
         for _ in range(40):
+            if intent.received and self.world.plan.forgets:
+                return
             if resend or not intent.begun:
                 intent.begun += 1
             if resend:
@@ -199,13 +262,8 @@ class Process(Probe):
             try:
                 result = await self._within(
                     None if self.last else intent.timeout_s,
-                    partial(
-                        client.call_tool,
-                        intent.tool,
-                        {"intent": intent.number},
-                        idempotency_key=intent.key,
-                        on_unknown="resend" if resend else "raise",
-                    ),
+                    intent.tool,
+                    partial(self._call, client, intent, "resend" if resend else "raise"),
                 )
                 self.world.told(intent, _text(result))
                 return
@@ -226,7 +284,7 @@ class Process(Probe):
                 self.world.told(intent, type(error).__name__)
                 return
             except RemoteProtocolError as error:
-                if "holds no result" not in str(error):
+                if not _violated(error):
                     raise
                 self.world.told(intent, "violated")  # so a replica that lags behind makes it look
                 return
@@ -239,11 +297,26 @@ class Process(Probe):
             except DrivenElsewhereError as error:
                 self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
 
+    async def _call(self, client: TasksClient, intent: Intent, on_unknown: Literal["raise", "resend"]) -> Any:
+        try:
+            result = await client.call_tool(
+                intent.tool,
+                {"intent": intent.number},
+                idempotency_key=intent.key,
+                on_unknown=on_unknown,
+            )
+        except (TaskError, RemoteProtocolError) as error:
+            # What was refused is not journaled, and may be called again.
+            intent.received |= _violated(error) or getattr(error, "code", None) != -32602
+            raise
+        intent.received = True
+        return result
+
     async def _do_once(self, client: TasksClient, intent: Intent) -> None:
         intent.begun = 1
         try:
             result = await self._within(
-                intent.timeout_s, partial(client.call_tool, intent.tool, {"intent": intent.number})
+                intent.timeout_s, intent.tool, partial(self._call, client, intent, "raise")
             )
             self.world.told(intent, _text(result))
         except TasksClientError as error:
@@ -253,8 +326,71 @@ class Process(Probe):
                 with _Ignored(TasksClientError):
                     await self._await(error.handle)
 
+    # ── what it changes its mind about ────────────────────────────────────────────────────────
+
+    @property
+    def may_act(self) -> bool:
+        """Whether it is there."""
+        return self._tasks is not None and not self.killed
+
+    def changes_its_mind(self, intent: Intent, after_s: float) -> None:
+        """Begin to cancel what became of an intent."""
+        assert self._tasks is not None
+        self._tasks.start_soon(self._cancel, self._client, intent, after_s)
+
+    async def _cancel(self, client: TasksClient | None, intent: Intent, after_s: float) -> None:
+        assert client is not None
+        await self._sleep(after_s)
+        with _Ignored(TasksClientError, ValueError):
+            for record in await client.records():
+                if record.tool != intent.tool or record.finished:
+                    continue
+                handle = await client.attach(
+                    TaskReference(
+                        endpoint=record.scope.endpoint,
+                        principal=record.scope.principal,
+                        tool=record.tool,
+                        task_id=record.task_id,
+                        record_id=record.record_id,
+                    )
+                )
+                self.world.tell(f"process {self.pid} cancels {handle!r}")
+                task_id, was_over = handle.task_id, handle.done
+                await handle.cancel()
+                if task_id is not None and not (was_over or handle.done or self.world.hears_of(task_id)):
+                    self.world.break_("cancelled to no effect", f"{task_id} by process {self.pid}")
+                if self.random.random() < 0.5:
+                    await self._await(handle)
+
+    def prune(self) -> None:
+        """Forget all that may be forgotten."""
+        if self._tasks is not None and not self.killed:
+            self._tasks.start_soon(self._prune, self._client)
+
+    async def _prune(self, client: TasksClient | None) -> None:
+        assert client is not None
+        with _Ignored(JournalError):
+            self.world.tell(f"process {self.pid} has forgotten {await client.prune(0)}")
+
+    def cancels(self, task_id: str) -> None:
+        """It is about to tell the server."""
+        world = self.world
+        if world.owner_of(task_id) != self.owner:
+            self._cancelled_for_others.add(task_id)
+        elif task_id not in world.wished and task_id not in self._cancelled_for_others:
+            world.break_("cancelled before it was journaled", f"{task_id} by process {self.pid}")
+
+    def not_after_a_cancel(self, task_id: str | None, what: str) -> None:
+        """It is about to do something that nobody wants of a cancelled task. A late one cannot know."""
+        wished_at = self.world.wished.get(task_id or "", math.inf)
+        if self.world.clock.now > wished_at and not self.late:
+            self.world.break_("on after a cancel", f"process {self.pid} {what} of {task_id}")
+
     async def _ask(self, context: Any, params: Any) -> Any:
         key, world = context.key, self.world
+        task_id = context.task.task_id if context.task is not None else None
+        self.not_after_a_cancel(task_id, f"asks {key}")
+        world.moment("asked", context.tool)
         if key in world.committed:
             world.break_("asked twice", f"{key} by process {self.pid}, after its answer was committed")
         other = world.prompts.get(key)
@@ -264,6 +400,7 @@ class Process(Probe):
         world.tell(f"process {self.pid} asks {key}")
         try:
             await self._sleep(world.plan.answer_s)
+            self.not_after_a_cancel(task_id, f"goes on asking {key}")
             if not self.last and self.random.random() < world.plan.callback_fails:
                 raise RuntimeError("nobody is there")
         finally:
@@ -271,17 +408,37 @@ class Process(Probe):
                 del world.prompts[key]
         world.answers += 1
         self._now_asking[_me()] = key
-        return ElicitResult(action="accept", content={"n": world.answers})
+        return _answer(params, world.answers)
 
-    async def _within(self, seconds: float | None, work: Callable[[], Awaitable[Any]]) -> Any:
+    def _waited_for_once(self) -> list[Drive]:
+        """Tasks that are driven here for one caller alone."""
+        return [
+            drive
+            for drive in self._drives()
+            if drive.running and drive.held == 1 and isinstance(drive.record.state, Observing)
+        ]
+
+    def _is_cancelled(self, abandoned: list[Drive], tool: str) -> None:
+        """What became of a task whose only caller went away, should that mean to cancel it."""
+        world = self.world
+        if world.plan.on_abandon != "cancel" or self.killed or self.late or world.disk_failed:
+            return
+        for drive in abandoned:
+            record = drive.record
+            if record.tool == tool and not record.finished and record.task_id not in world.wished:
+                world.break_("abandoned, and not cancelled", f"{record.task_id} by process {self.pid}")
+
+    async def _within(self, seconds: float | None, tool: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Wait for so many seconds of this world, and then go away, as a time-out does."""
         if seconds is None:
             return await work()
         result: list[Any] = []
+        abandoned: list[Drive] = []
         async with anyio.create_task_group() as tasks:
 
             async def wait() -> None:
                 await self._sleep(seconds)
+                abandoned.extend(self._waited_for_once())
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(wait)
@@ -291,6 +448,7 @@ class Process(Probe):
                 result.append(error)
             tasks.cancel_scope.cancel()
         if not result:
+            self._is_cancelled(abandoned, tool)
             raise WaitTimeoutError("It took too long.")
         if isinstance(result[0], TasksClientError):
             raise result[0]
@@ -360,6 +518,12 @@ class World:
         self.disk_failed = False
         self.calm = False
         self.lost_replies: set[str] = set()
+        self.wished: dict[str, float] = {}
+        """Since when the journal has it that a task is to be cancelled."""
+
+        self.calm_at = math.inf
+        self.forgotten_tools: set[str] = set()
+        self.forgotten_tasks: set[str] = set()
         self.owners: dict[str, Process] = {}
         self._faults = Random(seed + 1)
         self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool)
@@ -388,6 +552,12 @@ class World:
         """A record was stored over one with that fence."""
         if record.fence != fence:
             self.break_("a late owner writes", f"{record!r} over fence {fence}")
+        if isinstance(record.state, Observing):
+            task_id = record.state.task.task_id
+            if record.state.cancel != "no":
+                self.wished.setdefault(task_id, self.clock.now)
+            elif task_id in self.wished:
+                self.break_("the wish to cancel is forgotten", task_id)
 
     def removed(self, record: TaskRecord) -> None:
         """A call was refused, not run. It may be made again, from its first question on."""
@@ -401,9 +571,54 @@ class World:
         if had is not None and before != owner and had.pid in self.living and not had.late:
             self.break_("taken from one who is there", f"from {had.pid} by {self.owners[owner].pid}")
 
+    def forgotten(self, tool: str, task_id: str | None, delivered_at: float | None) -> None:
+        """A record was pruned."""
+        self.tell(f"{tool} is forgotten")
+        if delivered_at is None or not self._intent_of(tool).received:
+            self.break_("forgotten before anybody had it", f"{tool} {task_id}")
+        elif self.clock.time() - delivered_at < SPARED_S:
+            self.break_("forgotten while others look for it", f"{tool} {task_id}")
+        self.forgotten_tools.add(tool)
+        self.forgotten_tasks.add(task_id or "")
+
+    def hears_of(self, task_id: str) -> bool:
+        """Whether the wish to cancel it is journaled, or has come to the server."""
+        cancels = self.server.witness.log("tasks/cancel", task_id)
+        return task_id in self.wished or any(one.fault is None or one.fault.acted for one in cancels)
+
+    def owner_of(self, task_id: str) -> str | None:
+        """Who drives a task, by the journal."""
+        query = "SELECT owner FROM records WHERE task_id = ?"
+        (owner,) = self._reader.execute(query, (task_id,)).fetchone() or (None,)
+        return None if owner is None else str(owner)
+
+    def moment(self, moment: Moment, tool: str | None) -> None:
+        """Something happened that makes a host change its mind."""
+        if tool is None or self.calm:
+            return
+        intent = self._intent_of(tool)
+        there = [process for process in self.processes if process.may_act]
+        if intent.cancel is not None and intent.cancel.moment == moment and not intent.cancelling and there:
+            intent.cancelling = True
+            process = there[intent.cancel.process % len(there)]
+            process.changes_its_mind(intent, intent.cancel.after_s if moment != "at" else 0.0)
+
+    def _wants_quiet(self, arrival: Arrival) -> bool:
+        """Whether a poll is the one to be told to come later, for a host to cancel meanwhile."""
+        tool = self._tool_of(arrival.task_id) if arrival.method == "tasks/get" and not self.calm else None
+        intent = self._intent_of(tool) if tool is not None else None
+        return bool(intent and intent.cancel and intent.cancel.moment == "quiet" and not intent.cancelling)
+
+    def _tool_of(self, task_id: str | None) -> str | None:
+        tool = self.server.witness.created.get(task_id or "")
+        return None if tool is None else str(tool)
+
+    def _intent_of(self, tool: str) -> Intent:
+        return next(intent for intent in self.plan.intents if intent.tool == tool)
+
     def told(self, intent: Intent, outcome: str) -> None:
         self.tell(f"{intent.tool} is told {outcome}")
-        if intent.keyed:
+        if intent.keyed and intent.tool not in self.forgotten_tools:
             query = "SELECT due_at, status FROM records WHERE idempotency_key = ?"
             due, status = self._reader.execute(query, (intent.key,)).fetchone() or (None, None)
             if status is None or due is not None or status == "calling":
@@ -414,8 +629,14 @@ class World:
             self.break_("two outcomes", f"{intent.tool}: {intent.outcomes[0]}, then {outcome}")
         intent.outcomes.append(outcome)
 
-    def delivered(self, task_id: str | None, outcome: str) -> None:
-        tool = self.server.witness.created.get(task_id or "")
+    def received(self, tool: str | None) -> None:
+        """Some caller has its outcome."""
+        if tool is not None:
+            self._intent_of(tool).received = True
+
+    def delivered(self, handle: TaskHandle, outcome: str) -> None:
+        self.received(handle.tool)
+        tool = self.server.witness.created.get(handle.task_id or "")
         intent = next((intent for intent in self.plan.intents if intent.tool == tool), None)
         if intent is not None and (not intent.keyed or intent.begun == 1):
             self.told(intent, outcome)
@@ -436,7 +657,13 @@ class World:
         rate = self.plan.fault_rate * (2 if arrival.method == "tools/call" else 1)
         if not self.calm and self._faults.random() < rate:
             found = fault(self._faults, arrival.method)
+        if self._wants_quiet(arrival):
+            found = HttpError(503, retry_after_s=40.0)
         self.tell(f"{arrival.method} {what}" + (f": {found}" if found else ""))
+        if arrival.method == "tools/call":
+            self.moment("called", arrival.tool)
+        elif getattr(found, "retry_after_s", None) is not None:
+            self.moment("quiet", self._tool_of(arrival.task_id))
         return found
 
     async def run(self) -> None:
@@ -445,7 +672,7 @@ class World:
                 await self.clock.pass_to(at, anyio.Event())
                 happen()
             await self.clock.pass_to(CHAOS_S, anyio.Event())
-            self.calm = True
+            self.calm, self.calm_at = True, self.clock.now
             for process in list(self.processes):
                 process.clock.go_on()
                 (process.closing.set if self.plan.orderly else process.kill)()
@@ -504,6 +731,13 @@ class World:
         for at, until, number in plan.suspensions:
             happenings.append((at, partial(each, number, partial(suspend, seconds=until - at))))
             happenings.append((until, partial(each, number, lambda process: process.clock.go_on())))
+        for at, number in plan.prunes:
+            happenings.append((at, partial(each, number, Process.prune)))
+        happenings += [
+            (intent.cancel.after_s, partial(self.moment, "at", intent.tool))
+            for intent in plan.intents
+            if intent.cancel is not None and intent.cancel.moment == "at"
+        ]
         for at, seconds in plan.jumps:
             happenings.append((at, partial(jump, seconds)))
         return sorted(happenings, key=lambda happening: happening[0])
@@ -526,21 +760,57 @@ class World:
             ran = witness.calls[intent.tool]
             if ran > max(1, intent.begun):
                 self.break_("ran twice", f"{intent.tool} ran {ran} times, with leave for {intent.begun}")
-            if intent.keyed and not intent.outcomes and not intent.unknown:
+            if intent.keyed and not (intent.outcomes or intent.received or intent.unknown):
                 self.break_("no outcome", f"{intent.tool}")
+            self._check_outcomes(intent)
+        for cancelled in self.wished:
+            self._check_cancel(cancelled)
         rows = self._reader.execute(
             "SELECT task_id, status, pending, owner, idempotency_key, delivered_at FROM records"
         ).fetchall()
         for task_id, status, pending, owner, key, delivered_at in rows:
             if pending:
                 self.break_("left over", f"{task_id} {status} {owner} {key} {delivered_at}")
-        known = {row[0] for row in rows}
+        known = {row[0] for row in rows} | self.forgotten_tasks
         for arrival in witness.log("tools/call"):
             task_id = _created_by(self, arrival)
             if task_id is not None and arrival.answered_at is not None and arrival.fault is None:
                 calm = not self.disk_failed and not any(p.killed and not p.last for p in self.processes)
                 if calm and not self.plan.suspensions and task_id not in known:
                     self.break_("a task ID is lost", task_id)
+
+    def _check_outcomes(self, intent: Intent) -> None:
+        """What was told is how a task of that intent ended, at the server."""
+        witness = self.server.witness
+        ends = {"violated"}
+        for task_id, tool in witness.created.items():
+            if tool == intent.tool:
+                ends |= _ends(self._timeline(task_id))
+        calls = [arrival for arrival in witness.log("tools/call") if arrival.tool == intent.tool]
+        ends |= {"result"} if intent.plain else set()
+        ends |= {"TaskFailedError" for arrival in calls if isinstance(arrival.fault, ErrorReply)}
+        for outcome in intent.outcomes:
+            if ("result" if outcome[0].isdigit() else outcome) not in ends:
+                self.break_("another end", f"{intent.tool} is told {outcome}, and it was {sorted(ends)}")
+
+    def _check_cancel(self, task_id: str) -> None:
+        """A journaled wish is told as long as the task is there to be cancelled."""
+        witness, ended_at = self.server.witness, _ended_at(self._timeline(task_id))
+        alive = [
+            poll.at for poll in witness.log("tasks/get", task_id) if self.wished[task_id] < poll.at < ended_at
+        ]
+        cancels = witness.log("tasks/cancel", task_id)
+        if alive and not cancels:
+            self.break_("a cancel is never told", f"{task_id} was still there at {alive[0]:.3f}")
+        if (
+            not any(one.fault is None or one.fault.acted for one in cancels)
+            and alive
+            and alive[-1] > self.calm_at
+        ):
+            self.break_("a cancel never came", f"{task_id} was still there at {alive[-1]:.3f}")
+
+    def _timeline(self, task_id: str) -> Timeline:
+        return self.server._desk._tasks[task_id]
 
     def _may_be_early(self, broken: str) -> bool:
         """Whether a poll may come early though all is well.
@@ -588,6 +858,45 @@ async def play(seed: int, folder: Path, empty: Path) -> World:
 def _created_by(world: World, arrival: Arrival) -> str | None:
     tasks = [task for task, tool in world.server.witness.created.items() if tool == arrival.tool]
     return tasks[0] if len(tasks) == 1 else None
+
+
+def _ended_at(timeline: Timeline) -> float:
+    """When a task ended, as far as the server has looked."""
+    return min(timeline._since if timeline.over else math.inf, timeline._expires_at)
+
+
+def _ends(timeline: Timeline) -> set[str]:
+    """What callers may be told of a task."""
+    gone = {"TaskNotFoundError", "TaskExpiredError"}
+    match timeline.steps[timeline._index]:
+        case Complete():
+            end = {"result"}
+        case Fail():
+            end = {"TaskFailedError"}
+        case Abort():
+            end = {"TaskCancelledError"}
+        case _:
+            return gone
+    return end | gone if timeline._expires_at < math.inf else end
+
+
+def _answer(params: Any, number: int) -> Any:
+    """An answer to a question of any kind, told from others by its number as far as there is room."""
+    match params:
+        case ElicitRequestFormParams():
+            return ElicitResult(action="accept", content={"n": number})
+        case ElicitRequestURLParams():
+            return ElicitResult(action="accept" if number % 2 else "decline")
+        case CreateMessageRequestParams():
+            said = TextContent(type="text", text=str(number))
+            return CreateMessageResult(role="assistant", content=said, model="none")
+        case _:
+            return ListRootsResult(roots=[Root(uri=FileUrl(f"file:///{number}"))])
+
+
+def _violated(error: BaseException) -> bool:
+    """Whether a task ended as no task may, which a replica that lags behind makes it look."""
+    return isinstance(error, RemoteProtocolError) and "holds no result" in str(error)
 
 
 def _me() -> int:
