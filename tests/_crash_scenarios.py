@@ -62,7 +62,7 @@ from mcp_tasks_client.testing.probes import Moment
 from mcp_tasks_client.wire import Task
 from tests.simulation.clock import ProcessClock, WorldClock
 from tests.simulation.journal import InlineJournal, copy_of, empty_journal
-from tests.simulation.world import Spot
+from tests.simulation.process import Spot
 
 __all__ = [
     "KEY",
