@@ -331,6 +331,7 @@ class Process(Probe):
     async def _cancel(self, client: TasksClient | None, intent: Intent, after_s: float) -> None:
         assert client is not None
         await self._sleep(after_s)
+        await self.clock.awake.wait()
         with _Ignored(TasksClientError, ValueError):
             for record in await client.records():
                 if record.tool != intent.tool or record.finished:
@@ -359,6 +360,7 @@ class Process(Probe):
 
     async def _prune(self, client: TasksClient | None) -> None:
         assert client is not None
+        await self.clock.awake.wait()
         with _Ignored(JournalError):
             self.world.tell(f"process {self.pid} has forgotten {await client.prune(0)}")
 

@@ -121,7 +121,7 @@ class World:
         self.tell(f"{tool} is forgotten")
         if delivered_at is None or not self._intent_of(tool).received:
             self.break_("forgotten before anybody had it", f"{tool} {task_id}")
-        elif self.clock.time() - delivered_at < SPARED_S:
+        elif self.clock.time() - delivered_at < SPARED_S and not self.plan.clocks_jump:
             self.break_("forgotten while others look for it", f"{tool} {task_id}")
         self.forgotten_tools.add(tool)
         self.forgotten_tasks.add(task_id or "")
@@ -199,7 +199,7 @@ class World:
     def _on_request(self, arrival: Arrival) -> Fault | None:
         what = arrival.task_id or arrival.tool
         found: Fault | None = None
-        rate = self.plan.fault_rate * (2 if arrival.method == "tools/call" else 1)
+        rate = self.plan.fault_rate * (2 if arrival.method in ("tools/call", "tasks/cancel") else 1)
         if not self.calm and self._faults.random() < rate:
             found = fault(self._faults, arrival.method)
         if self._wants_quiet(arrival):
