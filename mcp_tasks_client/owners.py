@@ -189,11 +189,14 @@ class Tenure:
             if self._place.holds(lease):
                 return not any(owner in tenure._owners for tenure in list(_TENURES.values()))
             lives = self._place.lives(lease)
-            return self._has_run_out(lease, now, at) if lives is None else not lives
+            if lives is not None:
+                return not lives
+            # The journal may have been waited for since the clock was read, or we may have been suspended.
+            return self._has_run_out(lease, now, at, max(0.0, clock.time() - now))
 
         return gone
 
-    def _has_run_out(self, lease: Lease, now: float, at: float) -> bool:
+    def _has_run_out(self, lease: Lease, now: float, at: float, since_s: float) -> bool:
         """Whether nothing was heard of a process for as long as its lease lasts.
 
         Only the wall clock is common to us and to it. Who looks on goes by its own time, in which a
@@ -204,10 +207,10 @@ class Tenure:
             until = seen.until
         else:
             lasts_s = lease.expires_at - lease.renewed_at
-            until = at + min(lasts_s, lease.expires_at - now)
+            until = at + min(since_s + lasts_s, lease.expires_at - now)
             if seen is not None:  # then it was renewed since, whatever the wall clock says
                 until = max(until, seen.at + lasts_s)
-        self._sightings[lease.lease_id] = _Sighting(lease.renewed_at, at, until)
+        self._sightings[lease.lease_id] = _Sighting(lease.renewed_at, at + since_s, until)
         return until < at
 
 

@@ -136,6 +136,21 @@ async def test_whoever_looks_on_goes_by_its_own_time() -> None:
 
 
 @requirement("law:5")
+async def test_a_lease_counts_from_when_it_was_read_and_not_from_when_somebody_set_out_to_read_it() -> None:
+    """As in a process that is suspended between its clock and the journal."""
+    tenure, _ = Tenure.enter(MemoryJournal())
+    clock = ManualClock(NOW)
+    lease = lease_of(os.getpid(), host="elsewhere")
+    judge = tenure.judge(clock)
+    await clock.advance(LEASE_S + 10)
+    lease = replace(lease, renewed_at=clock.time() - 5, expires_at=clock.time() - 5 + LEASE_S)
+    assert not judge("lease/1", lease)
+    assert not tenure.judge(clock)("lease/1", lease)
+    await clock.advance(LEASE_S + 0.1)
+    assert tenure.judge(clock)("lease/1", lease)
+
+
+@requirement("law:5")
 async def test_whoever_looks_seldom_goes_by_the_wall_clock() -> None:
     tenure, _ = Tenure.enter(MemoryJournal())
     clock = ManualClock(NOW)
