@@ -775,7 +775,7 @@ async def test_a_call_that_is_abandoned_before_it_leaves_was_never_made() -> Non
     world.server.call = call  # type: ignore[method-assign]  # asks for something first
     async with world.client() as client:
         with pytest.raises(WaitTimeoutError) as caught:
-            await client.call_tool("tool", timeout=0.01, idempotency_key="k")
+            await client.call_tool("tool", timeout=0.2, idempotency_key="k")
         while await client.records():
             await anyio.lowlevel.checkpoint()
         assert world.server.log("tools/call") == []

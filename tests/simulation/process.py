@@ -115,7 +115,7 @@ class Process(Probe):
         self._task_ids: dict[int, int] = {}
         self._client: TasksClient | None = None
         self._tasks: TaskGroup | None = None
-        self._cancelled_for_others: set[str] = set()
+        self.cancelled_for_others: set[str] = set()
         self._now_asking: dict[int, str] = {}
         world.processes.append(self)
         world.living.add(self.pid)
@@ -368,8 +368,8 @@ class Process(Probe):
         """It is about to tell the server."""
         world = self.world
         if world.owner_of(task_id) != self.owner:
-            self._cancelled_for_others.add(task_id)
-        elif task_id not in world.wished and task_id not in self._cancelled_for_others:
+            self.cancelled_for_others.add(task_id)
+        elif task_id not in world.wished and task_id not in self.cancelled_for_others:
             world.break_("cancelled before it was journaled", f"{task_id} by process {self.pid}")
 
     def not_after_a_cancel(self, task_id: str | None, what: str) -> None:

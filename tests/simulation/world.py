@@ -361,10 +361,12 @@ class World:
         """Whether a poll may come early though all is well.
 
         What is stored is stored by the wall clock. One that was suspended may still send the poll that it
-        was about to send. And what a reply says is lost with the process that got it.
+        was about to send. What a reply says is lost with the process that got it; and what a cancel of a
+        process that looks on is answered with, the one that drives does not learn.
         """
         late = any(process.late for process in self.processes)
-        return self.plan.clocks_jump or late or any(task in broken for task in self.lost_replies)
+        unheard = self.lost_replies.union(*(process.cancelled_for_others for process in self.processes))
+        return self.plan.clocks_jump or late or any(task in broken for task in unheard)
 
     def lose_replies(self, since: float = math.inf) -> None:
         """A process is stopped or its disk fails: what it was told just now it may forget."""
