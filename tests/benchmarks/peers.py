@@ -1,0 +1,295 @@
+"""Ways to call a tool, each with the same verbs: ``call`` and ``poll``, between ``open`` and ``aclose``.
+
+``call`` returns what the tool said, whether the server answered at once or with a task; ``poll`` has one
+task polled again and again. To compare with another client, add a class, and its name to ``PEERS``. What a
+peer needs is imported when it is opened, so that no peer's process holds another's modules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+
+from mcp_types import CallToolResult, Request
+from pydantic import TypeAdapter
+
+from .server import TASKS, VERSION
+
+if TYPE_CHECKING:
+    import httpx
+
+    from mcp_tasks_client import PollPolicy, TasksClient
+    from mcp_tasks_client.journal.base import Journal
+
+__all__ = ["PEERS", "Peer"]
+
+Arguments: TypeAlias = dict[str, Any]
+
+RAW: Final[Any] = TypeAdapter(dict[str, Any])
+"""A result as it came. The SDK takes it, and is typed for models only."""
+
+
+class RawRequest(Request[dict[str, Any], str]):
+    """Any request of the SDK's, its params as they are."""
+
+
+class TaskRequest(RawRequest):
+    """One of ``tasks/*``; the SDK sends its task ID as ``Mcp-Name``."""
+
+    name_param = "taskId"
+
+
+class Peer(ABC):
+    """One client.
+
+    Args:
+        url: The server's.
+        folder: An empty one, for what the client keeps.
+    """
+
+    shortest_hint_ms: ClassVar[float] = 0.001
+    """The shortest hint that the client can read, for what is to be measured without idling.
+
+    A process that sleeps between requests finds the caches cold: with 20 ms in between, the same request was
+    seen to take twice the CPU, whoever made it.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+        self.stack = AsyncExitStack()
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect."""
+
+    @abstractmethod
+    async def call(self, tool: str, arguments: Arguments) -> str:
+        """Call a tool, see its task through if there is one, and return what it said."""
+
+    async def poll(self, times: int) -> None:
+        """Have one task polled so often, without idling; the call that makes it is part of this."""
+        await self.call("work", {"hint_ms": self.shortest_hint_ms, "polls": times})
+
+    async def aclose(self) -> None:
+        """Disconnect."""
+        await self.stack.aclose()
+
+    def journal_writes(self) -> int:
+        """How many records were written to disk so far; 0 if nothing is kept."""
+        return 0
+
+    async def unfinished(self) -> int:
+        """How many calls are kept that are not over."""
+        return 0
+
+
+class Ours(Peer):
+    """This package as it is installed, with a journal in a file."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        super().__init__(url, folder)
+        self.journal = self.make_journal()
+        self.client: TasksClient | None = None
+
+    def make_journal(self) -> Journal:
+        from .commits import CountingJournal
+
+        return CountingJournal(self.folder / "journal.sqlite3")
+
+    def policy(self) -> PollPolicy | None:
+        return None
+
+    async def open(self) -> None:
+        from mcp_tasks_client import TasksClient
+
+        client = TasksClient(self.url, journal=self.journal, poll=self.policy())
+        self.client = await self.stack.enter_async_context(client)
+
+    async def call(self, tool: str, arguments: Arguments) -> str:
+        assert self.client is not None
+        return _text(await self.client.call_tool(tool, arguments))
+
+    def journal_writes(self) -> int:
+        return getattr(self.journal, "writes", 0)
+
+    async def unfinished(self) -> int:
+        assert self.client is not None
+        return sum(not record.finished for record in await self.client.records())
+
+
+class OursInMemory(Ours):
+    """This package without a journal that lasts."""
+
+    def make_journal(self) -> Journal:
+        from mcp_tasks_client import MemoryJournal
+
+        return MemoryJournal()
+
+
+class OursUnjittered(Ours):
+    """This package without jitter: what is left of the lag is the scheduler's and the journal's."""
+
+    def policy(self) -> PollPolicy | None:
+        from mcp_tasks_client import PollPolicy
+
+        return PollPolicy(jitter=0.0)
+
+
+class FastMCP(Peer):
+    """FastMCP's client. Its tasks extension sees tasks through behind ``call_tool``."""
+
+    shortest_hint_ms = 1  # it reads whole numbers only
+
+    async def open(self) -> None:
+        import fastmcp
+        import fastmcp_tasks  # noqa: F401  # its import is what gives every FastMCP client the extension
+
+        self.client = await self.stack.enter_async_context(fastmcp.Client(self.url))
+
+    async def call(self, tool: str, arguments: Arguments) -> str:
+        return _text(await self.client.call_tool(tool, arguments))
+
+    async def poll(self, times: int) -> None:
+        from fastmcp_tasks import call_tool_task
+
+        # Its own loop sleeps for 20 ms at least, and would be charged for the idling.
+        script = {"hint_ms": self.shortest_hint_ms, "polls": times}
+        task = await call_tool_task(self.client, "work", script)
+        while (await task.status()).status == "working":
+            pass
+
+
+class HandLoop(Peer):
+    """A loop that keeps to the hint, over two verbs that tell how a request is sent."""
+
+    async def call(self, tool: str, arguments: Arguments) -> str:
+        reply = await self.send_call(tool, arguments)
+        if reply.get("resultType") == "task":
+            while reply["status"] == "working":
+                await asyncio.sleep(reply["pollIntervalMs"] / 1000)
+                reply = await self.send_get(reply["taskId"])
+            if reply["status"] != "completed":
+                raise RuntimeError(f"the task ended as {reply['status']}")
+            reply = reply["result"]
+        return _text(CallToolResult.model_validate(reply))
+
+    @abstractmethod
+    async def send_call(self, tool: str, arguments: Arguments) -> dict[str, Any]:
+        """The result of one ``tools/call``."""
+
+    @abstractmethod
+    async def send_get(self, task_id: str) -> dict[str, Any]:
+        """The result of one ``tasks/get``."""
+
+
+class OverHttpx(HandLoop):
+    """The loop over bare httpx."""
+
+    _headers: ClassVar = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": VERSION,
+    }
+    _meta: ClassVar = {
+        "io.modelcontextprotocol/protocolVersion": VERSION,
+        "io.modelcontextprotocol/clientInfo": {"name": "by hand", "version": "0"},
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {TASKS: {}}},
+    }
+
+    async def open(self) -> None:
+        self._ids = itertools.count(1)
+        self._http = await self.transport()
+
+    async def transport(self) -> httpx.AsyncClient:
+        import httpx
+
+        return await self.stack.enter_async_context(httpx.AsyncClient(timeout=60))
+
+    async def send_call(self, tool: str, arguments: Arguments) -> dict[str, Any]:
+        return await self._send("tools/call", tool, {"name": tool, "arguments": arguments})
+
+    async def send_get(self, task_id: str) -> dict[str, Any]:
+        return await self._send("tasks/get", task_id, {"taskId": task_id})
+
+    async def _send(self, method: str, named: str, params: dict[str, Any]) -> dict[str, Any]:
+        message = {
+            "jsonrpc": "2.0",
+            "id": next(self._ids),
+            "method": method,
+            "params": {**params, "_meta": self._meta},
+        }
+        response = await self._http.post(
+            self.url,
+            content=json.dumps(message),
+            headers={**self._headers, "Mcp-Method": method, "Mcp-Name": named},
+        )
+        result = json.loads(response.content)["result"]
+        assert isinstance(result, dict)
+        return result
+
+
+class OverOurTransport(OverHttpx):
+    """The loop over the very ``httpx.AsyncClient`` that this package makes for itself."""
+
+    async def transport(self) -> httpx.AsyncClient:
+        from mcp_tasks_client.sessions.http import HttpSession
+
+        session = HttpSession(self.url)
+        self.stack.push_async_callback(session.aclose)
+        await session.tool("plain")  # it makes its client for the first request
+        # Private, because a copy of how it is made would stop being the same transport unnoticed.
+        http = session._channel._own
+        assert http is not None
+        return http
+
+
+class OverSdk(HandLoop):
+    """The loop over the official SDK's session."""
+
+    async def open(self) -> None:
+        from mcp import ClientSession
+        from mcp.client.streamable_http import streamable_http_client
+
+        streams = await self.stack.enter_async_context(streamable_http_client(self.url))
+        session = ClientSession(streams[0], streams[1], extensions={TASKS: {}})
+        self._session = await self.stack.enter_async_context(session)
+        await self._session.discover()
+        await self._session.list_tools()
+
+    async def send_call(self, tool: str, arguments: Arguments) -> dict[str, Any]:
+        request = RawRequest(method="tools/call", params={"name": tool, "arguments": arguments})
+        return await self._raw(request)
+
+    async def send_get(self, task_id: str) -> dict[str, Any]:
+        request = TaskRequest(method="tasks/get", params={"taskId": task_id})
+        return await self._raw(request)
+
+    async def _raw(self, request: RawRequest) -> dict[str, Any]:
+        result = await self._session.send_request(request, RAW)
+        assert isinstance(result, dict)
+        return result
+
+
+def _text(result: Any) -> str:
+    text = result.content[0].text
+    assert isinstance(text, str)
+    return text
+
+
+PEERS: Final[dict[str, Callable[[str, Path], Peer]]] = {
+    "ours": Ours,
+    "ours-memory": OursInMemory,
+    "ours-unjittered": OursUnjittered,
+    "fastmcp": FastMCP,
+    "mcp": OverSdk,
+    "httpx": OverHttpx,
+    "by-hand": OverOurTransport,
+}
+"""Every peer by the name that the command line knows it by."""

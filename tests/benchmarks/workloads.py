@@ -1,0 +1,143 @@
+"""What a client is made to do while it is measured. Each returns what it found, besides what it took."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict
+from typing import Any, Final, TypeAlias
+
+from .meter import metered
+from .peers import Arguments, Peer
+
+__all__ = ["WORKLOADS", "Found", "quantile"]
+
+Found: TypeAlias = dict[str, Any]
+Workload: TypeAlias = Callable[[Peer, int], Awaitable[Found]]
+
+WARM_UP: Final = 20
+
+BURST: Final[Arguments] = {"duration_ms": 2_000, "hint_ms": 500}
+STEADY: Final[Arguments] = {"duration_ms": 30_000, "hint_ms": 5_000}
+LAG_HINT_MS: Final = 500
+LAG_HINTS: Final = 4
+"""Tasks that lag is measured with take one to so many hints."""
+
+LAG_A_SECOND: Final = 40
+"""Tasks that are begun each second; few enough for every client to keep up."""
+
+
+async def calls(peer: Peer, count: int) -> Found:
+    """Calls one after the other, each with a task that is over at its first poll."""
+    return await _one_by_one(peer, "work", _at_once(peer), count)
+
+
+async def plain(peer: Peer, count: int) -> Found:
+    """Calls one after the other that make no task."""
+    return await _one_by_one(peer, "plain", {}, count)
+
+
+async def polls(peer: Peer, count: int) -> Found:
+    """One task, over at its last poll; the call that makes it is not counted, but measured along."""
+    await peer.poll(WARM_UP)
+    with metered() as spent:
+        await peer.poll(count)
+    return asdict(spent)
+
+
+async def burst(peer: Peer, count: int) -> Found:
+    """All calls at once."""
+    return await _many(peer, [(0.0, BURST)] * count)
+
+
+async def steady(peer: Peer, count: int) -> Found:
+    """Calls spread evenly over the time that each takes, so that half of them are under way on average."""
+    apart_s = STEADY["duration_ms"] / 1000 / count
+    return await _many(peer, [(number * apart_s, STEADY) for number in range(count)])
+
+
+async def lag(peer: Peer, count: int) -> Found:
+    """Calls spread thinly; how long after the end of each the caller has its result.
+
+    Each task ends when a poll is due that keeps exactly to the hint, so that the lag is beyond that ideal.
+    """
+    lags: list[float] = []
+    scripts = [
+        {"duration_ms": LAG_HINT_MS * (1 + number % LAG_HINTS), "hint_ms": LAG_HINT_MS}
+        for number in range(count)
+    ]
+    found = await _many(
+        peer, [(number / LAG_A_SECOND, script) for number, script in enumerate(scripts)], lags
+    )
+    return {**found, "lag_p50_ms": 1000 * quantile(lags, 0.50), "lag_p99_ms": 1000 * quantile(lags, 0.99)}
+
+
+def quantile(values: Iterable[float], fraction: float) -> float:
+    """The value that this fraction of them does not exceed.
+
+    Raises:
+        ValueError: There are none.
+    """
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("nothing was measured")
+    return ordered[min(int(fraction * len(ordered)), len(ordered) - 1)]
+
+
+def _at_once(peer: Peer) -> Arguments:
+    """Over at the first poll, whether a client waits for the hint or not."""
+    return {"duration_ms": 0, "hint_ms": peer.shortest_hint_ms}
+
+
+async def _one_by_one(peer: Peer, tool: str, arguments: Arguments, count: int) -> Found:
+    for _ in range(WARM_UP):
+        await peer.call(tool, arguments)
+    written = peer.journal_writes()
+    with metered() as spent:
+        for _ in range(count):
+            await peer.call(tool, arguments)
+    return {**asdict(spent), "journal_writes": peer.journal_writes() - written}
+
+
+async def _many(peer: Peer, scripts: list[tuple[float, Arguments]], lags: list[float] | None = None) -> Found:
+    """Calls that each begin so many seconds after the start. What fails is counted by the error's name."""
+    failures: Counter[str] = Counter()
+
+    async def call(begin_s: float, script: Arguments) -> None:
+        await asyncio.sleep(begin_s)
+        try:
+            answered_at = float(await peer.call("work", script))
+        except Exception as error:
+            failures[type(error).__name__] += 1
+        else:
+            if lags is not None:
+                lags.append(time.monotonic() - answered_at - script["duration_ms"] / 1000)
+
+    async with asyncio.TaskGroup() as warm_up:
+        for _ in range(WARM_UP):
+            warm_up.create_task(call(0.0, _at_once(peer)))
+    if lags is not None:
+        lags.clear()
+    with metered() as spent:
+        async with asyncio.TaskGroup() as group:
+            for begin_s, script in scripts:
+                group.create_task(call(begin_s, script))
+    return {
+        **asdict(spent),
+        "failures": failures.total(),
+        "failed_with": dict(failures),
+        "unfinished": await peer.unfinished(),
+    }
+
+
+WORKLOADS: Final[dict[str, Workload]] = {
+    "calls": calls,
+    "polls": polls,
+    "plain": plain,
+    "burst": burst,
+    "steady": steady,
+    "lag": lag,
+}
+"""Every workload by the name that the command line knows it by."""
