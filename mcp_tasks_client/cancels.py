@@ -73,7 +73,12 @@ class Cancels:
             if silence:
                 raise _left_alone(silence, "another client drives the task. Cancel it later.")
             return self._telling_of(drive)  # whoever drives it will see what comes of it
-        actions = await self._commits.feed(drive, CancelRequested(now=self._driver.clock.time()))
+        try:
+            actions = await self._commits.feed(drive, CancelRequested(now=self._driver.clock.time()))
+        except BaseException:
+            if not drive.running:
+                self._release(drive)
+            raise
         await self._perform(drive, tuple(a for a in actions if not isinstance(a, SendCancel)))
         if any(isinstance(action, SendCancel) for action in actions):
             return self._telling_of(drive)

@@ -165,7 +165,8 @@ class Commits:
             logger.warning("The reply to an earlier call comes too late: %r", drive.record)
         else:
             actions = await self.feed(drive, event)
-        drive.unsaved.popleft()  # only now, so that its task can be seen meanwhile
+        if drive.unsaved and drive.unsaved[0] is event:  # only now, so that its task can be seen meanwhile
+            drive.unsaved.popleft()
         return actions
 
     async def claim(self, drive: Drive) -> TaskRecord:

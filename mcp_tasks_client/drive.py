@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from .errors import DrivenElsewhereError, JournalError, TasksClientError
-from .events import Ask, Event, SendCall, TaskCreated
+from .events import Ask, CallRefused, Event, SendCall, TaskCreated
 from .journal.base import TaskRecord
 from .sessions.base import ToolCall
 from .states import Gathering, Observing
@@ -143,6 +143,11 @@ class Drive:
     def sending(self) -> bool:
         """Whether ``tools/call`` is under way here, is about to be, or has a reply not yet journaled."""
         return self.pending is not None or self.calling is not None or self.running or bool(self.unsaved)
+
+    def forget_refusals(self) -> None:
+        """What was said of an earlier attempt does not count for the next, or is said in another way."""
+        for event in [event for event in self.unsaved if isinstance(event, CallRefused)]:
+            self.unsaved.remove(event)
 
     def park(self, error: Exception) -> None:
         """Stop for a reason that whoever waits has to hear."""

@@ -191,6 +191,7 @@ class Scheduler:
         before, drive.error, drive.running = drive.error, None, True
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
+            drive.forget_refusals()
             self.performer.send_call(drive, send)
         elif drive.calling is not None:
             drive.calling.keep()
@@ -250,7 +251,7 @@ class Scheduler:
                 await self._clock.wait(anyio.Event(), look_s)
                 look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
                 before = drive.record
-                ours = await self.to_its_end(self._commits.take, drive)
+                ours = await self.to_its_end(self._look, drive)
                 if drive.record.finished:
                     return self._let_go(drive)
                 if ours:
@@ -261,6 +262,12 @@ class Scheduler:
                 drive.polled()
         except (JournalError, OvertakenError) as error:
             self.park(drive, error)
+
+    async def _look(self, drive: Drive) -> bool:
+        ours = await self._commits.take(drive)
+        if ours and not drive.following:
+            self.release(drive)  # whoever waited for it has gone meanwhile
+        return ours
 
     def _let_go(self, drive: Drive) -> None:
         """Stop driving: no poll, no prompt. Whoever still waits is told by a pulse or a park."""
@@ -288,12 +295,20 @@ class Scheduler:
     def write_again(self) -> None:
         """Try once more what could not be written about drives that stand still."""
         self._unreleased = {drive for drive in self._unreleased if drive.owned and not drive.held}
-        for drive in self._unreleased:
-            if not (drive.running or drive.calling or drive.pending):
+        self._unsaved = {drive for drive in self._unsaved if drive.unsaved}
+        still = [
+            drive
+            for drive in self.drives.values()
+            if not (drive.held or drive.running or drive.following or drive.calling)
+        ]
+        for drive in still:
+            if drive.pending is not None and drive in self._unsaved:
+                drive.forget_refusals()
+                self.forget(drive)  # it was refused, and nobody has asked for it since
+            elif drive in self._unsaved:
+                self._tasks.start_soon(self._save_unsaved, drive)
+            elif drive.owned and drive.pending is None:
                 self.release(drive)
-        for drive in self._unsaved:
-            if not (drive.running or drive.following):
-                self._tasks.start_soon(self._save_unsaved, drive, logging.WARNING)
 
     def park(self, drive: Drive, error: Exception) -> None:
         """Stop driving, and tell whoever waits why."""
@@ -374,20 +389,25 @@ class Scheduler:
                 self.park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
         self.performer.turns.clear()
         for drive in self._unsaved:
-            self._tasks.start_soon(self._save_unsaved, drive, logging.ERROR)
+            self._tasks.start_soon(self._save_unsaved, drive)
         self.performer.cancels.close()
         self._tasks.cancel_scope.cancel()
 
-    async def _save_unsaved(self, drive: Drive, level: int) -> None:
+    async def _save_unsaved(self, drive: Drive) -> None:
         """Journal what could not be, and let go of it."""
         with anyio.CancelScope(shield=True):
             try:
                 async with drive.saving:
-                    if not await self._commits.take(drive):  # it was taken from us, and is not free again
-                        raise driven_elsewhere(drive)
+                    if drive.running or drive.calling:
+                        return  # somebody goes on from there
+                    ours = await self._commits.take(drive)
+                    if not ours and not drive.record.finished:
+                        raise driven_elsewhere(drive)  # it was taken from us, and is not free again
                     while drive.unsaved:
                         await self._commits.catch_up(drive)
-                self._unsaved.discard(drive)
                 await self._commits.release(drive)
             except Exception as error:  # whatever it is, it must not hold up the end
-                logger.log(level, "What the server said of %r is not journaled: %s", drive.record, error)
+                if self.closed:
+                    logger.error("What the server said of %r was never journaled: %s", drive.record, error)
+                else:
+                    logger.debug("What the server said of %r is not journaled yet: %s", drive.record, error)

@@ -44,23 +44,26 @@ class Upkeep:
         while True:
             try:
                 await self._commits.renew()
-                await self._forget()
             except JournalError as error:
-                logger.warning("The upkeep of the journal is put off: %s", error)
+                logger.warning("The lease in the journal could not be renewed: %s", error)
                 if self._tenure.expires_before(self._clock.time() + renew_s):
                     self._withdraw_questions()
             else:
                 if self._lapses != self._tenure.lapses:
                     self._lapses = self._tenure.lapses
                     self._take_all_again()
+                await self._forget()
             self._scheduler.write_again()
             await self._clock.wait(anyio.Event(), renew_s if renew_s < math.inf else None)
 
     async def _forget(self) -> None:
         now = self._clock.time()
         if not 0 <= now - self._forgot_at < _FORGET_EVERY_S:
-            await self._commits.forget(now - self._commits.journal.retention_s)
             self._forgot_at = now
+            try:
+                await self._commits.forget(now - self._commits.journal.retention_s)
+            except JournalError as error:
+                logger.warning("The journal is pruned later: %s", error)
 
     def _withdraw_questions(self) -> None:
         """Others may soon take what is ours, and must be the only ones who ask.

@@ -108,7 +108,7 @@ async def test_how_long_outcomes_are_kept_is_the_journals_own_to_say() -> None:
 class Full(MemoryJournal):
     """Can be made to refuse to renew a lease, or to do anything about owners."""
 
-    renews = releases = removes = True
+    renews = releases = removes = prunes = True
     renewing: anyio.Event | None = None
 
     async def renew(self, lease: Lease) -> bool:
@@ -124,6 +124,11 @@ class Full(MemoryJournal):
             raise JournalLockedError("The journal is locked. Try again.")
         await super().save(record, known=known)
 
+    async def prune(self, before: float) -> int:
+        if not self.prunes:
+            raise JournalError("A page of an old record is damaged.")
+        return await super().prune(before)
+
     async def remove(self, record: TaskRecord) -> None:
         if not self.removes:
             raise JournalError("The disk is full. Make room and try again.")
@@ -136,9 +141,11 @@ class Full(MemoryJournal):
 
 
 @requirement("law:3", "law:5")
+@pytest.mark.parametrize("prunes", [True, False], ids=["", "and nothing can be pruned"])
 @pytest.mark.parametrize("when", [ask, ask_first], ids=["of a task", "before a task"])
-async def test_what_was_withdrawn_for_want_of_a_lease_is_asked_again(when: Any) -> None:
+async def test_what_was_withdrawn_for_want_of_a_lease_is_asked_again(when: Any, prunes: bool) -> None:
     clock, journal = ManualClock(), Full()
+    journal.prunes = prunes
     server = ScriptedServer(clock=clock)
     server.tool("slow", [when("who", form("Who?", name="string")), complete(text_result("done"))])
     asked: list[float] = []

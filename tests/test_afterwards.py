@@ -1,0 +1,222 @@
+"""What could not be written at once is written later, and not over what has begun since."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from mcp_tasks_client import JournalError, MemoryJournal, TasksClient
+from mcp_tasks_client.drive import OvertakenError
+from mcp_tasks_client.errors import ConnectionLostError
+from mcp_tasks_client.journal.base import Judge, Taken, TaskRecord
+from mcp_tasks_client.owners import LEASE_S
+from mcp_tasks_client.sessions.base import Leaving, ToolCall
+from mcp_tasks_client.testing import (
+    ManualClock,
+    ScriptedServer,
+    complete,
+    scripted_client,
+    text_result,
+    work,
+)
+from mcp_tasks_client.wire import CallReply
+
+from ._requirements import requirement
+
+pytestmark = pytest.mark.anyio
+
+UNREACHABLE = ConnectionLostError("tools/list was refused", retryable=True, not_executed=True)
+
+
+class Troubled(MemoryJournal):
+    """Does not take back intents, let go, or give away, while it is told not to."""
+
+    removes = releases = wishes = True
+    taking: anyio.Event | None = None
+
+    async def remove(self, record: TaskRecord) -> None:
+        if not self.removes:
+            raise JournalError("The disk is full. Make room and try again.")
+        await super().remove(record)
+
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+        if not self.wishes and getattr(record.state, "cancel", "no") != "no":
+            raise JournalError("The disk is full. Make room and try again.")
+        await super().save(record, known=known)
+
+    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+        taken = await super().take(record_id, owner, gone)
+        if self.taking is not None and taken is not None and taken.record.owner == owner:
+            await self.taking.wait()
+        return taken
+
+
+class World:
+    """Clients that share a journal, at a server with one slow tool."""
+
+    def __init__(self) -> None:
+        self.clock, self.journal = ManualClock(), Troubled()
+        self.server = ScriptedServer(clock=self.clock)
+        self.server.tool("slow", [work(100), complete(text_result("done"))], poll_interval_ms=5000)
+        self.results: list[str] = []
+
+    def client(self) -> TasksClient:
+        client = scripted_client(self.server.session(), journal=self.journal)
+        client._engine.lease_s = LEASE_S
+        return client
+
+    async def call(self, client: TasksClient) -> None:
+        result = await client.call_tool("slow", idempotency_key="k")
+        self.results.append(result.content[0].text)  # type: ignore[union-attr]  # it is text
+
+    async def refused(self, client: TasksClient) -> Any:
+        """Refuse a call before it leaves, and its intent cannot be taken back either; its handle."""
+        send = replaced(client, unreachable)
+        self.journal.removes = False
+        with pytest.raises(JournalError) as caught:
+            await client.call_tool("slow", idempotency_key="k")
+        self.journal.removes = True
+        replaced(client, send)
+        return caught.value.handle
+
+    def once(self) -> None:
+        self.server.witness.check(at_most_once=True)
+
+
+async def unreachable(call: ToolCall, leaving: Leaving) -> CallReply:
+    await anyio.lowlevel.checkpoint()
+    raise UNREACHABLE
+
+
+def replaced(client: TasksClient, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Have calls made in another way; returns the one until now."""
+    before = client._engine._session.call
+    client._engine._session.call = call  # type: ignore[method-assign]  # as a server that comes and goes
+    return before
+
+
+@requirement("law:1", "law:2")
+async def test_a_call_whose_intent_was_taken_back_later_is_not_made_without_one() -> None:
+    world = World()
+    async with world.client() as first, world.client() as second:
+        handle = await world.refused(first)
+        await world.clock.advance(LEASE_S)
+        assert await second.records() == []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(world.call, second)
+            await world.clock.advance(5)
+            with pytest.raises(OvertakenError):
+                await handle.result()
+            await world.clock.advance(120)
+    assert world.results == ["done"]
+    world.once()
+
+
+@requirement("law:1", "law:2")
+async def test_the_intent_of_a_call_that_is_under_way_is_not_taken_back_for_an_earlier_refusal() -> None:
+    world = World()
+    replied = anyio.Event()
+    async with world.client() as first, world.client() as second:
+        await world.refused(first)
+
+        async def slow(call: ToolCall, leaving: Leaving) -> CallReply:
+            reply: CallReply = await send(call, leaving)
+            await replied.wait()
+            return reply
+
+        send = replaced(first, slow)
+        gives_up = anyio.CancelScope()
+
+        async def call() -> None:
+            with gives_up:
+                await world.call(first)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await world.clock.advance(LEASE_S / 3 - 1)
+            gives_up.cancel()  # it is left its grace, in which the upkeep has its turn
+            await world.clock.advance(2)
+            assert [record.status for record in await second.records()] == ["calling"]
+            replied.set()
+            tasks.start_soon(world.call, second)
+            await world.clock.advance(200)
+    assert world.results == ["done"]
+    world.once()
+
+
+async def test_a_refusal_that_was_never_journaled_is_forgotten_with_the_next_attempt(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    async with world.client() as first:
+        await world.refused(first)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(world.call, first)
+            await world.clock.advance(200)
+        assert world.results == ["done"]
+        assert "too late" not in caplog.text
+        assert await first.resume() == []
+        caplog.clear()
+        await world.clock.advance(3600)
+        assert not [line for line in caplog.records if line.levelno >= logging.INFO]
+        assert first._engine.scheduler.unsaved == []
+
+
+@requirement("law:5")
+async def test_a_cancel_that_could_not_be_journaled_keeps_nobody_from_going_on() -> None:
+    world = World()
+    async with world.client() as first, world.client() as second:
+        handle = await first.start_tool("slow", idempotency_key="k")
+        assert handle._drive is not None
+        first._engine.scheduler._let_go(handle._drive)  # as when it is parked
+        await world.clock.advance(LEASE_S)
+        world.journal.wishes = False
+        with suppress(JournalError):
+            await handle.cancel()
+        del handle
+        gc.collect()
+        world.journal.wishes = True
+        await world.clock.advance(LEASE_S)
+        assert [record.owner for record in await second.records()] == [None]
+
+
+@requirement("law:5")
+async def test_who_takes_over_for_a_caller_that_has_just_gone_lets_go_again() -> None:
+    world = World()
+    gives_up = {client: anyio.CancelScope() for client in ("first", "second")}
+
+    async def call(client: TasksClient, name: str) -> None:
+        with gives_up[name]:
+            await world.call(client)
+
+    async with (
+        world.client() as first,
+        world.client() as second,
+        world.client() as third,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(call, first, "first")
+        await world.clock.advance(2)
+        tasks.start_soon(call, second, "second")
+        await world.clock.advance(20)
+        world.journal.taking = anyio.Event()
+        gives_up["first"].cancel()
+        await world.clock.advance(6)
+        gives_up["second"].cancel()  # which is about to take it
+        await world.clock.advance(1)
+        world.journal.taking.set()
+        world.journal.taking = None
+        await world.clock.advance(1)
+        gc.collect()  # of the second one nobody holds anything
+        await world.clock.advance(LEASE_S)
+        assert [record.owner for record in await third.records()] == [None]
+        tasks.start_soon(world.call, third)
+        await world.clock.advance(200)
+    assert world.results == ["done"]
