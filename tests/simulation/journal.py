@@ -69,7 +69,7 @@ class InlineJournal(SqliteJournal):
         await checkpoint()
         if self._connection is None:
             # Nothing rots here, and to look for it would take a fifth of all the time.
-            with patch.object(sqlite_file, "find_damage", return_value=None):
+            with patch.object(sqlite_file, "find_damage", lambda log: None):
                 self._connection = connect(self.path, 0.0)
             # The operating system lives on, and a sync costs more than all the rest of a history.
             self._connection.execute("PRAGMA synchronous = OFF")
