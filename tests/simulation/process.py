@@ -246,9 +246,6 @@ class Process(Probe):
                 return
             if resend or not intent.begun:
                 intent.begun += 1
-            if resend:
-                # It is a new call, and may ask what the lost one had asked before it had a task.
-                self.world.committed -= intent.first_keys
             try:
                 result = await self._within(
                     None if self.last else intent.timeout_s,

@@ -18,7 +18,7 @@ from mcp_tasks_client import (
     TaskHandle,
 )
 from mcp_tasks_client.journal.base import TaskRecord
-from mcp_tasks_client.states import Observing
+from mcp_tasks_client.states import Calling, Observing
 from mcp_tasks_client.testing import Arrival, ErrorReply, Fault, HttpError, ScriptedServer
 from mcp_tasks_client.testing.steps import Abort, Complete, Fail
 from mcp_tasks_client.testing.timeline import Timeline
@@ -103,9 +103,15 @@ class World:
                 self.wished.setdefault(task_id, self.clock.now)
             elif task_id in self.wished:
                 self.break_("the wish to cancel is forgotten", task_id)
+        if isinstance(record.state, Calling) and record.state.again and record.state.gathered is None:
+            # It is a new call, and may ask what the lost one had asked before it had a task.
+            self._may_ask_anew(record)
 
     def removed(self, record: TaskRecord) -> None:
         """A call was refused, not run. It may be made again, from its first question on."""
+        self._may_ask_anew(record)
+
+    def _may_ask_anew(self, record: TaskRecord) -> None:
         for intent in self.plan.intents:
             if intent.keyed and intent.key == record.idempotency_key:
                 self.committed -= intent.first_keys
