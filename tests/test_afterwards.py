@@ -220,3 +220,22 @@ async def test_who_takes_over_for_a_caller_that_has_just_gone_lets_go_again() ->
         tasks.start_soon(world.call, third)
         await world.clock.advance(200)
     assert world.results == ["done"]
+
+
+async def test_time_stands_still_while_something_real_is_waited_for() -> None:
+    clock, done = ManualClock(), anyio.Event()
+    ended_at: list[float] = []
+
+    async def on_the_disk() -> None:
+        with clock.busy():
+            await done.wait()
+            ended_at.append(clock.monotonic())
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(on_the_disk)
+            tasks.start_soon(clock.advance, 10.0)
+            await anyio.wait_all_tasks_blocked()
+            assert clock.monotonic() == 0.0
+            done.set()
+    assert (ended_at, clock.monotonic()) == ([0.0], 10.0)

@@ -351,3 +351,24 @@ async def test_a_record_that_cannot_be_read_has_nobody_take_the_others(tmp_path:
             await client.resume()
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("SELECT DISTINCT owner FROM records").fetchall() == [(None,)]
+
+
+@requirement("law:5")
+async def test_letting_go_of_what_another_has_taken_already_is_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, clock, other = tmp_path / "journal.sqlite3", ManualClock(), ManualClock()
+    late = ScriptedSession(clock=clock, calls=[working(TASK)], gets={TASK: [working(TASK)]})
+    with anyio.fail_after(20):
+        async with (
+            invisible(late, clock, path, "first") as first,
+            invisible(ScriptedSession(gets={TASK: [working(TASK)]}), other, path, "second") as second,
+        ):
+            handle = await first.start_tool("tool")
+            await other.advance(LEASE_S + 1)  # the first one's clock stands still
+            assert len(await second.resume()) == 1
+            assert handle._drive is not None
+            first._engine.scheduler._let_go(handle._drive)
+            await clock.advance(0)
+            assert not handle._drive.owned
+            assert "could not be brought up to date" not in caplog.text
