@@ -22,8 +22,9 @@ from .sessions.hosts import is_client
 
 if TYPE_CHECKING:
     import fastmcp
-    import httpx
     import mcp
+
+    from .sessions.http import AnyAuth, AnyClient
 
 __all__ = ["TasksClient"]
 
@@ -50,9 +51,10 @@ class TasksClient:
         poll: Latency against load.
         on_abandon: What happens to the task of a ``call_tool`` that times out or is cancelled:
             ``"detach"`` lets it go on, ``"cancel"`` sends ``tasks/cancel``.
-        http_client: An ``httpx.AsyncClient`` with your transport, proxies, certificates. Not closed.
+        http_client: An ``httpx.AsyncClient`` or ``httpx2.AsyncClient`` with your transport, proxies,
+            certificates. Not closed.
         headers: Sent with every request.
-        auth: Any ``httpx`` auth.
+        auth: User and password, or any auth of httpx or httpx2.
 
     Raises:
         TypeError: ``server`` or ``journal`` is none of the above.
@@ -72,9 +74,9 @@ class TasksClient:
         roots: RootsCallback | None = None,
         poll: PollPolicy | None = None,
         on_abandon: OnAbandon = "detach",
-        http_client: httpx.AsyncClient | None = None,
+        http_client: AnyClient | None = None,
         headers: Mapping[str, str] | None = None,
-        auth: httpx.Auth | tuple[str, str] | None = None,
+        auth: AnyAuth | None = None,
     ) -> None:
         if is_client(server):
             if any(option is not None for option in (http_client, headers, auth)):

@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 import anyio
-import httpx
 
 from .faults import Faults
+from .transport import Response
 
 __all__ = ["ACCEPTED_ENCODINGS", "DRAIN_S", "bounded_body", "drain", "run_out"]
 
@@ -34,23 +34,22 @@ _Decompress: TypeAlias = Callable[[bytes, int], bytes]
 """Takes compressed bytes, and the most that may come of them; gives what came of them."""
 
 
-async def bounded_body(response: httpx.Response, max_bytes: int, faults: Faults) -> AsyncIterator[bytes]:
+async def bounded_body(response: Response, max_bytes: int, faults: Faults) -> AsyncIterator[bytes]:
     """The body, decompressed, in chunks.
 
     Raises:
         RemoteProtocolError: It is larger than ``max_bytes``, or not compressed as it says or as
             we offered.
-        httpx.HTTPError: It could not be read to its end.
+        Exception: It could not be read to its end; one of the transport's failures.
     """
-    if response.is_stream_consumed:
-        # An event hook of the caller's client has read it, and httpx has decompressed it.
+    if response.content is not None:
         if len(response.content) > max_bytes:
-            raise faults.too_large(max_bytes, response.status_code)
+            raise faults.too_large(max_bytes, response.status)
         yield response.content
         return
     decompress = _decompressor(response, faults)
     taken = size = 0
-    raw = _raw(response)
+    raw, ended = response.chunks(), False
     try:
         async for chunk in raw:
             # One byte more than there is room for, to see whether there is more.
@@ -58,16 +57,18 @@ async def bounded_body(response: httpx.Response, max_bytes: int, faults: Faults)
             taken, size = taken + len(chunk), size + len(data)
             # A compressed body can also go on for ever without anything coming of it.
             if size > max_bytes or taken > max_bytes + _OVERHEAD:
-                raise faults.too_large(max_bytes, response.status_code)
+                raise faults.too_large(max_bytes, response.status)
             yield data
+        ended = True
     finally:
-        await run_out(raw, seconds=0)
+        if not ended:
+            await run_out(raw, seconds=0)
 
 
-async def drain(response: httpx.Response) -> None:
+async def drain(response: Response) -> None:
     """Read a body that nobody wanted, briefly."""
-    if not response.is_stream_consumed:
-        await run_out(_raw(response), DRAIN_S)
+    if response.content is None:
+        await run_out(response.chunks(), DRAIN_S)
 
 
 async def run_out(iterator: AsyncIterator[object], seconds: float) -> None:
@@ -81,17 +82,10 @@ async def run_out(iterator: AsyncIterator[object], seconds: float) -> None:
             pass
 
 
-def _raw(response: httpx.Response) -> AsyncIterator[bytes]:
-    # Not response.aiter_raw(), which closes the response by itself at its end: there it could be
-    # cancelled, and the response, taken for closed, would stay open.
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    return aiter(response.stream)
-
-
-def _decompressor(response: httpx.Response, faults: Faults) -> _Decompress:
-    """Our own, because httpx makes of a chunk whatever it becomes: a thousandfold, per layer."""
-    named = response.headers.get_list("content-encoding", split_commas=True)
-    encodings = [encoding for encoding in map(str.lower, named) if encoding not in ("", "identity")]
+def _decompressor(response: Response, faults: Faults) -> _Decompress:
+    """Our own, because the libraries make of a chunk whatever it becomes: a thousandfold, per layer."""
+    named = [one.strip().lower() for one in response.header("content-encoding").split(",")]
+    encodings = [encoding for encoding in named if encoding not in ("", "identity")]
     inflate: _Decompress
     match encodings:
         case []:
@@ -101,14 +95,14 @@ def _decompressor(response: httpx.Response, faults: Faults) -> _Decompress:
         case ["deflate"]:
             inflate = _deflate()
         case _:
-            raise faults.wrong_encoding(response.status_code)
+            raise faults.wrong_encoding(response.status)
 
     def decompress(data: bytes, most: int) -> bytes:
         try:
             return inflate(data, most)
         except zlib.error as error:
             what = "the body does not match its Content-Encoding"
-            raise faults.malformed(what, status=response.status_code) from error
+            raise faults.malformed(what, status=response.status) from error
 
     return decompress
 

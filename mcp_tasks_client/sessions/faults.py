@@ -10,14 +10,11 @@ from __future__ import annotations
 import email.utils
 import math
 import re
-import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC
 from typing import Final
-
-import httpx
 
 from ..errors import (
     ConnectionLostError,
@@ -28,6 +25,7 @@ from ..errors import (
 )
 from ..wire import RpcError, header_value, shorten
 from .base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES
+from .transport import OF_HTTPX, Failures
 
 __all__ = ["CREDENTIAL_STATUSES", "HEADER_MISMATCH", "UNSUPPORTED_VERSION", "Faults", "retry_after_s"]
 
@@ -41,26 +39,18 @@ _TOO_MANY_REQUESTS: Final = 429
 # Of the client errors, those that a deployment, a slow network or a race can cause by themselves.
 _PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, _TOO_MANY_REQUESTS})
 
-_NOT_SENT: Final = (
-    httpx.ConnectError,
-    httpx.ConnectTimeout,
-    httpx.PoolTimeout,
-    httpx.ProxyError,
-    httpx.UnsupportedProtocol,
-)
-
 _LONGEST_QUOTE: Final = 300
 _SECONDS: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that ``Retry-After`` asks for; ``None`` if it is absent or makes no sense.
+def retry_after_s(value: str) -> float | None:
+    """Seconds that a ``Retry-After`` asks for; ``None`` if it is empty or makes no sense.
 
     Both of its forms are read, a number of seconds and a date. A time that has passed is 0.
 
     Source: RFC 9110, 10.2.3.
     """
-    value = headers.get("retry-after", "").strip()
+    value = value.strip()
     if _SECONDS.fullmatch(value):
         seconds = float(value)
     else:
@@ -87,39 +77,40 @@ class Faults:
         self._task_id = task_id
 
     @contextmanager
-    def mapped(self) -> Iterator[None]:
-        """Turn what httpx raises into :class:`SessionError`; everything else passes through."""
+    def mapped(self, failures: Failures = OF_HTTPX) -> Iterator[None]:
+        """Turn what a library raises into :class:`SessionError`; everything else passes through."""
         try:
             yield
-        except _NOT_SENT as error:
+        except SessionError:
+            raise
+        except failures.not_sent as error:
             raise ConnectionLostError(
-                f"{self._method} could not be sent: {self._reason(error)}. "
+                f"{self._method} could not be sent: {self._reason(error, failures)}. "
                 "Check the URL and the network, then try again.",
                 retryable=True,
                 not_executed=True,
             ) from error
-        except httpx.LocalProtocolError:
-            # Its text quotes the header that was wrong, which may be the credential.
+        except failures.unsendable:
+            # Its text may be the credential.
             raise SessionError(
                 f"{self._method} is no valid HTTP request. "
                 "Check the headers that the session, its auth and its http_client add."
             ) from None
-        except httpx.DecodingError as error:
-            # Only where a hook or an auth flow of the caller's reads the body: ours is decompressed here.
+        except failures.decoding as error:
             raise self.malformed("the body does not match its Content-Encoding") from error
-        except (httpx.InvalidURL, UnicodeError) as error:
-            # What httpx and idna make of a bad Location. The encoding errors are an auth flow's own.
+        except failures.bad_url as error:
+            # What is made of a bad Location. The encoding errors are an auth flow's own.
             if isinstance(error, UnicodeEncodeError | UnicodeDecodeError):
                 raise
             raise RemoteProtocolError(
                 f"{self._method} was redirected to something that is no URL. Check the URL."
             ) from None
-        except httpx.HTTPStatusError as error:
-            # An auth flow or an event hook of the caller's called raise_for_status().
-            raise self.by_status(error.response) from error
-        # ssl.SSLError: anyio passes it through where a TLS record, or a client certificate, is refused.
-        except (httpx.HTTPError, ssl.SSLError) as error:
-            raise self.lost(self._reason(error)) from error
+        except failures.by_status as error:
+            response = error.response  # type: ignore[attr-defined]  # of either library
+            wait_s = retry_after_s(response.headers.get("retry-after", ""))
+            raise self.by_status(response.status_code, wait_s) from error
+        except failures.lost as error:
+            raise self.lost(self._reason(error, failures)) from error
 
     def overdue(self, seconds: float) -> ConnectionLostError:
         """No whole reply within the time for the whole request."""
@@ -189,9 +180,13 @@ class Faults:
             http_status=status,
         )
 
-    def by_status(self, response: httpx.Response) -> SessionError:
-        """The error that an HTTP status stands for when no JSON-RPC reply came with it."""
-        status, wait_s = response.status_code, retry_after_s(response.headers)
+    def by_status(self, status: int, wait_s: float | None) -> SessionError:
+        """The error that an HTTP status stands for when no JSON-RPC reply came with it.
+
+        Args:
+            status: HTTP status.
+            wait_s: Seconds that the server asked for.
+        """
         if status in CREDENTIAL_STATUSES:
             return CredentialRefusedError(
                 f"The server refused the credential of {self._method} (HTTP {status}). "
@@ -261,6 +256,6 @@ class Faults:
                 text = text.replace(form, shorten(self._task_id))
         return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
 
-    def _reason(self, error: Exception) -> str:
-        name, text = type(error).__name__, self.clean(str(error)).rstrip(".")
+    def _reason(self, error: Exception, failures: Failures) -> str:
+        name, text = type(error).__name__, self.clean(failures.words(error)).rstrip(".")
         return f"{name}, {text}" if text else name

@@ -16,7 +16,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import anyio
 import httpx
@@ -40,7 +40,7 @@ from ..wire import (
 from .base import Leaving, Session, TaskRef, ToolCall
 from .bodies import ACCEPTED_ENCODINGS
 from .catalogue import Catalogue
-from .channel import HttpChannel, Request
+from .channel import HttpChannel, Message
 from .endpoints import parse_url, url_endpoint
 from .faults import HEADER_MISMATCH, Faults
 from .headers import FIELD_NAME, param_headers
@@ -49,7 +49,20 @@ __all__ = ["HttpSession"]
 
 T = TypeVar("T")
 
+if TYPE_CHECKING:
+    import httpx2
+
+AnyClient: TypeAlias = "httpx.AsyncClient | httpx2.AsyncClient"
+AnyAuth: TypeAlias = "httpx.Auth | httpx2.Auth | tuple[str, str]"
+
 # One line without outer blanks: what h11 takes, and every server reads alike.
+_FIXED: Final[Mapping[str, str]] = {
+    "Content-Type": "application/json",
+    "Accept": "application/json, text/event-stream",
+    "Accept-Encoding": ", ".join(ACCEPTED_ENCODINGS),
+    "MCP-Protocol-Version": PROTOCOL_VERSION,
+}
+_PROTOCOL_FIELDS: Final = frozenset({*map(str.lower, _FIXED), "mcp-method", "mcp-name"})
 _FIELD_VALUE: Final = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
 
 
@@ -61,10 +74,11 @@ class HttpSession(Session):
     Args:
         url: The server's MCP endpoint, ``http`` or ``https``. A user and password in it are sent
             as Basic auth, unless there is other ``auth``.
-        http_client: Used for everything, with its own auth, headers, proxies and transport, and
-            left open. Its time-outs count if they are not httpx's default. ``None``: one of our own.
+        http_client: An ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; used for everything, with its
+            own auth, headers, proxies and transport, and left open. Its time-outs count if they are not
+            the library's default. ``None``: our own transport.
         headers: Sent with each request; the protocol's own cannot be replaced.
-        auth: Used for each request, as httpx takes it.
+        auth: Used for each request, as the library of ``http_client`` takes it.
         endpoint: The server's name in the journal; ``None`` derives it from ``url``.
         capabilities: Client capabilities to declare besides the tasks extension.
         client_info: ``name`` and ``version`` of the host.
@@ -77,16 +91,16 @@ class HttpSession(Session):
     Raises:
         ValueError: The URL is not an absolute ``http`` or ``https`` URL, a header cannot be sent,
             or a limit is not positive.
-        TypeError: ``http_client`` is no ``httpx.AsyncClient``.
+        TypeError: ``http_client`` is of neither library, or ``auth`` not of its.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        http_client: httpx.AsyncClient | None = None,
+        http_client: AnyClient | None = None,
         headers: Mapping[str, str] | None = None,
-        auth: httpx.Auth | tuple[str, str] | None = None,
+        auth: AnyAuth | None = None,
         endpoint: str | None = None,
         capabilities: JSONObject | None = None,
         client_info: JSONObject | None = None,
@@ -103,13 +117,12 @@ class HttpSession(Session):
             task_timeout_s=task_timeout_s,
             call_read_timeout_s=call_read_timeout_s,
         )
-        if http_client is not None and not isinstance(http_client, httpx.AsyncClient):
-            raise TypeError(f"http_client must be an httpx.AsyncClient, not {type(http_client).__name__}")
         parsed = parse_url(url)
         self._endpoint = url_endpoint(parsed) if endpoint is None else endpoint
-        self._headers = _checked_headers(headers)
+        self._headers = {**_checked_headers(headers), **_FIXED}
         self._capabilities = capabilities or {}
         self._client_info = client_info or _own_info()
+        self._meta = request_meta(self._client_info, self._capabilities, None)
         self._task_timeout_s = task_timeout_s
         self._call_read_timeout_s = call_read_timeout_s
         self._poll_slots = anyio.Semaphore(tasks_in_flight)
@@ -122,6 +135,7 @@ class HttpSession(Session):
             parsed,
             http_client,
             auth,
+            user_agent=f"mcp-tasks-client/{_own_info()['version']}",
             max_idle=2 * tasks_in_flight + calls_in_flight,
             max_response_bytes=max_response_bytes,
         )
@@ -169,7 +183,7 @@ class HttpSession(Session):
         request = self._request("tools/call", params, meta=call.meta, named=header_value(call.name))
         listed = await self._catalogue.to_call(call.name)
         if listed is not None:
-            request.headers.update(param_headers(listed.headers, call.arguments))
+            _replace(request.headers, param_headers(listed.headers, call.arguments))
         async with self._call_slots:
             await leaving()
             try:
@@ -216,7 +230,7 @@ class HttpSession(Session):
 
     async def _ask_task(
         self, method: str, ref: TaskRef, answers: Mapping[str, JSONObject] | None = None
-    ) -> tuple[Request, JSONObject]:
+    ) -> tuple[Message, JSONObject]:
         params = task_params(ref.task_id, request_state=ref.request_state, input_responses=answers)
         try:
             named = header_value(ref.task_id)
@@ -237,7 +251,7 @@ class HttpSession(Session):
         _refuse_task(result, request)
         return result
 
-    async def _send_in_time(self, request: Request) -> JSONObject:
+    async def _send_in_time(self, request: Message) -> JSONObject:
         # Bounded as a whole: a server that drips, byte by byte, would hold a poll for ever.
         limit_s = 2 * self._task_timeout_s
         with anyio.move_on_after(limit_s):
@@ -252,23 +266,16 @@ class HttpSession(Session):
         meta: Mapping[str, Any] | None = None,
         named: str | None = None,
         task_id: str | None = None,
-    ) -> Request:
+    ) -> Message:
         request_id = next(self._ids)
-        params["_meta"] = request_meta(self._client_info, self._capabilities, meta)
-        message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
-        headers = self._headers.copy()
-        headers.update(
-            {
-                "Content-Type": "application/json",
-                "Accept": "application/json, text/event-stream",
-                "Accept-Encoding": ", ".join(ACCEPTED_ENCODINGS),
-                "MCP-Protocol-Version": PROTOCOL_VERSION,
-                "Mcp-Method": method,
-            }
+        params["_meta"] = (
+            self._meta if meta is None else request_meta(self._client_info, self._capabilities, meta)
         )
+        message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+        headers = {**self._headers, "Mcp-Method": method}
         if named is not None:
             headers["Mcp-Name"] = named
-        return Request(request_id, method, _serialise(message), headers, Faults(method, task_id))
+        return Message(request_id, method, _serialise(message), headers, Faults(method, task_id))
 
 
 def _check_positive(**limits: float) -> None:
@@ -277,8 +284,9 @@ def _check_positive(**limits: float) -> None:
             raise ValueError(f"{name} must be more than 0, got {value}")
 
 
-def _checked_headers(headers: Mapping[str, str] | None) -> httpx.Headers:
-    checked = httpx.Headers()
+def _checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Those that may be added to the protocol's own."""
+    checked: dict[str, str] = {}
     for name, value in (headers or {}).items():
         # Its value stays out of the message: it may well be the credential.
         if not (FIELD_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(value)):
@@ -286,8 +294,17 @@ def _checked_headers(headers: Mapping[str, str] | None) -> httpx.Headers:
                 f"the header {name!r} cannot be sent: give it a name without blanks, and one line of "
                 "plain ASCII without a blank at either end"
             )
-        checked[name] = value
+        if name.lower() not in _PROTOCOL_FIELDS:
+            _replace(checked, {name: value})
     return checked
+
+
+def _replace(headers: dict[str, str], others: Mapping[str, str]) -> None:
+    """Set header fields, in place of those whose names differ in case only."""
+    named = {name.lower() for name in others}
+    for name in [name for name in headers if name.lower() in named]:
+        del headers[name]
+    headers.update(others)
 
 
 def _own_info() -> JSONObject:
@@ -316,14 +333,14 @@ def _serialise(message: JSONObject) -> bytes:
         raise TypeError(f"{what} must be plain JSON: {error}") from error
 
 
-def _read(read: Callable[[object], T], result: JSONObject, request: Request) -> T:
+def _read(read: Callable[[object], T], result: JSONObject, request: Message) -> T:
     try:
         return read(result)
     except MalformedError as error:
         raise request.faults.malformed(str(error)) from None
 
 
-def _refuse_task(result: JSONObject, request: Request) -> None:
+def _refuse_task(result: JSONObject, request: Message) -> None:
     """Refuse a task as the answer to what is not ``tools/call``.
 
     Source: Tasks extension, "Capability Negotiation" (MUST interpret as an invalid response).

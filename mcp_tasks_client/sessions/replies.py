@@ -18,6 +18,7 @@ from httpx_sse import EventSource
 from ..wire import JSONObject, RpcError, read_rpc_error
 from .bodies import DRAIN_S, bounded_body, run_out
 from .faults import Faults
+from .transport import Response
 
 __all__ = ["Reply", "read_reply"]
 
@@ -25,18 +26,18 @@ Reply: TypeAlias = JSONObject | RpcError
 """The ``result`` of a JSON-RPC response, or its error."""
 
 
-async def read_reply(response: httpx.Response, request_id: int, max_bytes: int, faults: Faults) -> Reply:
+async def read_reply(response: Response, request_id: int, max_bytes: int, faults: Faults) -> Reply:
     """The reply to request ``request_id``.
 
     Raises:
         RemoteProtocolError: The body is larger than ``max_bytes``, compressed in a way that was
             not offered, or no JSON-RPC reply to this request.
         ConnectionLostError: An event stream ended before the response.
-        httpx.HTTPError: The body could not be read to its end.
+        Exception: The body could not be read to its end; one of the transport's failures.
     """
-    status = response.status_code
+    status = response.status
     chunks = bounded_body(response, max_bytes, faults)
-    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = response.header("content-type").partition(";")[0].strip().lower()
     if media_type == "text/event-stream":
         return await _from_events(chunks, request_id, status, faults)
     body = b"".join([chunk async for chunk in chunks])

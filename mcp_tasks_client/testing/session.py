@@ -162,6 +162,11 @@ class ServerSession(Session):
             raise ConnectionLostError(f"{method} was not sent: the {what}.", not_executed=True)
 
 
+def _as_read(wait_s: float | None) -> float | None:
+    """What comes of a wait on its way through a header."""
+    return retry_after_s(retry_after(wait_s).get("retry-after", ""))
+
+
 def _error(reply: Reply | httpx.HTTPError, faults: Faults) -> SessionError:
     """What :class:`HttpSession` would raise."""
     match reply:
@@ -174,12 +179,11 @@ def _error(reply: Reply | httpx.HTTPError, faults: Faults) -> SessionError:
         case Unreachable():
             return _error(httpx.ConnectError("connection refused"), faults)
         case HttpError(status, wait_s):
-            return faults.by_status(httpx.Response(status, headers=retry_after(wait_s)))
+            return faults.by_status(status, _as_read(wait_s))
         case ErrorReply(code, message, data, status, wait_s):
-            response = httpx.Response(status, headers=retry_after(wait_s))
             if status in CREDENTIAL_STATUSES:
-                return faults.by_status(response)
-            return faults.by_code(RpcError(code, message, data), status, retry_after_s(response.headers))
+                return faults.by_status(status, _as_read(wait_s))
+            return faults.by_code(RpcError(code, message, data), status, _as_read(wait_s))
         case Garbled():
             return faults.malformed("HTTP 200 with a body of type text/html that is not JSON", status=200)
         case _:

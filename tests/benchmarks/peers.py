@@ -22,8 +22,6 @@ from pydantic import TypeAdapter
 from .server import TASKS, VERSION
 
 if TYPE_CHECKING:
-    import httpx
-
     from mcp_tasks_client import PollPolicy, TasksClient
     from mcp_tasks_client.journal.base import Journal
 
@@ -205,12 +203,12 @@ class OverHttpx(HandLoop):
 
     async def open(self) -> None:
         self._ids = itertools.count(1)
-        self._http = await self.transport()
+        await self.connect()
 
-    async def transport(self) -> httpx.AsyncClient:
+    async def connect(self) -> None:
         import httpx
 
-        return await self.stack.enter_async_context(httpx.AsyncClient(timeout=60))
+        self._http = await self.stack.enter_async_context(httpx.AsyncClient(timeout=60))
 
     async def send_call(self, tool: str, arguments: Arguments) -> dict[str, Any]:
         return await self._send("tools/call", tool, {"name": tool, "arguments": arguments})
@@ -225,29 +223,54 @@ class OverHttpx(HandLoop):
             "method": method,
             "params": {**params, "_meta": self._meta},
         }
-        response = await self._http.post(
-            self.url,
-            content=json.dumps(message),
-            headers={**self._headers, "Mcp-Method": method, "Mcp-Name": named},
-        )
-        result = json.loads(response.content)["result"]
+        headers = {**self._headers, "Mcp-Method": method, "Mcp-Name": named}
+        reply = await self.post(json.dumps(message).encode(), headers)
+        result = json.loads(reply)["result"]
         assert isinstance(result, dict)
         return result
 
+    async def post(self, content: bytes, headers: dict[str, str]) -> bytes:
+        """The body of the response."""
+        return (await self._http.post(self.url, content=content, headers=headers)).content
+
 
 class OverOurTransport(OverHttpx):
-    """The loop over the very ``httpx.AsyncClient`` that this package makes for itself."""
+    """The loop over the very transport that this package makes for itself."""
 
-    async def transport(self) -> httpx.AsyncClient:
+    async def connect(self) -> None:
+        import httpx
+
         from mcp_tasks_client.sessions.http import HttpSession
 
         session = HttpSession(self.url)
         self.stack.push_async_callback(session.aclose)
-        await session.tool("plain")  # it makes its client for the first request
+        await session.tool("plain")  # it makes its transport for the first request
         # Private, because a copy of how it is made would stop being the same transport unnoticed.
-        http = session._channel._own
-        assert http is not None
-        return http
+        transport = session._channel._transport
+        assert transport is not None
+        self._transport, self._url = transport, httpx.URL(self.url)
+
+    async def post(self, content: bytes, headers: dict[str, str]) -> bytes:
+        from mcp_tasks_client.sessions.transport import Request
+
+        response = await self._transport.post(self._url, Request(content, headers, 60))
+        body = b"".join([chunk async for chunk in response.chunks()])
+        await response.aclose()
+        return body
+
+
+class OverAiohttp(OverHttpx):
+    """The loop over bare aiohttp."""
+
+    async def connect(self) -> None:
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(60)
+        self._aiohttp = await self.stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+
+    async def post(self, content: bytes, headers: dict[str, str]) -> bytes:
+        async with self._aiohttp.post(self.url, data=content, headers=headers) as response:
+            return await response.read()
 
 
 class OverSdk(HandLoop):
@@ -290,6 +313,7 @@ PEERS: Final[dict[str, Callable[[str, Path], Peer]]] = {
     "fastmcp": FastMCP,
     "mcp": OverSdk,
     "httpx": OverHttpx,
+    "aiohttp": OverAiohttp,
     "by-hand": OverOurTransport,
 }
 """Every peer by the name that the command line knows it by."""

@@ -1,0 +1,146 @@
+"""Over aiohttp: the default on asyncio, for hosts that bring no client, auth flow or proxy of their own.
+
+A poll is a small request with a small reply, and nearly all of its cost is the library's: httpx with
+its own pool takes some five times the CPU of aiohttp, and httpx over the ready-made aiohttp transport
+two to three times. That transport also calls a server that hangs up without a reply a
+connection that could not be made, by which a ``tools/call`` that may have run would be taken for one
+that never left. So aiohttp is spoken to directly, and only here.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from typing import Final
+
+import aiohttp
+import anyio
+import httpx
+from yarl import URL
+
+from .transport import CLOSE_S, CONNECT_S, KEEPALIVE_S, Failures, Request, Response, Transport
+
+__all__ = ["OverAiohttp"]
+
+# As much as h11 takes for the head of a response, where aiohttp would refuse a field of 8 KB.
+_LONGEST_FIELD: Final = 100 * 1024
+
+
+def _words(error: Exception) -> str:
+    """What an error says, without the URL, whose query may be a credential."""
+    match error:
+        case aiohttp.ClientConnectorError():
+            return str(error.os_error)
+        case aiohttp.ServerDisconnectedError():
+            return "the server disconnected without a reply"
+        case aiohttp.ClientResponseError():
+            return error.message
+        case aiohttp.ServerTimeoutError() | aiohttp.InvalidURL():
+            return ""
+        case _:
+            return str(error)
+
+
+class OverAiohttp(Transport):
+    """Sends requests with an ``aiohttp.ClientSession`` of our own. Made, used and closed in one asyncio loop.
+
+    Args:
+        basic: User and password to send with each request.
+        user_agent: Who we are.
+        secure: Whether certificates will be needed; loading them takes a moment.
+    """
+
+    failures = Failures(
+        not_sent=(aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError),
+        bad_url=(aiohttp.InvalidURL, httpx.InvalidURL, UnicodeError),
+        # TimeoutError and OSError: where asyncio's own come through.
+        lost=(aiohttp.ClientError, TimeoutError, OSError),
+        words=_words,
+    )
+
+    def __init__(self, basic: tuple[str, str] | None, *, user_agent: str, secure: bool) -> None:
+        self._basic = None if basic is None else _credential(*basic)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0,  # the session's caps are the limit
+                keepalive_timeout=KEEPALIVE_S,
+                # The certificates that httpx would trust.
+                ssl=httpx.create_ssl_context() if secure else True,
+            ),
+            # Servers behind a load balancer keep a client to one of them by a cookie, on an address too.
+            cookie_jar=aiohttp.CookieJar(unsafe=True),
+            headers={"User-Agent": user_agent},
+            auto_decompress=False,
+            max_line_size=_LONGEST_FIELD,
+            max_field_size=_LONGEST_FIELD,
+        )
+        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session is closed."""
+        return self._session.closed
+
+    async def post(self, url: httpx.URL, request: Request) -> Response:
+        """Send a request over a connection that is free, or a new one."""
+        headers = dict(request.headers)
+        if self._basic is not None:
+            headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
+            headers["Authorization"] = self._basic
+        response = await self._session.post(
+            URL(str(url), encoded=True),
+            data=request.content,
+            headers=headers,
+            allow_redirects=False,
+            timeout=self._timeout(request.read_timeout_s),
+        )
+        return _AiohttpResponse(response)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        with anyio.move_on_after(CLOSE_S, shield=True):
+            await self._session.close()
+
+    def _timeout(self, read_timeout_s: float) -> aiohttp.ClientTimeout:
+        timeout = self._timeouts.get(read_timeout_s)
+        if timeout is None:
+            timeout = self._timeouts[read_timeout_s] = aiohttp.ClientTimeout(
+                total=None, connect=CONNECT_S, sock_read=read_timeout_s
+            )
+        return timeout
+
+
+class _AiohttpResponse(Response):
+    __slots__ = ("_response",)
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self._response = response
+
+    def header(self, name: str) -> str:
+        return ", ".join(self._response.headers.getall(name, ()))
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return _Chunks(self._response.content)
+
+    async def aclose(self) -> None:
+        if not self._response.content.at_eof():
+            self._response.close()  # with its connection
+        self._response.release()
+
+
+class _Chunks(AsyncIterator[bytes]):
+    """What has arrived, as often as something has. No generator, which could be dropped half-way."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+
+    async def __anext__(self) -> bytes:
+        chunk = await self._content.readany()
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
+
+
+def _credential(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
