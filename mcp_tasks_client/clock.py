@@ -38,8 +38,8 @@ class SystemClock(Clock):
         return time.time()
 
     def monotonic(self) -> float:
-        """The event loop's own time, which its deadlines are in."""
-        return anyio.current_time()
+        """The machine's, which every event loop counts seconds by."""
+        return time.monotonic()
 
     async def wait(self, event: anyio.Event, timeout_s: float | None) -> None:
         """Wait for the event or for the time to pass."""

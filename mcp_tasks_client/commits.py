@@ -125,10 +125,16 @@ class Commits:
             JournalError: The commit failed; the state is what it was.
             DrivenElsewhereError: It was taken by another client; nothing is committed.
         """
+        if not drive.lock.locked:
+            state, actions = advance(drive.record.state, event, self._policy)
+            if not any(isinstance(action, Save | Forget) for action in actions):
+                # Nothing to wait for, as after nearly every poll.
+                drive.record = drive.record.with_state(state)
+                return actions
         with anyio.CancelScope(shield=True):
             async with drive.lock:
                 state, actions = advance(drive.record.state, event, self._policy)
-                record = replace(drive.record, state=state)
+                record = drive.record.with_state(state)
                 try:
                     with typed():
                         if any(isinstance(action, Save) for action in actions):
@@ -166,7 +172,7 @@ class Commits:
         else:
             actions = await self.feed(drive, event)
         if drive.unsaved and drive.unsaved[0] is event:  # only now, so that its task can be seen meanwhile
-            drive.unsaved.popleft()
+            del drive.unsaved[0]
         return actions
 
     async def claim(self, drive: Drive) -> TaskRecord:

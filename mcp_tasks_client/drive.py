@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 
 import anyio
 import anyio.lowlevel
@@ -44,6 +43,28 @@ class CallUnderWay:
     def keep(self) -> None:
         """Somebody waits for it again."""
         self.scope.deadline = math.inf
+
+
+class Lock:
+    """One at a time, where hardly ever two come at once: it holds nothing until somebody has to wait."""
+
+    __slots__ = ("_freed", "locked")
+
+    def __init__(self) -> None:
+        self.locked = False
+        self._freed: anyio.Event | None = None
+
+    async def __aenter__(self) -> None:
+        while self.locked:
+            self._freed = self._freed or anyio.Event()
+            await self._freed.wait()
+        self.locked = True
+
+    async def __aexit__(self, *raised: object) -> None:
+        self.locked = False
+        freed, self._freed = self._freed, None
+        if freed is not None:
+            freed.set()
 
 
 class Drive:
@@ -114,7 +135,7 @@ class Drive:
         self.running = False
         self.due = 0.0
         self.version = 0
-        self.unsaved: deque[Event] = deque()
+        self.unsaved: list[Event] = []
         self.asks: dict[str, Ask] = {}
         self.scopes: set[anyio.CancelScope] = set()
         self.pending: SendCall | None = None
@@ -124,8 +145,8 @@ class Drive:
         self.polling = False
         self.polls = 0
         self.refreshing = 0
-        self.lock = anyio.Lock()
-        self.saving = anyio.Lock()
+        self.lock = Lock()
+        self.saving = Lock()
         self._changed: anyio.Event | None = None
 
     @property

@@ -162,8 +162,9 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
         case Tick():
             # Due again only after a whole interval, should we be stopped before the reply.
             state = after_poll(state, event.now, event.jitter, policy)
-            questions = disputed(unsent(state.questions, "unsent"))
-            state, send = _send(replace(state, questions=questions), event.now)
+            if state.questions:
+                state = replace(state, questions=disputed(unsent(state.questions, "unsent")))
+            state, send = _send(state, event.now)
             state, cancel = _send_cancel(state, event.now)
             return state, (*cancel, *send, Poll())
         case Observed():
@@ -258,12 +259,14 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         # A host that gave the task up is not bothered with its questions any more.
         fresh = fresh if state.cancel == "no" else ()
     news = changed or bool(fresh)
-    state, actions = _again(
-        replace(state, questions=state.questions + fresh), event, policy, reports, news=news
-    )
+    if fresh:
+        state = replace(state, questions=state.questions + fresh)
+    state, actions = _again(state, event, policy, reports, news=news)
     if news:
         actions = (Save(), *actions, Publish(task))
     if state.cancel != "no":
+        return state, actions
+    if not state.questions:
         return state, actions
     other = swapped(state.questions, _outstanding(state))
     if other:
@@ -306,7 +309,8 @@ def _again(
 ) -> tuple[Observing, tuple[Action, ...]]:
     """Report what there is to report, and set the next poll at the server's pace."""
     fresh = {kind: text for kind, text in reports.items() if kind not in state.reported}
-    state = replace(state, reported=(*state.reported, *fresh))
+    if fresh:
+        state = replace(state, reported=(*state.reported, *fresh))
     state = after_reply(state, event.now, event.jitter, policy, news=news)
     return state, (*map(Report, fresh.values()), Wake(state.wait_s))
 

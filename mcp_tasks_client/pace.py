@@ -18,9 +18,8 @@ def after_poll(state: Observing, now: float, jitter: float, policy: PollPolicy) 
 
     The wait before it is over, and with it any silence, whatever the wall clock says.
     """
-    return _due(
-        replace(state, quiet_s=0.0), now, poll_delay(state.poll_interval_ms, state.unchanged, policy, jitter)
-    )
+    wait_s = poll_delay(state.poll_interval_ms, state.unchanged, policy, jitter)
+    return replace(state, quiet_s=0.0, due_at=now + wait_s, wait_s=wait_s)
 
 
 def after_reply(state: Observing, now: float, jitter: float, policy: PollPolicy, *, news: bool) -> Observing:

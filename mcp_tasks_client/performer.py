@@ -67,7 +67,7 @@ class Performer:
         let_go: Callable[[Drive], None],
         release: Callable[[Drive], None],
     ) -> None:
-        self.turns = Turns(driver.clock, driver.policy.polls_in_flight, self._poll)
+        self.turns = Turns(driver.clock, driver.policy.polls_in_flight, tasks, self._poll)
         self.cancels = Cancels(driver, tasks, perform=self.perform, park=park, release=release)
         self._calls = Calls(driver, perform=self.perform, park=park, release=release)
         self._driver = driver
@@ -76,15 +76,12 @@ class Performer:
         self._park = park
         self._let_go = let_go
 
-    def _poll(self, drive: Drive) -> None:
-        self.spawn(drive, self._tick)
+    async def _poll(self, drive: Drive) -> bool:
+        return await self._guard(drive, self._tick, ())
 
     async def _tick(self, drive: Drive) -> None:
-        try:
-            if observed(drive):
-                await self.perform(drive, await self._commits.feed(drive, self._driver.tick(drive)))
-        finally:
-            self.turns.over(drive)
+        if observed(drive):
+            await self.perform(drive, await self._commits.feed(drive, self._driver.tick(drive)))
 
     async def perform(self, drive: Drive, actions: tuple[Action, ...]) -> None:
         """Do what a step says is to be done, in order."""
@@ -129,8 +126,12 @@ class Performer:
 
     async def _guard(
         self, drive: Drive, work: Callable[..., Awaitable[None]], args: tuple[object, ...]
-    ) -> None:
-        """Run something of a drive's: it ends with the drive, and its failure parks the drive."""
+    ) -> bool:
+        """Run something of a drive's: it ends with the drive, and its failure parks the drive.
+
+        Returns:
+            Whether the coroutine can be used for something else: it was not cancelled from inside.
+        """
         with anyio.CancelScope() as scope:
             drive.scopes.add(scope)
             try:
@@ -139,10 +140,12 @@ class Performer:
                 if being_stopped():
                     raise
                 self._park(drive, TasksClientError("A request was cancelled from inside; resume the task."))
+                return False
             except Exception as error:
                 self._park(drive, error)
             finally:
                 drive.scopes.discard(scope)
+        return True
 
     async def _ask(self, drive: Drive, scope: anyio.CancelScope) -> None:
         """Ask what there is to ask, one question after the other, until told to stop."""

@@ -1,75 +1,113 @@
-"""Whose turn it is: the due times of waiting drives in a heap, and the cap on polls in flight."""
+"""Whose turn it is: the due times of waiting drives in a heap, and the cap on polls in flight.
+
+A coroutine that has polled goes on with the next drive that is due, the earliest first, and ends when
+there is none. So there are never more of them than polls in flight, and under load they are not made anew.
+"""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import anyio
+from anyio.abc import TaskGroup
 
 from .clock import Clock
 from .drive import Drive
 
 
 class Turns:
-    """Starts the poll of each drive when it is due; the earliest first, never two of one drive.
+    """Polls each drive when it is due; the earliest first, never two polls of one drive.
 
     Args:
         clock: Monotonic time.
         in_flight: Polls under way at once, at most.
-        start: Begins a poll, which :meth:`over` ends.
+        tasks: Where they run.
+        poll: Polls a drive. Returns whether whoever ran it is fit for another: not, if it was cancelled
+            from inside.
     """
 
-    def __init__(self, clock: Clock, in_flight: int, start: Callable[[Drive], None]) -> None:
+    def __init__(
+        self, clock: Clock, in_flight: int, tasks: TaskGroup, poll: Callable[[Drive], Awaitable[bool]]
+    ) -> None:
         self._clock = clock
         self._in_flight = in_flight
-        self._start = start
+        self._tasks = tasks
+        self._poll = poll
         self._heap: list[tuple[float, int, Drive]] = []
         self._order = itertools.count()
         self._polling = 0
         self._alarm = anyio.Event()
+        self._sleeps_until = -math.inf
 
     async def run(self) -> None:
         """Start what is due, as far as the cap allows, for ever."""
         while True:
             self._alarm = anyio.Event()
-            now = self._clock.monotonic()
-            while self._heap and self._polling < self._in_flight:
-                due, _, drive = self._heap[0]
-                # Entries of drives that stopped, were woken otherwise, or have a poll in flight
-                # (whose reply sets the next due time) are passed over.
-                if drive.running and due == drive.due:
-                    if due > now:
-                        del drive
-                        break
-                    if not drive.polling:
-                        self._polling += 1
-                        drive.polling = True
-                        drive.due = math.inf  # until the reply, or a new start, says when
-                        self._start(drive)
-                heapq.heappop(self._heap)
-                del drive  # or the last one would never be forgotten
-            free = self._heap and self._polling < self._in_flight
-            await self._clock.wait(self._alarm, self._heap[0][0] - now if free else None)
+            while (drive := self._next()) is not None:
+                self._tasks.start_soon(self._work, drive)
+            del drive  # or the last one would never be forgotten
+            full = self._polling >= self._in_flight  # whoever ends a poll then goes on with the next
+            self._sleeps_until = self._heap[0][0] if self._heap and not full else math.inf
+            wait_s = self._sleeps_until - self._clock.monotonic() if self._sleeps_until < math.inf else None
+            await self._clock.wait(self._alarm, wait_s)
 
     def wake(self, drive: Drive, after_s: float) -> None:
         """Make a drive due in so many seconds; whatever it was due for before no longer counts."""
         if drive.running:
             drive.due = self._clock.monotonic() + after_s
-            heapq.heappush(self._heap, (drive.due, next(self._order), drive))
-            self._alarm.set()
-
-    def over(self, drive: Drive) -> None:
-        """End the poll of a drive, which makes room for another."""
-        drive.polling = False
-        self._polling -= 1
-        self._alarm.set()
-        if drive.running and drive.due <= self._clock.monotonic():
-            # Taken up again while this poll was being stopped, and passed over since.
-            heapq.heappush(self._heap, (drive.due, next(self._order), drive))
+            self._push(drive)
 
     def clear(self) -> None:
         """Nobody is due any more."""
         self._heap.clear()
+
+    def _push(self, drive: Drive) -> None:
+        heapq.heappush(self._heap, (drive.due, next(self._order), drive))
+        if not drive.polling:  # or whoever polls it looks next
+            self._alarm_if_sooner()
+
+    def _alarm_if_sooner(self) -> None:
+        if self._heap and self._heap[0][0] < self._sleeps_until and self._polling < self._in_flight:
+            self._alarm.set()
+
+    def _next(self) -> Drive | None:
+        """The drive that is to be polled now, if there is one, and room for it under the cap."""
+        now = self._clock.monotonic()
+        while self._heap and self._polling < self._in_flight:
+            due, _, drive = self._heap[0]
+            # Entries of drives that stopped, were woken otherwise, or have a poll in flight
+            # (whose reply sets the next due time) are passed over.
+            stands = drive.running and due == drive.due
+            if stands and due > now:
+                return None
+            heapq.heappop(self._heap)
+            if stands and not drive.polling:
+                self._polling += 1
+                drive.polling = True
+                drive.due = math.inf  # until the reply, or a new start, says when
+                return drive
+        return None
+
+    async def _work(self, drive: Drive | None) -> None:
+        """Poll this one, and then what is due, for as long as that goes well."""
+        fit = True
+        while drive is not None and fit:
+            fit = False
+            try:
+                fit = await self._poll(drive)
+            finally:
+                self._over(drive)
+                drive = self._next() if fit else None
+                if drive is None:
+                    self._alarm_if_sooner()
+
+    def _over(self, drive: Drive) -> None:
+        """End the poll of a drive, which makes room for another."""
+        drive.polling = False
+        self._polling -= 1
+        if drive.running and drive.due <= self._clock.monotonic():
+            # Taken up again while this poll was being stopped, and passed over since.
+            self._push(drive)

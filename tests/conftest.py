@@ -8,16 +8,23 @@ from typing import Any
 
 import pytest
 
+from mcp_tasks_client.sessions import channel
 from tests.real_server import real_server
 from tests.strict_server import strict_server
 
-__all__ = ["anyio_backend", "real_server", "strict_server", "unused_url"]
+__all__ = ["anyio_backend", "over_httpx", "real_server", "strict_server", "unused_url"]
 
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Both event loops that the package supports."""
     return request.param, {}
+
+
+@pytest.fixture
+def over_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """respx sees what httpx sends. What aiohttp sends is seen where there are sockets."""
+    monkeypatch.setattr(channel, "on_asyncio", lambda: False)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from mcp_tasks_client.errors import (
     RemoteProtocolError,
     SessionError,
 )
-from mcp_tasks_client.sessions import catalogue, channel
+from mcp_tasks_client.sessions import catalogue
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.faults import retry_after_s
 from mcp_tasks_client.sessions.http import HttpSession
@@ -139,14 +139,8 @@ class ScriptedServer:
         return body
 
 
-@pytest.fixture(autouse=True)
-def _over_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
-    """respx sees what httpx sends. What aiohttp sends is seen where there are sockets."""
-    monkeypatch.setattr(channel, "on_asyncio", lambda: False)
-
-
 @pytest.fixture
-def server() -> Iterator[ScriptedServer]:
+def server(over_httpx: None) -> Iterator[ScriptedServer]:
     scripted = ScriptedServer()
     with respx.mock(assert_all_called=False) as router:
         router.route(host="server.example").mock(side_effect=scripted)

@@ -480,7 +480,7 @@ class ErrorsOverHttp:
 
 
 @pytest.fixture
-def answered_with() -> Iterator[Callable[..., ErrorsOverHttp]]:
+def answered_with(over_httpx: None) -> Iterator[Callable[..., ErrorsOverHttp]]:
     with respx.mock(assert_all_called=False) as router:
 
         def serve(status: int, code: int = -32603) -> ErrorsOverHttp:

@@ -125,10 +125,10 @@ class HttpSession(Session):
         self._meta = request_meta(self._client_info, self._capabilities, None)
         self._task_timeout_s = task_timeout_s
         self._call_read_timeout_s = call_read_timeout_s
-        self._poll_slots = anyio.Semaphore(tasks_in_flight)
+        self._poll_slots = anyio.Semaphore(tasks_in_flight, fast_acquire=True)
         # Of their own: a server that holds every poll open must not keep a cancellation from leaving.
-        self._word_slots = anyio.Semaphore(tasks_in_flight)
-        self._call_slots = anyio.Semaphore(calls_in_flight)
+        self._word_slots = anyio.Semaphore(tasks_in_flight, fast_acquire=True)
+        self._call_slots = anyio.Semaphore(calls_in_flight, fast_acquire=True)
         self._ids = itertools.count(1)
         self._catalogue = Catalogue(self._look_up, self._endpoint)
         self._channel = HttpChannel(
