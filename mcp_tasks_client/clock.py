@@ -6,7 +6,6 @@ The machine never reads a clock; the driver does, through this contract, so that
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
@@ -55,6 +54,8 @@ def being_stopped() -> bool:
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
+    import asyncio  # not before it is used: an event loop brings it, importing us need not
+
     try:
         task = asyncio.current_task()
     except RuntimeError:  # another event loop

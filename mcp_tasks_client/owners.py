@@ -21,8 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-import psutil
-
 from .clock import Clock
 from .journal.base import Journal, Judge, Lease
 
@@ -72,6 +70,8 @@ class Place:
             return False  # the host has been started again since
         if lease.pids != self.pids:
             return None
+        import psutil  # imported on use: only who finds another process's task looks at processes
+
         with suppress(psutil.NoSuchProcess):
             same = abs(_started(lease.pid) - lease.started) <= _CLOCK_STEP_S
             return same and psutil.Process(lease.pid).status() != psutil.STATUS_ZOMBIE
@@ -238,6 +238,8 @@ def _started(pid: int) -> float:
         # The name, which comes second and in brackets, may hold anything.
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    import psutil  # as above
+
     return psutil.Process(pid).create_time()
 
 

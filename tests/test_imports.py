@@ -125,6 +125,22 @@ SDK_ADAPTERS: Final = {
 """The modules that may import mcp or fastmcp. None of them is imported before it is used."""
 
 
+LAZY: Final = {
+    "aiohttp": "for sessions of our own on asyncio",
+    "asyncio": "an event loop brings it, ours or not",
+    "fastmcp": "for hosts that have it",
+    "httpx": "for sessions of our own, and to read a URL; can take as long as all of this package",
+    "httpx_sse": "for sessions of our own",
+    "jsonschema": "for forms and output schemas, which most calls have none of",
+    "mcp": "for hosts that have it",
+    "platformdirs": "for journals whose file nobody names",
+    "psutil": "for tasks of other processes",
+    "referencing": "for jsonschema",
+    "sqlite3": "for journals in a file",
+}
+"""What importing the package does not import, and what it is needed for later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Import:
     """One module that is imported at run time."""
@@ -265,17 +281,44 @@ def test_only_the_adapters_import_the_sdk_and_nobody_imports_those_before_they_a
 @pytest.mark.parametrize("module", ["mcp_tasks_client", "mcp_tasks_client.testing"])
 def test_importing_the_package_imports_neither_sdk_nor_a_server(module: str) -> None:
     program = f"import sys, {module}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
-    done = subprocess.run(
+    loaded = set(_output(program).split())
+    assert "mcp_tasks_client" in loaded
+    assert not loaded & {"mcp", "fastmcp", "starlette", "uvicorn"}
+
+
+def test_importing_the_package_imports_nothing_that_only_some_hosts_need_or_only_later() -> None:
+    # What our dependencies may import along is theirs.
+    program = f"""
+import sys, anyio.from_thread, mcp_types, pydantic, tenacity
+before = set(sys.modules)
+import {PACKAGE.name}
+print(*sorted(set(sys.modules) - before))
+"""
+    loaded = set(_output(program).split())
+    assert PACKAGE.name in loaded
+    assert not {name: why for name, why in LAZY.items() if name in loaded}
+
+
+def test_importing_the_package_does_not_build_the_reader_of_states() -> None:
+    program = f"from {PACKAGE.name}.journal import base; print(base._states.cache_info().currsize)"
+    assert _output(program) == "0\n"
+
+
+def test_everything_that_is_imported_late_is_needed_by_somebody() -> None:
+    used = {one.module.partition(".")[0] for one in every_import() if not one.ours}
+    typed_only = {"fastmcp"}  # its clients are recognised by their names
+    assert set(LAZY) - used == typed_only
+
+
+def _output(program: str) -> str:
+    return subprocess.run(
         [sys.executable, "-c", program],
         cwd=PACKAGE.parent,
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
-    )
-    loaded = set(done.stdout.split())
-    assert "mcp_tasks_client" in loaded
-    assert not loaded & {"mcp", "fastmcp", "starlette", "uvicorn"}
+    ).stdout
 
 
 # ── the reader itself ─────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from types import TracebackType
 from typing import Annotated, Any, Final, NamedTuple, Self, TypeAlias
 
@@ -352,7 +353,12 @@ def typed() -> Iterator[None]:
 
 
 _TaggedState: TypeAlias = Annotated[State, Field(discriminator="kind")]
-_STATE: Final[TypeAdapter[State]] = TypeAdapter(_TaggedState)
+
+
+@cache
+def _states() -> TypeAdapter[State]:
+    """Built on use: it takes longer than the rest of this module, and who only imports it needs none."""
+    return TypeAdapter(_TaggedState)
 
 
 def dump_state(state: State) -> str:
@@ -361,7 +367,7 @@ def dump_state(state: State) -> str:
     ASCII, because a server's strings may hold lone surrogates, which no encoding can carry.
     """
     # Unset fields of a snapshot stay unset: an absent ttlMs and a null one differ.
-    return json.dumps(_STATE.dump_python(state, by_alias=True, exclude_unset=True), separators=(",", ":"))
+    return json.dumps(_states().dump_python(state, by_alias=True, exclude_unset=True), separators=(",", ":"))
 
 
 def load_state(text: str) -> State:
@@ -371,4 +377,4 @@ def load_state(text: str) -> State:
         ValueError: The text is not a state.
     """
     raw: Any = json.loads(text)
-    return _STATE.validate_python(raw, by_alias=True, by_name=False)
+    return _states().validate_python(raw, by_alias=True, by_name=False)

@@ -8,21 +8,22 @@ are described in ``schema.sql``.
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import astuple
 from dataclasses import fields as fields_of
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
-
-import platformdirs
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ..errors import JournalError
 from .base import LEASES_KEPT_S, Journal, Judge, Lease, Scope, Taken, TaskRecord
 from .row import Row, escape, overtaken
-from .sqlite_thread import WriterThread
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from .sqlite_thread import WriterThread
 
 __all__ = ["SqliteJournal", "chosen_journal"]
 
@@ -94,10 +95,16 @@ class SqliteJournal(Journal):
         if path == ":memory:":
             raise ValueError("SqliteJournal keeps a file; use MemoryJournal() for one in memory")
         if path is None:
+            import platformdirs  # imported on use: only who names no file needs it
+
             path = platformdirs.user_state_path("mcp-tasks-client", appauthor=False) / "journal.sqlite3"
         self.retention_s = retention_s
         self._path = Path(path).absolute()
-        self._busy_timeout_s = busy_timeout_s
+        # Imported on use, and SQLite with it: who keeps a journal in memory needs neither. Here, since
+        # opening happens in an event loop, and fails with a JournalError or not at all.
+        from .sqlite_thread import WriterThread
+
+        self._new_thread = partial(WriterThread, self._path, busy_timeout_s)
         self._lock = threading.Lock()
         self._thread: WriterThread | None = None
 
@@ -126,7 +133,7 @@ class SqliteJournal(Journal):
         """
         with self._lock:
             if self._thread is None:
-                self._thread = WriterThread(self._path, self._busy_timeout_s)
+                self._thread = self._new_thread()
             thread = self._thread
             thread.users += 1
         try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .endpoints import command_endpoint, parse_url, url_endpoint
-
 __all__ = ["Address", "address_of", "is_client"]
 
 _PACKAGES: Final = frozenset({"mcp", "fastmcp"})
@@ -40,6 +38,9 @@ def address_of(client: Any) -> Address | None:
     Raises:
         ValueError: The URL is not an absolute ``http`` or ``https`` URL.
     """
+    # Imported on use: it needs httpx, which can take as long to import as all of this package.
+    from .endpoints import command_endpoint, parse_url, url_endpoint
+
     # ``mcp.Client`` keeps what it was given, ``fastmcp.Client`` what it has made of it.
     for server in (getattr(client, "server", None), getattr(client, "transport", None)):
         url = server if isinstance(server, str) else getattr(server, "url", None)
