@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
+from typing import Final
 
 import anyio
 
@@ -44,6 +45,26 @@ class SystemClock(Clock):
         """Wait for the event or for the time to pass."""
         with anyio.move_on_after(timeout_s):
             await event.wait()
+
+
+class _Endless:
+    """As a scope that never ends."""
+
+    deadline = math.inf
+
+    def __enter__(self) -> _Endless:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Nothing was begun."""
+
+
+_ENDLESS: Final = _Endless()
+
+
+def within(timeout_s: float | None) -> anyio.CancelScope | _Endless:
+    """A scope that ends after so many seconds. ``None`` costs nothing: thousands of calls wait in one."""
+    return _ENDLESS if timeout_s is None else anyio.move_on_after(timeout_s)
 
 
 def being_stopped() -> bool:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
@@ -18,7 +17,7 @@ import anyio
 from anyio.abc import TaskGroup
 from mcp_types import CallToolResult
 
-from .clock import Clock, being_stopped
+from .clock import Clock, being_stopped, within
 from .drive import Drive, OvertakenError
 from .driver import Driver
 from .errors import JournalError, OutcomeUnknownError, TasksClientError, WaitTimeoutError
@@ -111,13 +110,15 @@ class Engine:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
         handle = drive = None
         listeners = (on_update,) if on_update is not None else ()
-        with anyio.move_on_after(timeout) as waiting:
+        with within(timeout) as waiting:
             while True:
                 drive = await self._begin(call, key, on_unknown)
                 handle = TaskHandle(self.scheduler, drive)
-                with self._repeating(drive, on_unknown):
+                try:
                     await self._see_through(handle, drive, listeners)
                     break
+                except (OvertakenError, OutcomeUnknownError) as error:
+                    _check_repeatable(error, drive, on_unknown)
         if handle is None or drive is None:
             raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
         if not handle.done:
@@ -131,24 +132,13 @@ class Engine:
             handle = TaskHandle(self.scheduler, drive)
             if drive.record.finished:
                 return handle
-            with self._repeating(drive, on_unknown):
+            try:
                 async with self.scheduler.hold(drive):
                     await handle._wait(self.scheduler, drive, lambda d: d.task is not None)
                     await self.scheduler.keep(drive)
                 return handle
-
-    @contextmanager
-    def _repeating(self, drive: Drive, on_unknown: OnUnknown) -> Iterator[None]:
-        """Have the call begun once more, if what it had joined came to nothing."""
-        try:
-            yield
-        except OvertakenError:
-            pass
-        except OutcomeUnknownError:
-            # Of another client's call, which is gone: what its own caller allows is not known yet.
-            if on_unknown != "resend" or not drive.followed:
-                raise
-            drive.followed = False
+            except (OvertakenError, OutcomeUnknownError) as error:
+                _check_repeatable(error, drive, on_unknown)
 
     async def see_through(
         self, task: Task, tool: str, *, timeout: float | None, listeners: Sequence[OnUpdate]
@@ -163,7 +153,7 @@ class Engine:
         drive = self.recovery.drive_of(task, tool)
         handle = TaskHandle(self.scheduler, drive)
         try:
-            with anyio.move_on_after(timeout) as waiting:
+            with within(timeout) as waiting:
                 await self._see_through(handle, drive, listeners)
             if not handle.done:
                 raise WaitTimeoutError(
@@ -194,7 +184,11 @@ class Engine:
                     async for task in Updates(handle, keep=False):
                         for listener in listeners:
                             await _tell(listener, task)
-                await handle._wait(self.scheduler, drive, lambda _: False)
+                # Not by way of the handle: one frame less for each call that waits.
+                await self.scheduler.wait(drive, _never)
+            except TasksClientError as error:
+                error.handle = handle
+                raise
             except anyio.get_cancelled_exc_class():
                 # Not under others who wait for the same call.
                 alone = drive.held == 1 and not drive.following
@@ -329,6 +323,21 @@ class Engine:
                     await self.journal.aclose()
                 finally:
                     await self._session.aclose()
+
+
+def _never(drive: Drive) -> bool:
+    return False
+
+
+def _check_repeatable(
+    error: OvertakenError | OutcomeUnknownError, drive: Drive, on_unknown: OnUnknown
+) -> None:
+    """Let a call be begun once more, if what it had joined came to nothing."""
+    if isinstance(error, OutcomeUnknownError):
+        # Of another client's call, which is gone: what its own caller allows is not known yet.
+        if on_unknown != "resend" or not drive.followed:
+            raise error
+        drive.followed = False
 
 
 async def _tell(on_update: OnUpdate, task: Task) -> None:

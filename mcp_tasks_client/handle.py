@@ -207,8 +207,11 @@ class TaskHandle:
                 yield
 
     async def _wait(self, scheduler: Scheduler, drive: Drive, until: Callable[[Drive], bool]) -> None:
-        with self._named():
+        try:  # and no context manager, for each call that waits is here
             await scheduler.wait(drive, until)
+        except TasksClientError as error:
+            error.handle = self
+            raise
 
     @contextmanager
     def _named(self) -> Iterator[None]:

@@ -36,6 +36,7 @@ from .events import (
     Unanswered,
     Wake,
 )
+from .line import Line
 from .states import Gathering, Observing
 from .turns import Turns
 from .wire import redact
@@ -70,11 +71,18 @@ class Performer:
         self.turns = Turns(driver.clock, driver.policy.polls_in_flight, tasks, self._poll)
         self.cancels = Cancels(driver, tasks, perform=self.perform, park=park, release=release)
         self._calls = Calls(driver, perform=self.perform, park=park, release=release)
+        self._line = Line(driver.session.calls_in_flight, tasks, self._call)
         self._driver = driver
         self._commits = driver.commits
         self._tasks = tasks
         self._park = park
         self._let_go = let_go
+
+    async def _call(self, drive: Drive, send: SendCall, calling: CallUnderWay) -> bool:
+        fit = await self._guard(drive, self._calls.run, (send, calling))
+        if observed(drive):
+            drive.call = None  # it is not made again, and its arguments may be large
+        return fit
 
     async def _poll(self, drive: Drive) -> bool:
         return await self._guard(drive, self._tick, ())
@@ -133,7 +141,7 @@ class Performer:
             Whether the coroutine can be used for something else: it was not cancelled from inside.
         """
         with anyio.CancelScope() as scope:
-            drive.scopes.add(scope)
+            drive.scopes.append(scope)
             try:
                 await work(drive, *args)
             except anyio.get_cancelled_exc_class():
@@ -144,7 +152,7 @@ class Performer:
             except Exception as error:
                 self._park(drive, error)
             finally:
-                drive.scopes.discard(scope)
+                drive.scopes.remove(scope)
         return True
 
     async def _ask(self, drive: Drive, scope: anyio.CancelScope) -> None:
@@ -173,9 +181,9 @@ class Performer:
             await self.perform(drive, await self._commits.feed(drive, event))
 
     def send_call(self, drive: Drive, send: SendCall) -> None:
-        """Begin a ``tools/call``."""
+        """Begin a ``tools/call``, or put it in line."""
         drive.calling = CallUnderWay()
-        self.spawn(drive, self._calls.run, send, drive.calling)
+        self._line.join(drive, send, drive.calling)
 
 
 def observed(drive: Drive) -> bool:

@@ -45,6 +45,25 @@ _LONGEST_LOOK_S: Final = 5.0
 T = TypeVar("T")
 
 
+class Hold:
+    """A reason to go on driving, for as long as the block lasts."""
+
+    # No generator: each call that waits is in such a block.
+    __slots__ = ("_drive", "_let_go")
+
+    def __init__(self, drive: Drive, let_go: Callable[[Drive], None]) -> None:
+        self._drive = drive
+        self._let_go = let_go
+
+    def __enter__(self) -> None:
+        self._drive.held += 1
+
+    def __exit__(self, *raised: object) -> None:
+        self._drive.held -= 1
+        if not self._drive.held:
+            self._let_go(self._drive)
+
+
 class Scheduler:
     """Runs the drives of one endpoint.
 
@@ -91,17 +110,10 @@ class Scheduler:
             await self.take_up(drive)
             yield
 
-    @contextmanager
-    def held(self, drive: Drive) -> Iterator[None]:
+    def held(self, drive: Drive) -> Hold:
         """Hold it without having taken it up, so that being stopped meanwhile is seen within the block."""
         self.check_open()
-        drive.held += 1
-        try:
-            yield
-        finally:
-            drive.held -= 1
-            if not drive.held:
-                self._let_go(drive)
+        return Hold(drive, self._let_go)
 
     async def take_up(self, drive: Drive) -> None:
         """Drive what is held, unless it is driven."""

@@ -71,6 +71,11 @@ class Session(ABC):
         """Whether the server's tasks end with its process, which ends with the session."""
         return False
 
+    @property
+    def calls_in_flight(self) -> int | None:
+        """How many ``tools/call`` it sends at once, at most; ``None`` for any number."""
+        return None
+
     @abstractmethod
     async def tool(self, name: str) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name."""

@@ -7,7 +7,6 @@ a credential, like the other one.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, TypeAlias
@@ -16,6 +15,7 @@ from urllib.request import getproxies
 import httpx
 
 from ..errors import ConnectionLostError, RemoteProtocolError, SessionError
+from ..signals import on_asyncio
 from ..wire import JSONObject, RpcError
 from .bodies import drain
 from .endpoints import origin_of
@@ -165,14 +165,6 @@ class HttpChannel:
             secure = self._url.scheme == "https"
             return OverAiohttp(self._auth, user_agent=self._user_agent, secure=secure)
         return OverHttpx(self._library, None, self._auth, max_idle=self._max_idle)
-
-
-def on_asyncio() -> bool:
-    """Whether asyncio runs us, and nothing on top of it."""
-    try:
-        return asyncio.current_task() is not None
-    except RuntimeError:
-        return False
 
 
 def _library(client: object, auth: object) -> ModuleType:

@@ -129,6 +129,7 @@ class HttpSession(Session):
         # Of their own: a server that holds every poll open must not keep a cancellation from leaving.
         self._word_slots = anyio.Semaphore(tasks_in_flight, fast_acquire=True)
         self._call_slots = anyio.Semaphore(calls_in_flight, fast_acquire=True)
+        self._calls_in_flight = calls_in_flight
         self._ids = itertools.count(1)
         self._catalogue = Catalogue(self._look_up, self._endpoint)
         self._channel = HttpChannel(
@@ -147,6 +148,11 @@ class HttpSession(Session):
     def endpoint(self) -> str:
         """The URL without credentials, fragment and default port; its query only as a digest."""
         return self._endpoint
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many ``tools/call`` it sends at once, at most."""
+        return self._calls_in_flight
 
     async def tool(self, name: str) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name.
