@@ -287,8 +287,10 @@ def _call(name: str, arguments: Mapping[str, Any] | None, meta: Mapping[str, Any
 
 def _json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy that later changes do not reach, and proof that it can be sent."""
+    if not value:
+        return {}
     try:
-        copied = json.loads(json.dumps(dict(value or {}), allow_nan=False))
+        copied = json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"the arguments of {name!r} cannot be sent as JSON: {error}") from None
     assert isinstance(copied, dict)

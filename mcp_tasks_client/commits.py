@@ -214,7 +214,7 @@ class Commits:
         if drive.record.owner not in (None, self.owner):
             raise driven_elsewhere(drive)  # whoever only looks on has the same fence
         owner = self.owner if drive.owned else None
-        record = replace(record, owner=owner, updated_at=self._clock.time())
+        record = record.stamped(owner, self._clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.
         if record.idempotency_key is not None or record.task_id is not None:
             await self._enrol()

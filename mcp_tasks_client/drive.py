@@ -36,7 +36,7 @@ class CallUnderWay:
 
     async def leaving(self) -> None:
         """Note that from here on the tool may run. A call that was cut goes no further than this."""
-        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint_if_cancelled()
         self.has_left = True
 
     def cut(self, grace_s: float) -> None:

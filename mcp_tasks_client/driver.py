@@ -106,7 +106,9 @@ class Driver:
             The event, and for a refused or lost call the error to tell the caller.
         """
         assert drive.call is not None, "only a call that was made here can be sent"
-        call = replace(drive.call, input_responses=send.input_responses, request_state=send.request_state)
+        call = drive.call
+        if send.input_responses or send.request_state is not None:
+            call = replace(call, input_responses=send.input_responses, request_state=send.request_state)
         try:
             reply = await self._passing(Point.CALL, self.session.call, call, leaving)
         except SessionError as error:

@@ -261,7 +261,7 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
     news = changed or bool(fresh)
     if fresh:
         state = replace(state, questions=state.questions + fresh)
-    state, actions = _again(state, event, policy, reports, news=news)
+    state, actions = _again(state, event, policy, reports, news=news, first=seed)
     if news:
         actions = (Save(), *actions, Publish(task))
     if state.cancel != "no":
@@ -305,13 +305,19 @@ def _outcome(task: Task, *, seed: bool) -> Outcome | None:
 
 
 def _again(
-    state: Observing, event: Observed, policy: PollPolicy, reports: dict[str, str], *, news: bool = False
+    state: Observing,
+    event: Observed,
+    policy: PollPolicy,
+    reports: dict[str, str],
+    *,
+    news: bool = False,
+    first: bool = False,
 ) -> tuple[Observing, tuple[Action, ...]]:
     """Report what there is to report, and set the next poll at the server's pace."""
     fresh = {kind: text for kind, text in reports.items() if kind not in state.reported}
     if fresh:
         state = replace(state, reported=(*state.reported, *fresh))
-    state = after_reply(state, event.now, event.jitter, policy, news=news)
+    state = after_reply(state, event.now, event.jitter, policy, news=news, first=first)
     return state, (*map(Report, fresh.values()), Wake(state.wait_s))
 
 

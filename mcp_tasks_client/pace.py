@@ -22,7 +22,9 @@ def after_poll(state: Observing, now: float, jitter: float, policy: PollPolicy) 
     return replace(state, quiet_s=0.0, due_at=now + wait_s, wait_s=wait_s)
 
 
-def after_reply(state: Observing, now: float, jitter: float, policy: PollPolicy, *, news: bool) -> Observing:
+def after_reply(
+    state: Observing, now: float, jitter: float, policy: PollPolicy, *, news: bool, first: bool = False
+) -> Observing:
     """A snapshot arrived: the server's pace, or an early look, but no sound while it is to be quiet.
 
     Without ``news`` nothing is journaled, so the next poll comes no sooner than was planned when this
@@ -31,7 +33,7 @@ def after_reply(state: Observing, now: float, jitter: float, policy: PollPolicy,
     look = early_look(state.poll_interval_ms, state.looks, policy)
     if look is not None:
         state = replace(state, looks=state.looks + 1)
-    wait = look or poll_delay(state.poll_interval_ms, state.unchanged, policy, jitter)
+    wait = look or poll_delay(state.poll_interval_ms, state.unchanged, policy, jitter, first=first)
     if state.failures:
         # Polls get through, but an answer does not; it goes with them, and has to back off.
         wait = max(wait, backoff_delay(state.poll_interval_ms, state.failures, None, policy, jitter))
@@ -76,8 +78,9 @@ def after_restart(
     state = replace(state, quiet_until=now + silence, quiet_s=silence)
     wait = _left(state.due_at, state.wait_s, now)
     if wait <= 0:
-        interval = poll_delay(state.poll_interval_ms, 0, policy, jitter)
-        wait = policy.jitter * jitter * min(interval, 1.0) if exact else interval
+        interval = poll_delay(state.poll_interval_ms, 0, policy, 0.0)
+        spread = policy.jitter * jitter
+        wait = spread * min(interval, 1.0) if exact else interval * (1 + spread)
     wait = max(wait, silence)
     # How many early looks a crash has cost is not known, and the first interval is over or nearly so.
     return _due(replace(state, failures=0, looks=policy.early_looks), now, wait)

@@ -28,7 +28,9 @@ class PollPolicy:
     """Seconds between polls of a task without a hint, at most."""
 
     jitter: float = 0.1
-    """Largest fraction added to a wait, so that a fleet that starts together does not poll together."""
+    """Largest fraction added to a wait that is our own choice (no hint, a retry, a restart), so that a
+    fleet that starts together does not poll together. To the server's hint a tenth of it is added, and
+    only before the first poll: tasks that begin together stay apart, and none is seen much too late."""
 
     backoff_floor_s: float = 1.0
     """Seconds before the retry of a first failed poll."""
@@ -86,7 +88,12 @@ def hint_s(poll_interval_ms: float | None) -> float | None:
 
 
 def poll_delay(
-    poll_interval_ms: float | None, unchanged_polls: int, policy: PollPolicy, jitter: float
+    poll_interval_ms: float | None,
+    unchanged_polls: int,
+    policy: PollPolicy,
+    jitter: float,
+    *,
+    first: bool = False,
 ) -> float:
     """Seconds to wait before the next ``tasks/get``.
 
@@ -98,6 +105,7 @@ def poll_delay(
         unchanged_polls: Polls since the task last changed; 0 at first.
         policy: Bounds, in seconds.
         jitter: A fraction drawn by the driver, ``0 <= jitter <= 1``.
+        first: Whether it is the first wait of a task.
 
     Returns:
         Seconds, at least the hint.
@@ -111,8 +119,9 @@ def poll_delay(
     if unchanged_polls < 0:
         raise ValueError("unchanged_polls cannot be negative")
     hint = hint_s(poll_interval_ms)
-    wait = hint if hint is not None else _doubled(policy.floor_s, unchanged_polls, policy.ceiling_s)
-    return _jittered(wait, policy, jitter)
+    if hint is None:
+        return _jittered(_doubled(policy.floor_s, unchanged_polls, policy.ceiling_s), policy.jitter, jitter)
+    return _jittered(hint, policy.jitter / 10 if first else 0.0, jitter)
 
 
 def backoff_delay(
@@ -138,7 +147,7 @@ def backoff_delay(
         raise ValueError("failures counts this one, so it is at least 1")
     backoff = _doubled(policy.backoff_floor_s, failures - 1, policy.backoff_ceiling_s)
     wait = max(hint_s(poll_interval_ms) or 0.0, retry_after_s or 0.0, backoff)
-    return _jittered(wait, policy, jitter)
+    return _jittered(wait, policy.jitter, jitter)
 
 
 def early_look(poll_interval_ms: float | None, looks: int, policy: PollPolicy) -> float | None:
@@ -181,7 +190,7 @@ def _doubled(floor_s: float, times: int, ceiling_s: float) -> float:
     return min(floor_s * 2.0 ** min(times, 64), ceiling_s)
 
 
-def _jittered(wait_s: float, policy: PollPolicy, jitter: float) -> float:
+def _jittered(wait_s: float, most: float, jitter: float) -> float:
     if not 0 <= jitter <= 1:
         raise ValueError(f"jitter must be between 0 and 1, got {jitter}")
-    return wait_s * (1 + policy.jitter * jitter)
+    return wait_s * (1 + most * jitter)

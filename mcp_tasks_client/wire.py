@@ -394,10 +394,13 @@ def redact(text: str, task_id: str | None) -> str:
     return text.replace(task_id, shorten(task_id)) if task_id else text
 
 
+_SORTED_JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
 def digest(value: object) -> str:
     """SHA-256, in hex, of ``value`` as JSON with sorted keys: equal for equal JSON.
 
     Raises:
         TypeError: ``value`` holds something that has no JSON form.
     """
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(_SORTED_JSON.encode(value).encode()).hexdigest()

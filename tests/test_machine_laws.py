@@ -401,8 +401,9 @@ class History:
                 assert wakes == [0.0]
             case Resumed():
                 assert isinstance(before, Observing)
+                interval = poll_delay(before.poll_interval_ms, 0, self.policy, 0.0)
                 assert wakes[0] <= max(
-                    before.wait_s, before.quiet_s, poll_delay(before.poll_interval_ms, 0, self.policy, 1.0)
+                    before.wait_s, before.quiet_s, interval * (1 + self.policy.jitter) + ROUNDING_S
                 )
             case PollFailed() | UpdateFailed() | CancelFailed():
                 assert wakes[0] >= max(hint, event.retry_after_s or 0.0, self.policy.backoff_floor_s)

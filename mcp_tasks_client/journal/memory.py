@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ..errors import JournalError
 from .base import LEASES_KEPT_S, Journal, Judge, Lease, Scope, Taken, TaskRecord
@@ -77,7 +77,7 @@ class MemoryJournal(Journal):
             if standing is None or standing.fence != row.fence:
                 raise overtaken(row)
             self._store(row)
-        await checkpoint()
+        await checkpoint_if_cancelled()
 
     async def remove(self, record: TaskRecord) -> None:
         """Forget a record, if there is one and it was not taken since."""

@@ -121,6 +121,8 @@ def escape(text: object) -> str | None:
         return None
     if not isinstance(text, str):
         raise TypeError(f"a journal keeps text here, not {type(text).__name__}")
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text  # as nearly all of it
     return text.encode("unicode_escape").decode("ascii")
 
 

@@ -321,6 +321,9 @@ def _own_info() -> JSONObject:
     return {"name": "mcp-tasks-client", "version": version}
 
 
+_JSON: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # json.dumps would make one each time
+
+
 def _serialise(message: JSONObject) -> bytes:
     """The message as JSON, in ASCII, so that a lone surrogate survives it.
 
@@ -330,7 +333,7 @@ def _serialise(message: JSONObject) -> bytes:
     """
     what = f"the params of {message['method']}"
     try:
-        return json.dumps(message, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return _JSON.encode(message).encode("ascii")
     except RecursionError:
         raise ValueError(f"{what} are nested too deeply for JSON") from None
     except ValueError as error:

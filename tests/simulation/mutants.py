@@ -220,7 +220,7 @@ def an_update_that_was_lost_is_not_sent_again() -> AbstractContextManager[Any]:
 
 @mutant
 def the_hint_is_ignored() -> AbstractContextManager[Any]:
-    return patch.object(pace, "poll_delay", lambda hint, unchanged, policy, jitter: 0.25)
+    return patch.object(pace, "poll_delay", lambda hint, unchanged, policy, jitter, first=False: 0.25)
 
 
 @mutant
