@@ -51,6 +51,7 @@ ORDER: Final = (
     "sessions.replies",
     "sessions.catalogue",
     "sessions.channel",
+    "sessions.listening",
     "sessions.http",
     "sessions.tasks_2025_11_25",
     "schema",

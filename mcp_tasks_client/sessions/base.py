@@ -1,4 +1,4 @@
-"""The contract of a session: four verbs towards one endpoint, and what its tools look like.
+"""The contract of a session: what can be asked of one endpoint, and what its tools look like.
 
 A session knows the wire and nothing of time: it neither polls nor retries a verb nor remembers a
 task. The generations of the protocol, and the ways of reaching a server, differ only behind it.
@@ -14,7 +14,7 @@ Every verb raises :class:`SessionError` or a subclass, and nothing else of its o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -105,6 +105,25 @@ class Session(ABC):
     @abstractmethod
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""
+
+    async def listen(
+        self, task_ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
+    ) -> None:
+        """Have the server tell of tasks, for as long as it does. Returns when it has ended that in order.
+
+        Both callbacks run in the caller's own task. What is told comes in whichever order, more than once,
+        late, or about others' tasks, and may lack what a poll would bring. A session that cannot listen
+        agrees to nothing and returns at once. To stop, cancel it.
+
+        Args:
+            task_ids: Whose changes to tell.
+            agreed: Called once, with those of them that the server has agreed to tell of; maybe none.
+            heard: Called with each snapshot that comes.
+
+        Raises:
+            SessionError: Refused, broken, or silent for too long.
+        """
+        agreed(frozenset())
 
     async def watch(self) -> None:
         """Return when nothing can be sent any more. Never, where the next request is what tells."""

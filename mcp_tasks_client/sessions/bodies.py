@@ -17,7 +17,7 @@ import anyio
 from .faults import Faults
 from .transport import Response
 
-__all__ = ["ACCEPTED_ENCODINGS", "DRAIN_S", "bounded_body", "drain", "run_out"]
+__all__ = ["ACCEPTED_ENCODINGS", "DRAIN_S", "bounded_body", "drain", "encodings_of", "run_out"]
 
 ACCEPTED_ENCODINGS: Final = ("gzip", "deflate")
 """The compressions that the standard library undoes step by step, so that a bomb stays small."""
@@ -82,12 +82,16 @@ async def run_out(iterator: AsyncIterator[object], seconds: float) -> None:
             pass
 
 
+def encodings_of(response: Response) -> list[str]:
+    """How the body is compressed, in the order in which that was done; empty if it is not."""
+    named = [one.strip().lower() for one in response.header("content-encoding").split(",")]
+    return [encoding for encoding in named if encoding not in ("", "identity")]
+
+
 def _decompressor(response: Response, faults: Faults) -> _Decompress:
     """Our own, because the libraries make of a chunk whatever it becomes: a thousandfold, per layer."""
-    named = [one.strip().lower() for one in response.header("content-encoding").split(",")]
-    encodings = [encoding for encoding in named if encoding not in ("", "identity")]
     inflate: _Decompress
-    match encodings:
+    match encodings_of(response):
         case []:
             return lambda data, most: data[:most]
         case ["gzip" | "x-gzip"]:

@@ -7,6 +7,7 @@ a credential, like the other one.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, TypeAlias
@@ -21,15 +22,18 @@ from .bodies import drain
 from .endpoints import origin_of
 from .faults import CREDENTIAL_STATUSES, Faults, retry_after_s
 from .over_httpx import OverHttpx, library_of
-from .replies import read_reply
+from .replies import Reply, read_reply
 from .transport import Errors, Request, Response, Transport
 
-__all__ = ["Basic", "HttpChannel", "Message"]
+__all__ = ["Basic", "HttpChannel", "Message", "Read"]
 
 _MOST_REDIRECTS: Final = 5
 
 Basic: TypeAlias = tuple[str, str]
 """User and password."""
+
+Read: TypeAlias = Callable[[Response], Awaitable[Reply]]
+"""Reads a response to its end, or as far as it is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +100,24 @@ class HttpChannel:
         Raises:
             SessionError: No result.
         """
+
+        def read(response: Response) -> Awaitable[Reply]:
+            return read_reply(response, message.request_id, self._max_response_bytes, message.faults)
+
+        return await self.exchange(message, read, read_timeout_s)
+
+    async def exchange(self, message: Message, read: Read, read_timeout_s: float) -> JSONObject:
+        """The result of one message, whose response is read in a way of its own.
+
+        Raises:
+            SessionError: No result.
+        """
         transport = self._open(message)
         request = Request(message.content, message.headers, read_timeout_s)
         url = self._url
         with message.faults.mapped(transport.failures):
             for _ in range(_MOST_REDIRECTS + 1):
-                answer = await self._post(transport, url, request, message)
+                answer = await self._post(transport, url, request, message, read)
                 if not isinstance(answer, httpx.URL):
                     return answer
                 url = answer
@@ -117,7 +133,7 @@ class HttpChannel:
             await self._transport.aclose()
 
     async def _post(
-        self, transport: Transport, url: httpx.URL, request: Request, message: Message
+        self, transport: Transport, url: httpx.URL, request: Request, message: Message, read: Read
     ) -> JSONObject | httpx.URL:
         """One POST: the result, or the URL where to ask instead."""
         response = await transport.post(url, request)
@@ -125,18 +141,18 @@ class HttpChannel:
             if 300 <= response.status < 400:
                 await drain(response)
                 return _target(response, url, message.faults)
-            return await self._result(response, message, transport)
+            return await self._result(response, message.faults, transport, read)
         finally:
             await response.aclose()
 
-    async def _result(self, response: Response, message: Message, transport: Transport) -> JSONObject:
-        faults = message.faults
+    @staticmethod
+    async def _result(response: Response, faults: Faults, transport: Transport, read: Read) -> JSONObject:
         unread: Errors = (SessionError, *transport.failures.lost)
         if response.status in CREDENTIAL_STATUSES:
             await drain(response)
             raise faults.by_status(response.status, _wait_s(response))
         try:
-            reply = await read_reply(response, message.request_id, self._max_response_bytes, faults)
+            reply = await read(response)
         except unread as error:
             if 200 <= response.status < 300:
                 raise

@@ -11,8 +11,8 @@ import email.utils
 import math
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC
 from typing import Final
 
@@ -23,7 +23,7 @@ from ..errors import (
     RemoteProtocolError,
     SessionError,
 )
-from ..wire import RpcError, header_value, shorten
+from ..wire import MalformedError, RpcError, header_value, shorten
 from .base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES
 from .transport import OF_HTTPX, Failures
 
@@ -68,13 +68,14 @@ class Faults:
 
     Args:
         method: JSON-RPC method, for the messages.
-        task_id: The task it is about, of a form that a header can carry. Wherever a message quotes
-            something, the ID is shortened.
+        task_id: The one task that it is about.
+        task_ids: Others that it names. Wherever a message quotes something, all of them are shortened.
     """
 
-    def __init__(self, method: str, task_id: str | None = None) -> None:
+    def __init__(self, method: str, task_id: str | None = None, task_ids: Sequence[str] = ()) -> None:
         self._method = method
         self._task_id = task_id
+        self._task_ids = task_ids if task_id is None else (task_id, *task_ids)
 
     @contextmanager
     def mapped(self, failures: Failures = OF_HTTPX) -> Iterator[None]:
@@ -142,6 +143,14 @@ class Faults:
             "The server may have acted on it; a request that may be repeated can be sent again.",
             retryable=True,
             http_status=status,
+        )
+
+    def fell_silent(self) -> ConnectionLostError:
+        """A stream that is open, and tells nothing any more."""
+        return ConnectionLostError(
+            f"The stream of {self._method} fell silent, as broken connections do. Listen again; until then, "
+            "polls tell what there is.",
+            retryable=True,
         )
 
     def malformed(self, what: str, *, status: int | None = None) -> RemoteProtocolError:
@@ -250,12 +259,18 @@ class Faults:
 
     def clean(self, text: str) -> str:
         """``text`` as a message may quote it: no whole task ID, and no novel."""
-        if self._task_id is not None:
-            # As it is, and as the server saw it in the Mcp-Name header.
-            for form in (self._task_id, header_value(self._task_id)):
-                text = text.replace(form, shorten(self._task_id))
+        for task_id in self._task_ids:
+            for form in _forms(task_id):
+                text = text.replace(form, shorten(task_id))
         return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
 
     def _reason(self, error: Exception, failures: Failures) -> str:
         name, text = type(error).__name__, self.clean(failures.words(error)).rstrip(".")
         return f"{name}, {text}" if text else name
+
+
+def _forms(task_id: str) -> Iterator[str]:
+    """A task ID as it is, and as the server sees it in the Mcp-Name header."""
+    yield task_id
+    with suppress(MalformedError):
+        yield header_value(task_id)

@@ -7,6 +7,7 @@ One POST per request, no session at the server. Decisions that are not the proto
   as headers.
 - ``tasks/*`` and ``tools/call`` have separate caps, so that long calls never starve the polls.
 - A reply that has arrived is returned even if its reader is cancelled meanwhile.
+- ``subscriptions/listen``, which may live for hours, is under neither cap.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import importlib.metadata
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import anyio
@@ -44,6 +45,7 @@ from .channel import HttpChannel, Message
 from .endpoints import parse_url, url_endpoint
 from .faults import HEADER_MISMATCH, Faults
 from .headers import FIELD_NAME, param_headers
+from .listening import LISTEN, Subscription, listen, listen_params
 
 __all__ = ["HttpSession"]
 
@@ -82,7 +84,7 @@ class HttpSession(Session):
         endpoint: The server's name in the journal; ``None`` derives it from ``url``.
         capabilities: Client capabilities to declare besides the tasks extension.
         client_info: ``name`` and ``version`` of the host.
-        max_response_bytes: Bytes of one reply, decompressed, at most.
+        max_response_bytes: Bytes of one reply, decompressed, or of one event while listening, at most.
         tasks_in_flight: Polls under way at once, at most, and as many other ``tasks/*`` requests.
         calls_in_flight: ``tools/call`` requests under way at once, at most.
         task_timeout_s: Seconds of silence after which a request is given up; twice as many in all.
@@ -124,6 +126,7 @@ class HttpSession(Session):
         self._client_info = client_info or _own_info()
         self._meta = request_meta(self._client_info, self._capabilities, None)
         self._task_timeout_s = task_timeout_s
+        self._max_response_bytes = max_response_bytes
         self._call_read_timeout_s = call_read_timeout_s
         self._poll_slots = anyio.Semaphore(tasks_in_flight, fast_acquire=True)
         # Of their own: a server that holds every poll open must not keep a cancellation from leaving.
@@ -230,6 +233,26 @@ class HttpSession(Session):
         request, result = await self._ask_task("tasks/cancel", ref)
         _refuse_task(result, request)
 
+    async def listen(
+        self, task_ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
+    ) -> None:
+        """Send ``subscriptions/listen`` once, and pass on what is told until the server ends it in order.
+
+        Args:
+            task_ids: Whose changes to tell.
+            agreed: Called once, with those of them that the server has agreed to tell of.
+            heard: Called with each snapshot that comes, of whichever task.
+
+        Raises:
+            SessionError: Refused, broken, or silent: ``task_timeout_s`` without an acknowledgement, or 5
+                minutes without a line after it.
+        """
+        request = self._request(LISTEN, listen_params(task_ids), task_ids=task_ids)
+        # A compressed stream holds back what is to be told until there is more of it.
+        _replace(request.headers, {"Accept-Encoding": "identity"})
+        subscription = Subscription(task_ids, agreed, heard)
+        await listen(self._channel, request, subscription, self._task_timeout_s, self._max_response_bytes)
+
     async def aclose(self) -> None:
         """Close the HTTP client, if it is our own. Further requests are refused."""
         await self._channel.aclose()
@@ -272,6 +295,7 @@ class HttpSession(Session):
         meta: Mapping[str, Any] | None = None,
         named: str | None = None,
         task_id: str | None = None,
+        task_ids: Sequence[str] = (),
     ) -> Message:
         request_id = next(self._ids)
         params["_meta"] = (
@@ -281,7 +305,7 @@ class HttpSession(Session):
         headers = {**self._headers, "Mcp-Method": method}
         if named is not None:
             headers["Mcp-Name"] = named
-        return Message(request_id, method, _serialise(message), headers, Faults(method, task_id))
+        return Message(request_id, method, _serialise(message), headers, Faults(method, task_id, task_ids))
 
 
 def _check_positive(**limits: float) -> None:

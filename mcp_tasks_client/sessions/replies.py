@@ -20,7 +20,7 @@ from .bodies import DRAIN_S, bounded_body, run_out
 from .faults import Faults
 from .transport import Response
 
-__all__ = ["Reply", "read_reply"]
+__all__ = ["Reply", "is_event_stream", "parse", "read_reply", "reply_in"]
 
 Reply: TypeAlias = JSONObject | RpcError
 """The ``result`` of a JSON-RPC response, or its error."""
@@ -37,18 +37,26 @@ async def read_reply(response: Response, request_id: int, max_bytes: int, faults
     """
     status = response.status
     chunks = bounded_body(response, max_bytes, faults)
-    media_type = response.header("content-type").partition(";")[0].strip().lower()
-    if media_type == "text/event-stream":
+    if is_event_stream(response):
         return await _from_events(chunks, request_id, status, faults)
     body = b"".join([chunk async for chunk in chunks])
     if not body.strip():
         raise faults.malformed(f"HTTP {status} with an empty body", status=status)
     try:
-        message = _parse(body)
+        message = parse(body)
     except ValueError as error:
-        what = f"HTTP {status} with a body of type {media_type or 'unknown'} that is not JSON"
+        what = f"HTTP {status} with a body of type {_media_type(response) or 'unknown'} that is not JSON"
         raise faults.malformed(what, status=status) from error
-    return _reply_in(message, request_id, status, faults)
+    return reply_in(message, request_id, status, faults)
+
+
+def is_event_stream(response: Response) -> bool:
+    """Whether the reply is among events, which may go on for as long as the server likes."""
+    return _media_type(response) == "text/event-stream"
+
+
+def _media_type(response: Response) -> str:
+    return response.header("content-type").partition(";")[0].strip().lower()
 
 
 class _EventBytes(httpx.AsyncByteStream):
@@ -83,17 +91,17 @@ async def _from_events(chunks: AsyncIterator[bytes], request_id: int, status: in
             if event.event != "message" or not event.data.strip():
                 continue
             try:
-                message = _parse(event.data)
+                message = parse(event.data)
             except ValueError as error:
                 raise faults.malformed("an event that is not JSON", status=status) from error
             if not isinstance(message, dict) or "method" not in message:
-                return _reply_in(message, request_id, status, faults)
+                return reply_in(message, request_id, status, faults)
     finally:
         await run_out(events, DRAIN_S)
     raise faults.ended_early(status)
 
 
-def _parse(text: str | bytes) -> Any:
+def parse(text: str | bytes) -> Any:
     """JSON as the standard library reads it.
 
     Raises:
@@ -105,7 +113,12 @@ def _parse(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def _reply_in(message: object, request_id: int, status: int, faults: Faults) -> Reply:
+def reply_in(message: object, request_id: int, status: int, faults: Faults) -> Reply:
+    """The reply that a message is to request ``request_id``.
+
+    Raises:
+        RemoteProtocolError: It is none, or one to something else.
+    """
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         raise faults.malformed(f"HTTP {status} with JSON that is not a JSON-RPC reply", status=status)
     reply_id, error, result = message.get("id"), message.get("error"), message.get("result")
