@@ -560,11 +560,13 @@ async def test_our_own_client_allows_as_many_connections_as_the_session_does() -
         assert server.connections == 110
 
 
-async def test_closing_the_session_ends_what_is_under_way() -> None:
+@pytest.mark.parametrize("begun", [b"", SSE, SSE + chunk(b"data: {"), head(1000) + b"{"])
+async def test_closing_the_session_ends_what_is_under_way(begun: bytes) -> None:
     arrived = anyio.Event()
 
     async def script(peer: Connection, number: int) -> None:
         await peer.request()
+        await peer.send(begun)
         arrived.set()
         await peer.closed_by_client()
 
@@ -578,6 +580,7 @@ async def test_closing_the_session_ends_what_is_under_way() -> None:
     async with serving(script) as server, connected(server) as session, anyio.create_task_group() as group:
         group.start_soon(poll, session)
         await arrived.wait()
+        await anyio.wait_all_tasks_blocked()
         await session.aclose()
     assert is_lost_reply(errors[0])
 

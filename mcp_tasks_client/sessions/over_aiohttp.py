@@ -75,6 +75,7 @@ class OverAiohttp(Transport):
             max_field_size=_LONGEST_FIELD,
         )
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
+        self._open: set[aiohttp.ClientResponse] = set()
 
     @property
     def closed(self) -> bool:
@@ -94,10 +95,14 @@ class OverAiohttp(Transport):
             allow_redirects=False,
             timeout=self._timeout(request.read_timeout_s),
         )
-        return _AiohttpResponse(response)
+        self._open.add(response)
+        return _AiohttpResponse(response, self._open)
 
     async def aclose(self) -> None:
         """Close all connections."""
+        for response in self._open:
+            # Of a body under way aiohttp forgets both its reader and its time-out: it would hang for ever.
+            response.content.set_exception(aiohttp.ClientConnectionError("the session was closed"))
         with anyio.move_on_after(CLOSE_S, shield=True):
             await self._session.close()
 
@@ -111,11 +116,12 @@ class OverAiohttp(Transport):
 
 
 class _AiohttpResponse(Response):
-    __slots__ = ("_response",)
+    __slots__ = ("_open", "_response")
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, open_: set[aiohttp.ClientResponse]) -> None:
         self.status = response.status
         self._response = response
+        self._open = open_
 
     def header(self, name: str) -> str:
         return ", ".join(self._response.headers.getall(name, ()))
@@ -124,6 +130,7 @@ class _AiohttpResponse(Response):
         return _Chunks(self._response.content)
 
     async def aclose(self) -> None:
+        self._open.discard(self._response)
         if not self._response.content.at_eof():
             self._response.close()  # with its connection
         self._response.release()
