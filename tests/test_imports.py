@@ -85,6 +85,7 @@ ORDER: Final = (
     "testing.steps",
     "testing.timeline",
     "testing.witness",
+    "testing.notifying",
     "testing.headers",
     "testing.session",
     "testing.app",

@@ -19,6 +19,7 @@ microseconds::
                           (``app``, for any ASGI server), and remembers what reached it
 ``work`` … ``vanish``     the steps of a timeline
 ``LostReply`` …           what can go wrong with a request, on request
+:class:`Notifies`         how ``subscriptions/listen`` is answered: well, in part, with lies, not at all
 :class:`Witness`          early polls, missing headers, answers that differ, tools that ran twice
 :class:`ScriptedSession`  one list of replies for each verb, for what no server would say
 ``working`` …             such replies
@@ -45,13 +46,14 @@ from .faults import (
     Stalled,
     Unreachable,
 )
+from .notifying import Notifies
 from .probes import FaultPlan, KilledError, delay, kill, raising
 from .script import STALL, ScriptedSession, Sent
 from .server import ScriptedServer
 from .session import ServerSession
 from .snapshots import cancelled, completed, failed, input_required, text_result, working
 from .steps import Step, abort, ask, ask_first, complete, fail, form, hint, reply, vanish, work
-from .witness import Arrival, EarlyPoll, MissingHeader, Witness
+from .witness import Arrival, EarlyPoll, Listening, MissingHeader, Notified, Witness
 
 __all__ = [
     "STALL",
@@ -65,10 +67,13 @@ __all__ = [
     "HttpError",
     "HungUp",
     "KilledError",
+    "Listening",
     "LostReply",
     "LostRequest",
     "ManualClock",
     "MissingHeader",
+    "Notified",
+    "Notifies",
     "Point",
     "ScriptedServer",
     "ScriptedSession",

@@ -3,12 +3,16 @@
 For ``httpx.ASGITransport`` and for any ASGI server. A reply that is to be lost begins and then breaks
 off with an exception of httpx: a server closes the connection on that, and to httpx it is the error
 that a connection would have been.
+
+``httpx.ASGITransport`` gives a response only when it is whole, so that a stream of notifications, which may
+last for hours, needs an ASGI server or a transport that streams.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
@@ -16,6 +20,8 @@ import httpx
 
 from ..wire import JSONObject
 from .faults import ErrorReply, Garbled, HttpError, Reply, Unreachable, retry_after
+from .notifying import Stream
+from .witness import Ending
 
 if TYPE_CHECKING:
     from .server import Exchange, ScriptedServer
@@ -30,6 +36,8 @@ ASGIApp: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitab
 _PARSE_ERROR: Final = -32700
 _INVALID_REQUEST: Final = -32600
 _PRIMING: Final = b"id: 0\ndata:\n\n"
+_PING: Final = b": ping\n\n"
+_SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 
 
 def asgi_app(server: ScriptedServer) -> ASGIApp:
@@ -78,8 +86,13 @@ async def _serve(
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     params = message.get("params")
     exchange = server.receive(message["method"], params if isinstance(params, dict) else {}, headers)
-    if await _still_there(server, exchange, receive):
-        await _answer(server, exchange, message["id"], send)
+    if not await _still_there(server, exchange, receive):
+        return
+    if isinstance(exchange.reply, Stream):
+        server.replied(exchange)
+        await _stream(exchange.reply, message["id"], receive, send)
+    else:
+        await _answer(server, exchange, exchange.reply, message["id"], send)
 
 
 async def _whole_body(receive: Receive) -> bytes | None:
@@ -98,24 +111,51 @@ async def _still_there(server: ScriptedServer, exchange: Exchange, receive: Rece
     """Let the delay pass. Returns whether the client has waited so long."""
     if not exchange.after_s:
         return True
-    gone = False
+    async with _until_gone(receive) as gone:
+        await server.clock.wait(anyio.Event(), exchange.after_s)
+    return not gone.is_set()
+
+
+@asynccontextmanager
+async def _until_gone(receive: Receive) -> AsyncIterator[anyio.Event]:
+    """Cancel the block when the client goes away. The event tells that it did."""
+    gone = anyio.Event()
     async with anyio.create_task_group() as tasks:
 
         async def watch() -> None:
-            nonlocal gone
             while (await receive())["type"] != "http.disconnect":
                 pass
-            gone = True
+            gone.set()
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(watch)
-        await server.clock.wait(anyio.Event(), exchange.after_s)
+        yield gone
         tasks.cancel_scope.cancel()
-    return not gone
 
 
-async def _answer(server: ScriptedServer, exchange: Exchange, request_id: Any, send: Send) -> None:
-    match exchange.reply:
+async def _stream(stream: Stream, request_id: Any, receive: Receive, send: Send) -> None:
+    async def tell(message: JSONObject | None) -> None:
+        if message is None:
+            await _send_part(send, _PING)
+            return
+        params = {**message["params"], "_meta": {_SUBSCRIPTION: request_id}}
+        await _send_part(send, _event(_serialised({**message, "params": params})))
+
+    ending: Ending = "left"
+    await _begin_events(send)
+    async with _until_gone(receive):
+        ending = await stream.play(tell)
+    if ending == "broken":
+        raise httpx.ReadError("the connection broke")
+    if ending == "in order":
+        result = {"resultType": "complete", "_meta": {_SUBSCRIPTION: request_id}}
+        await _send_part(send, _event(_message(request_id, {"result": result})), last=True)
+
+
+async def _answer(
+    server: ScriptedServer, exchange: Exchange, reply: Reply, request_id: Any, send: Send
+) -> None:
+    match reply:
         case dict() as result:
             # Noted before it goes: nobody can have a reply that the witness has not.
             server.replied(exchange)
@@ -154,10 +194,21 @@ async def _respond_json(
 
 
 async def _respond_events(send: Send, request_id: Any, result: JSONObject) -> None:
+    await _begin_events(send)
+    await _send_part(send, _event(_message(request_id, {"result": result})), last=True)
+
+
+async def _begin_events(send: Send) -> None:
     await send(_start(200, {"content-type": "text/event-stream", "cache-control": "no-cache"}))
-    await send({"type": "http.response.body", "body": _PRIMING, "more_body": True})
-    event = b"event: message\ndata: " + _message(request_id, {"result": result}) + b"\n\n"
-    await send({"type": "http.response.body", "body": event})
+    await _send_part(send, _PRIMING)
+
+
+async def _send_part(send: Send, body: bytes, *, last: bool = False) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+def _event(message: bytes) -> bytes:
+    return b"event: message\ndata: " + message + b"\n\n"
 
 
 async def _respond(send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
@@ -171,4 +222,8 @@ def _start(status: int, headers: Mapping[str, str]) -> Message:
 
 
 def _message(request_id: Any, outcome: JSONObject) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": request_id, **outcome}).encode("ascii")
+    return _serialised({"jsonrpc": "2.0", "id": request_id, **outcome})
+
+
+def _serialised(message: JSONObject) -> bytes:
+    return json.dumps(message).encode("ascii")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -13,9 +14,11 @@ from mcp_types import Tool
 from ..clock import Clock
 from ..sessions.base import INVALID_PARAMS
 from ..sessions.headers import HeaderMap, header_map
+from ..sessions.listening import LISTEN
 from ..wire import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from .faults import RefusedError
 from .headers import breaches, refuse, refuse_without_capability
+from .notifying import Notifies, Stream
 from .steps import Answers, AskFirst, Reply, Step, check_steps
 from .timeline import Terms, Timeline, check_answers, made_of
 from .witness import Arrival, Witness
@@ -56,6 +59,9 @@ class Desk:
         witness: Told what was done.
         identify: What a call is about, of the tool's name and the arguments.
         new_task_id: Makes the task IDs.
+
+    Attributes:
+        notifies: How ``subscriptions/listen`` is answered; ``None`` knows no such method.
     """
 
     def __init__(
@@ -65,6 +71,8 @@ class Desk:
         identify: Callable[[str, JSONObject], Hashable],
         new_task_id: Callable[[], str],
     ) -> None:
+        self.notifies: Notifies | None = None
+        self._streams: set[Stream] = set()
         self._clock = clock
         self._witness = witness
         self._identify = identify
@@ -88,8 +96,8 @@ class Desk:
         tool = self._tools.get(name)
         return tool.listed if tool is not None else None
 
-    def act(self, arrival: Arrival) -> JSONObject:
-        """Do what a request says, and give its result.
+    def act(self, arrival: Arrival) -> JSONObject | Stream:
+        """Do what a request says, and give its result, or the stream that comes first.
 
         Raises:
             RefusedError: The result is an error.
@@ -105,7 +113,10 @@ class Desk:
                 return self._update(arrival)
             case "tasks/cancel":
                 self._task(arrival).cancel(arrival.at)
+                self._stir()
                 return _DONE
+            case method if method == LISTEN and self.notifies is not None:
+                return self._listen(arrival, self.notifies)
             case "server/discover":
                 capabilities: JSONObject = {"tools": {}, "extensions": {EXTENSION_ID: {}}}
                 return _cacheable(supportedVersions=[PROTOCOL_VERSION], capabilities=capabilities)
@@ -207,7 +218,23 @@ class Desk:
         self._witness.questions_answered.update(
             (task.task_id, key) for key in answers.keys() & task.answers.keys()
         )
+        self._stir()
         return _DONE
+
+    def _listen(self, arrival: Arrival, notifies: Notifies) -> Stream:
+        if arrival.headers is not None:
+            refuse_without_capability(arrival.params)
+        task_ids = _listed(arrival.params)
+        tasks: dict[str, Timeline] = {}
+        for task_id in task_ids:
+            with suppress(KeyError, RefusedError):
+                self._tasks[task_id].catch_up(arrival.at)
+                tasks[task_id] = self._tasks[task_id]
+        return Stream(notifies, task_ids, tasks, self._clock, self._witness, self._streams)
+
+    def _stir(self) -> None:
+        for stream in self._streams:
+            stream.stir()
 
 
 def canonical(tool: str, arguments: JSONObject) -> Hashable:
@@ -220,6 +247,16 @@ def _answers(params: JSONObject) -> Answers:
     if not isinstance(answers, Mapping):
         raise RefusedError(INVALID_PARAMS, "inputResponses must be an object")
     return answers
+
+
+def _listed(params: JSONObject) -> list[str]:
+    wanted = params.get("notifications")
+    task_ids = wanted.get("taskIds", []) if isinstance(wanted, Mapping) else None
+    if not isinstance(task_ids, list) or not all(isinstance(one, str) for one in task_ids):
+        raise RefusedError(
+            INVALID_PARAMS, "notifications must be an object, and its taskIds a list of strings"
+        )
+    return task_ids
 
 
 def _cacheable(**result: Any) -> JSONObject:

@@ -27,6 +27,7 @@ from .faults import (
     Unreachable,
     delay_s,
 )
+from .notifying import Notifies, Stream
 from .session import ServerSession
 from .timeline import Terms
 from .witness import Arrival, Witness
@@ -39,7 +40,7 @@ class Exchange:
     """A request, and what is to come back."""
 
     arrival: Arrival
-    reply: Reply
+    reply: Reply | Stream
     after_s: float
     """Seconds by which it is delayed; infinity for ever."""
 
@@ -59,7 +60,8 @@ class ScriptedServer:
             await handle.result()
         server.witness.check()
 
-    Nothing runs in the background: a task is wherever its timeline is at the time of a request.
+    Nothing runs in the background: a task is wherever its timeline is at the time of a request. Where it
+    ``notifies``, a stream is played by whoever listens to it.
 
     Args:
         clock: Whose time the timelines and the log are in; ``None`` is the system's.
@@ -148,6 +150,15 @@ class ScriptedServer:
         """
         self._faults.setdefault(method, deque()).extend(faults)
 
+    @property
+    def notifies(self) -> Notifies | None:
+        """How ``subscriptions/listen`` is answered from now on; ``None``: HTTP 404 with -32601."""
+        return self._desk.notifies
+
+    @notifies.setter
+    def notifies(self, notifies: Notifies | None) -> None:
+        self._desk.notifies = notifies
+
     def session(self, *, task_timeout_s: float = 30.0, call_read_timeout_s: float = 300.0) -> ServerSession:
         """A session with this server, in memory. The time-outs are those of :class:`HttpSession`."""
         return ServerSession(self, task_timeout_s=task_timeout_s, call_read_timeout_s=call_read_timeout_s)
@@ -169,7 +180,7 @@ class ScriptedServer:
         arrival = Arrival(method=method, params=params, at=self.clock.monotonic(), headers=headers)
         arrival.fault = fault = self._fault(arrival)
         self.witness.arrived(arrival)
-        reply: Reply = {}
+        reply: Reply | Stream = {}
         if fault is None or fault.acted:
             reply = self._act(arrival)
         match fault:
@@ -191,7 +202,8 @@ class ScriptedServer:
 
     def replied(self, exchange: Exchange) -> None:
         """Note that the reply of an exchange leaves now, and is going to arrive."""
-        self.witness.replied(exchange.arrival, exchange.reply, self.clock.monotonic())
+        reply = {} if isinstance(exchange.reply, Stream) else exchange.reply
+        self.witness.replied(exchange.arrival, reply, self.clock.monotonic())
 
     def _fault(self, arrival: Arrival) -> Fault | None:
         queued = self._faults.get(arrival.method)
@@ -199,7 +211,7 @@ class ScriptedServer:
             return queued.popleft()
         return self.on_request(arrival) if self.on_request is not None else None
 
-    def _act(self, arrival: Arrival) -> Reply:
+    def _act(self, arrival: Arrival) -> Reply | Stream:
         try:
             return self._desk.act(arrival)
         except RefusedError as refused:

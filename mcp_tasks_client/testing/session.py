@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -14,6 +14,7 @@ from ..clock import Clock
 from ..errors import ConnectionLostError, SessionError
 from ..sessions.base import Leaving, Session, TaskRef, ToolCall
 from ..sessions.faults import CREDENTIAL_STATUSES, Faults, retry_after_s
+from ..sessions.listening import LISTEN, LISTEN_SILENCE_S, Subscription, listen_params
 from ..wire import (
     CallReply,
     JSONObject,
@@ -35,6 +36,7 @@ from .faults import (
     Unreachable,
     retry_after,
 )
+from .notifying import Stream
 
 if TYPE_CHECKING:
     from .server import ScriptedServer
@@ -63,6 +65,7 @@ class ServerSession(Session):
         self._connected = True
         self._hung_up: anyio.Event | None = None
         self._waiting: set[anyio.Event] = set()
+        self._streams: set[Stream] = set()
 
     @property
     def endpoint(self) -> str:
@@ -97,6 +100,15 @@ class ServerSession(Session):
         """Send ``tasks/cancel`` once."""
         await self._ask("tasks/cancel", ref)
 
+    async def listen(
+        self, task_ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
+    ) -> None:
+        """Send ``subscriptions/listen`` once, and pass on what is told."""
+        subscription = Subscription(task_ids, agreed, heard)
+        reply = await self._outcome(LISTEN, listen_params(task_ids), self._task_timeout_s)
+        assert isinstance(reply, Stream), "who listens gets a stream or an error"
+        await self._follow(reply, subscription, Faults(LISTEN, task_ids=task_ids))
+
     async def watch(self) -> None:
         """Return when the server hangs up, once each time."""
         if self._hung_up is None:
@@ -111,14 +123,16 @@ class ServerSession(Session):
             if event is not None:
                 event.set()
         self._hung_up = None
+        self._cut()
 
     def reconnect(self) -> None:
         """Connect again, after the server has hung up."""
         self._connected = True
 
     async def aclose(self) -> None:
-        """Refuse further requests."""
+        """Refuse further requests, and end what is listened to."""
         self.closed = True
+        self._cut()
 
     async def _ask(
         self, method: str, ref: TaskRef, answers: Mapping[str, JSONObject] | None = None
@@ -126,7 +140,36 @@ class ServerSession(Session):
         params = task_params(ref.task_id, request_state=ref.request_state, input_responses=answers)
         return await self._send(method, params, self._task_timeout_s)
 
+    async def _follow(self, stream: Stream, subscription: Subscription, faults: Faults) -> None:
+        connection = self._connection
+
+        async def tell(message: JSONObject | None) -> None:
+            await checkpoint()
+            if message is not None:
+                subscription.notified(message)
+
+        self._streams.add(stream)
+        try:
+            ending = await stream.play(tell, LISTEN_SILENCE_S)
+        finally:
+            self._streams.discard(stream)
+        if connection != self._connection:
+            raise faults.disconnected()
+        if ending == "left":
+            raise faults.fell_silent()
+        if ending == "broken":
+            raise _error(httpx.ReadError("the connection broke"), faults)
+
+    def _cut(self) -> None:
+        for stream in self._streams:
+            stream.cut()
+
     async def _send(self, method: str, params: JSONObject, limit_s: float) -> JSONObject:
+        reply = await self._outcome(method, params, limit_s)
+        assert isinstance(reply, dict), "only who listens gets a stream"
+        return reply
+
+    async def _outcome(self, method: str, params: JSONObject, limit_s: float) -> JSONObject | Stream:
         await checkpoint()
         self._check_open(method)
         connection = self._connection
@@ -136,7 +179,7 @@ class ServerSession(Session):
         if connection == self._connection and exchange.after_s < limit_s:
             if not isinstance(reply, LostRequest | LostReply | Unreachable | HungUp):
                 self._server.replied(exchange)
-            if isinstance(reply, dict):
+            if isinstance(reply, dict | Stream):
                 return reply
         faults = Faults(method, exchange.arrival.task_id)
         if isinstance(reply, HungUp):
@@ -167,7 +210,7 @@ def _as_read(wait_s: float | None) -> float | None:
     return retry_after_s(retry_after(wait_s).get("retry-after", ""))
 
 
-def _error(reply: Reply | httpx.HTTPError, faults: Faults) -> SessionError:
+def _error(reply: Reply | Stream | httpx.HTTPError, faults: Faults) -> SessionError:
     """What :class:`HttpSession` would raise."""
     match reply:
         case httpx.HTTPError():

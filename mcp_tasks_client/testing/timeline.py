@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -64,7 +64,7 @@ class Timeline:
     """All that were handed out."""
 
     sent: list[JSONObject] = field(default_factory=list)
-    """Every snapshot that was made for a client."""
+    """Every snapshot that was made for a reply."""
 
     _index: int = field(default=0, init=False)
     _since: float = field(init=False)
@@ -134,6 +134,14 @@ class Timeline:
         """Whether the task has come to its end, whichever it is."""
         return isinstance(self.steps[self._index], Complete | Fail | Abort | Vanish)
 
+    def changes_at(self, now: float) -> float:
+        """When it will next be something else if nobody says anything; infinity if never."""
+        if self.over:
+            return math.inf
+        settling = (at for at in self._settles.values() if at > now)
+        end = self._end_of(self.steps[self._index])
+        return min(end, self._cancelled_at, self._expires_at, *settling)
+
     def outstanding(self, now: float) -> Mapping[str, JSONObject]:
         """The open questions, those included whose answers have not settled."""
         step = self.steps[self._index]
@@ -163,8 +171,20 @@ class Timeline:
 
     # ── snapshots ─────────────────────────────────────────────────────────────────────────────
 
+    def face(self, now: float) -> Hashable:
+        """What there is to be seen of it, but for the times: as long as it is equal, nothing has changed."""
+        step = self.steps[self._index]
+        words = getattr(step, "message", None)
+        return type(step), words, frozenset(self.outstanding(now)), self._poll_interval_ms, self._ttl_ms
+
     def snapshot(self, now: float, *, created: bool = False) -> JSONObject:
-        """The task as it is now; without its payload, where it has just been ``created``."""
+        """A reply: the task as it is now; without its payload, where it has just been ``created``."""
+        fields = self.described(now, created=created)
+        self.sent.append(fields)
+        return fields
+
+    def described(self, now: float, *, created: bool = False) -> JSONObject:
+        """The task as it is now, for a reply or a notification."""
         step = self.steps[self._index]
         status, message, payload = self._status(step, now)
         fields: JSONObject = {
@@ -183,7 +203,6 @@ class Timeline:
             self.states.add(fields["requestState"])
         if not created:
             fields |= payload
-        self.sent.append(fields)
         return fields
 
     def _status(self, step: Step, now: float) -> tuple[str, str | None, JSONObject]:

@@ -6,12 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from ..policy import hint_s
 from ..wire import JSONObject
 from .faults import ErrorReply, Fault, HttpError, Reply
 
-__all__ = ["Arrival", "EarlyPoll", "MissingHeader", "Witness"]
+__all__ = ["Arrival", "EarlyPoll", "Ending", "Listening", "MissingHeader", "Notified", "Witness"]
+
+Ending: TypeAlias = Literal["in order", "broken", "left"]
+"""How a stream ended: by its result, without it, or by its client, who left."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -73,6 +77,45 @@ class MissingHeader:
         return f"{self.name} of {self.method} {found}, and should have been {self.expected!r}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notified:
+    """One notification of a task, as it left."""
+
+    at: float
+    params: JSONObject = field(repr=False)
+
+    @property
+    def task_id(self) -> str:
+        """Whose task it is about, or says it is."""
+        task_id: str = self.params["taskId"]
+        return task_id
+
+    @property
+    def status(self) -> str:
+        """What it says of it."""
+        status: str = self.params["status"]
+        return status
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Listening:
+    """One ``subscriptions/listen`` that was answered with a stream. Times are as those of an arrival."""
+
+    task_ids: tuple[str, ...] = field(repr=False)
+    """What was asked for."""
+
+    agreed: tuple[str, ...]
+    """What was acknowledged."""
+
+    began_at: float
+    ended_at: float | None = None
+    ending: Ending | None = None
+    """``None`` as long as it is open."""
+
+    sent: list[Notified] = field(default_factory=list)
+    """Every notification of a task, in order."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Witness:
     """The log of one server, and what is derived from it as it grows.
@@ -85,6 +128,9 @@ class Witness:
 
     arrivals: list[Arrival] = field(default_factory=list)
     """Every request, in order."""
+
+    listenings: list[Listening] = field(default_factory=list)
+    """Every stream of notifications that began, in order. One that was refused is an arrival only."""
 
     early_polls: list[EarlyPoll] = field(default_factory=list)
     """Polls that came before the hint of the task's last reply, or a ``Retry-After``, was over."""
@@ -188,6 +234,15 @@ class Witness:
             task_id, hint = reply["taskId"], hint_s(reply.get("pollIntervalMs"))
             self._hints[task_id] = hint or 0.0
             self._due[task_id] = now + self._hints[task_id]
+
+    def notified(self, listening: Listening, params: JSONObject, now: float) -> None:
+        """A notification of a task leaves for the client, which may get it or not."""
+        listening.sent.append(Notified(at=now, params=params))
+        task_id, hint = params["taskId"], hint_s(params.get("pollIntervalMs"))
+        if task_id in self._due:
+            # Where it brings another hint, either may be kept to.
+            self._hints[task_id] = min(self._hints.get(task_id, 0.0), hint or 0.0)
+            self._due[task_id] = min(self._due[task_id], now + (hint or 0.0))
 
     def _quieten(self, arrival: Arrival, task_id: str, now: float, seconds: float) -> None:
         # A poll that was sent along with the request that this answers is no disobedience.
