@@ -21,7 +21,7 @@ from mcp_tasks_client.errors import (
     SessionError,
 )
 from mcp_tasks_client.sessions import listening
-from mcp_tasks_client.sessions.base import TaskRef
+from mcp_tasks_client.sessions.base import Session, TaskRef
 from mcp_tasks_client.sessions.http import HttpSession
 from mcp_tasks_client.testing import ScriptedSession
 from mcp_tasks_client.wire import JSONObject, Task
@@ -73,7 +73,7 @@ class Ear:
         while len(self.told) < count:
             await self._more.wait()
 
-    async def listen(self, session: HttpSession, task_ids: Sequence[str] = IDS) -> None:
+    async def listen(self, session: Session, task_ids: Sequence[str] = IDS) -> None:
         await session.listen(task_ids, self.agreed, self.heard)
 
 

@@ -28,18 +28,20 @@ from mcp_tasks_client import (
     MemoryJournal,
     MissingCapabilityError,
     PollPolicy,
+    SessionError,
     TaskCancelledError,
     TaskFailedError,
     TaskNotFoundError,
     TasksClient,
     TasksClientError,
 )
-from mcp_tasks_client.sessions.base import ToolCall
+from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.http import HttpSession
-from mcp_tasks_client.wire import EXTENSION_ID, Returned
+from mcp_tasks_client.wire import EXTENSION_ID, Created, Returned
 
 from ._requirements import requirement
 from .real_server import RealServer
+from .test_listening_sessions import Ear
 
 pytestmark = pytest.mark.anyio
 
@@ -297,6 +299,20 @@ async def test_a_callers_own_http_client_is_used_and_left_open(real_server: Real
         async with opened(real_server, http_client=http_client) as client:
             assert text(await client.call_tool("fast", {"x": 1})) == "1"
         assert not http_client.is_closed
+
+
+async def test_this_server_refuses_to_tell_of_tasks_and_goes_on_to_be_polled(real_server: RealServer) -> None:
+    ear, session = Ear(), HttpSession(real_server.url)
+    with anyio.fail_after(30):
+        created = await session.call(ToolCall(name="fast", arguments={"x": 1}))
+        assert isinstance(created, Created)
+        with pytest.raises(SessionError) as caught:
+            await ear.listen(session, [created.task.task_id])
+        await session.get(TaskRef(created.task.task_id))
+        await session.aclose()
+    error = caught.value
+    assert (error.code, error.http_status, error.retryable, error.not_executed) == (-32601, 404, False, True)
+    assert ear.told == []
 
 
 async def test_a_server_that_is_not_there(unused_url: str) -> None:

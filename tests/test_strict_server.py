@@ -11,7 +11,7 @@ import itertools
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, Literal, TypeAlias
 
 import anyio
@@ -35,12 +35,16 @@ from mcp_tasks_client import (
     TaskNotFoundError,
     TasksClient,
     TasksClientError,
+    wire,
 )
+from mcp_tasks_client.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.sessions.http import HttpSession
 
 from ._versions import SDK_STARTS_COMMANDS
 from .servers.strict_log import Entry
 from .servers.strict_server import build_server
 from .strict_server import SCRIPT, StrictProcess
+from .test_listening_sessions import Ear
 
 pytestmark = pytest.mark.anyio
 
@@ -109,8 +113,13 @@ class Plain:
         self.http = httpx.Client(trust_env=False, verify=False, timeout=30)
 
     def send(self, post: Post) -> Reply:
-        body = {"jsonrpc": "2.0", "id": next(request_ids), "method": post.method, "params": post.params}
-        return Reply(self.http.post(self.server.url, json=body, headers=post.headers))
+        return Reply(self.http.post(self.server.url, json=self._body(post), headers=post.headers))
+
+    def streaming(self, post: Post) -> AbstractContextManager[httpx.Response]:
+        return self.http.stream("POST", self.server.url, json=self._body(post), headers=post.headers)
+
+    def _body(self, post: Post) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": next(request_ids), "method": post.method, "params": post.params}
 
     def call(self, tool: str, /, **arguments: Any) -> Post:
         return Post("tools/call", {"name": tool, "arguments": arguments}, tool)
@@ -268,7 +277,11 @@ def test_what_needs_no_extension_is_open_to_a_client_without(plain: Plain, reque
 
 def test_task_notifications_are_refused_to_a_client_without_the_extension(plain: Plain) -> None:
     post = Post("subscriptions/listen", {"notifications": {"taskIds": ["a"]}}, None)
-    assert plain.send(post).code == METHOD_NOT_FOUND  # this server has none
+    with plain.streaming(post) as response:
+        lines = response.iter_lines()
+        event = next(json.loads(line[len("data: ") :]) for line in lines if line.startswith("data: "))
+    assert event["method"] == "notifications/subscriptions/acknowledged"
+    assert event["params"]["notifications"] == {}
     post.declared.clear()
     assert plain.send(post).code == MISSING_CAPABILITY
 
@@ -575,6 +588,26 @@ async def test_our_client_keeps_the_pace(strict_server: StrictProcess, interval_
     async with blameless(strict_server) as client:
         result = await client.call_tool("slow", {"polls": 4, "interval_ms": interval_ms})
         assert result.structured_content == {"polls": 4}
+
+
+async def test_our_session_sees_that_it_is_told_nothing_and_hangs_up_when_it_stops_listening(
+    strict_server: StrictProcess,
+) -> None:
+    before, ear, session = strict_server.mark(), Ear(), HttpSession(strict_server.url)
+    with anyio.fail_after(30):
+        created = await session.call(ToolCall(name="slow", arguments={"polls": 1, "interval_ms": 1}))
+        assert isinstance(created, wire.Created)
+        async with anyio.create_task_group() as group:
+            group.start_soon(ear.listen, session, [created.task.task_id])
+            await ear.until(1)
+            await session.get(TaskRef(created.task.task_id))
+            group.cancel_scope.cancel()
+        assert ear.told == [frozenset()]
+        while strict_server.log(before)[-2].answered_at is None:
+            await anyio.sleep(0.02)
+        await session.aclose()
+    listened = strict_server.log(before)[-2]
+    assert (listened.method, listened.refused) == ("subscriptions/listen", False)
 
 
 async def test_the_log_tells_on_an_eager_client(strict_server: StrictProcess) -> None:

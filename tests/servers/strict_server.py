@@ -37,6 +37,7 @@ from mcp import MCPError
 from mcp.server import Server
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
 from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.inbound import (
     ERROR_CODE_HTTP_STATUS,
     InboundLadderRejection,
@@ -99,7 +100,13 @@ class StrictServer(Server[dict[str, Any]]):
     """The low-level server with the tools and tasks of this module, and the log of what reached it."""
 
     def __init__(self) -> None:
-        super().__init__("strict-tasks-server", version="1", on_list_tools=self._list_tools)
+        super().__init__(
+            "strict-tasks-server",
+            version="1",
+            on_list_tools=self._list_tools,
+            # The SDK's own, which knows nothing of tasks: it acknowledges none of them, and stays silent.
+            on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
+        )
         self.log: list[Entry] = []
         self.tasks: dict[str, Task] = {}
         self._rounds: dict[str, JSONObject] = {}
