@@ -167,6 +167,22 @@ async def test_a_cancel_is_acknowledged(opened: Opened) -> None:
         await until(session, ref, "cancelled")
 
 
+async def test_who_listens_is_granted_something_or_nothing_or_refused_and_polls_go_on(opened: Opened) -> None:
+    async with opened("fast") as session:
+        ref = await created(session, "fast")
+        agreed: list[frozenset[str]] = []
+        heard: list[Task] = []
+        refusal: SessionError | None = None
+        try:
+            await session.listen([ref.task_id], agreed.append, heard.append)
+        except SessionError as error:
+            refusal = error
+        assert agreed == ([] if refusal else [frozenset()])
+        assert refusal is None or (refusal.code, refusal.retryable) == (-32601, False)
+        assert heard == []
+        await until(session, ref, "completed")
+
+
 @pytest.mark.parametrize("verb", ["get", "update", "cancel"])
 async def test_an_unknown_task_is_invalid_params(opened: Opened, verb: str) -> None:
     async with opened() as session:
