@@ -93,6 +93,8 @@ class Drive:
         exact: Whether its record says when it is due: it was let go of in good order, or never left us.
         pending: The ``tools/call`` to begin with, if it was not sent yet.
         calling: The ``tools/call`` that is under way.
+        waited_s: Seconds of the wait for the next poll.
+        polled_at: When the last one was sent, by the monotonic clock.
         abandoned: Whether its caller went away before that.
         unsaved: Events whose commit failed, to be fed again; under the lock ``saving``, by one at a time.
     """
@@ -118,6 +120,7 @@ class Drive:
         "lock",
         "owned",
         "pending",
+        "polled_at",
         "polling",
         "polls",
         "record",
@@ -127,6 +130,7 @@ class Drive:
         "scopes",
         "unsaved",
         "version",
+        "waited_s",
     )
 
     def __init__(self, record: TaskRecord, call: ToolCall | None = None, *, ours: bool = False) -> None:
@@ -142,6 +146,8 @@ class Drive:
         self.held = 0
         self.running = False
         self.due = 0.0
+        self.waited_s = 0.0
+        self.polled_at = -math.inf
         self.version = 0
         self.unsaved: list[Event] = []
         self.asks: dict[str, Ask] = {}

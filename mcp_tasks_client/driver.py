@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -31,6 +31,7 @@ from .events import (
     CancelFailed,
     Event,
     InputAsked,
+    Notified,
     ObservationRefused,
     Observed,
     PollFailed,
@@ -46,11 +47,12 @@ from .events import (
 from .inputs import InputContext, Inputs, NoAnswerError
 from .journal.base import Journal
 from .owners import LEASE_S, Place
+from .pace import remaining
 from .points import Passage, Point, Probe
 from .policy import PollPolicy
 from .sessions.base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES, Leaving, Session, TaskRef
 from .states import Observing
-from .wire import Created, InputRequired, JSONObject, Returned, shorten
+from .wire import Created, InputRequired, JSONObject, Returned, Task, shorten
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -145,6 +147,23 @@ class Driver:
             return ObservationRefused(error=_foreign("tasks/get", error))
         return Observed(task=task, now=self.clock.time(), jitter=self.jitter())
 
+    async def listen(
+        self,
+        task_ids: Sequence[str],
+        agreed: Callable[[frozenset[str]], None],
+        heard: Callable[[Task], None],
+    ) -> None:
+        """Send ``subscriptions/listen``, and hear what comes of it until it ends.
+
+        Raises:
+            Exception: Anything that a session, an auth flow or a hook raises.
+        """
+        await self._passing(Point.LISTEN, self.session.listen, task_ids, agreed, heard)
+
+    def notified(self, task: Task) -> Event:
+        """The event of a snapshot that came unasked."""
+        return Notified(task=task, now=self.clock.time())
+
     async def update(self, drive: Drive, answers: Mapping[str, JSONObject]) -> Event:
         """Send ``tasks/update``, once."""
         keys = tuple(answers)
@@ -212,6 +231,12 @@ class Driver:
             return AnswerReady(key=ask.key, answer=answer, now=self.clock.time())
         except NoAnswerError as error:
             return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
+
+    def time_left(self, drive: Drive) -> float:
+        """Seconds until a task is to be polled at the server's pace."""
+        state = drive.record.state
+        assert isinstance(state, Observing)
+        return remaining(state, self.clock.time(), self.jitter(), self.policy)
 
     def tick(self, drive: Drive) -> Event:
         """The event of a wait that is over."""

@@ -285,6 +285,7 @@ class Engine:
         self._intents = Intents(self._running, self._scope)
         self._recovery = Recovery(self._running, self.journal, self._scope)
         tasks.start_soon(self._running.run)
+        tasks.start_soon(self._running.performer.listener.run)
         tasks.start_soon(self._watch)
         tasks.start_soon(Upkeep(self._running, driver.clock).run)
         self._tasks = tasks

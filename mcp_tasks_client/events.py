@@ -95,6 +95,14 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notified:
+    """The server told of a task unasked. It may come late, twice, or out of order."""
+
+    task: Task
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PollFailed:
     """A poll failed in a way that may pass."""
 
@@ -203,6 +211,7 @@ Event: TypeAlias = (
     | TaskCreated
     | Tick
     | Observed
+    | Notified
     | PollFailed
     | TaskMissing
     | ObservationRefused

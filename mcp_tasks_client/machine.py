@@ -61,6 +61,7 @@ from .events import (
     Event,
     Finish,
     InputAsked,
+    Notified,
     ObservationRefused,
     Observed,
     Park,
@@ -169,6 +170,8 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             return state, (*cancel, *send, Poll())
         case Observed():
             return _observe(state, event, policy)
+        case Notified():
+            return _notified(state, event)
         case PollFailed():
             return _failed(state, event, policy)
         case TaskMissing():
@@ -281,6 +284,28 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
     questions, asks = asking(state.questions, _outstanding(state))
     state, send = _send(replace(state, questions=questions), event.now)
     return state, (*actions, *asks, *send)
+
+
+def _notified(state: Observing, event: Notified) -> Step:
+    """What the server says unasked. The polls keep their time, and whatever is in doubt is left to them."""
+    seen, task = state.task, event.task
+    if task.task_id != seen.task_id:
+        return state, ()
+    outcome = _outcome(task, seed=True)
+    if outcome is not None:
+        return _finish(outcome, state)
+    # Of an end that does not say how, and of what may be older than what we have seen, nothing is believed.
+    if task.terminal or seen.terminal or task.same_as(seen) or task.older_than(seen):
+        return state, ()
+    fresh: tuple[Question, ...] = ()
+    if task.status == "input_required":
+        fresh, _ = new_questions(state.questions, task.input_requests or {})
+        fresh = fresh if state.cancel == "no" else ()
+    if (seen.status == "input_required" or task.status == "input_required") and not fresh:
+        return state, ()  # an answer may be on its way
+    state = replace(state, task=task, unchanged=0, questions=state.questions + fresh)
+    questions, asks = asking(state.questions, _outstanding(state))
+    return replace(state, questions=questions), (Save(), Publish(task), *asks)
 
 
 def _outcome(task: Task, *, seed: bool) -> Outcome | None:

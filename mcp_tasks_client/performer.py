@@ -34,12 +34,14 @@ from .events import (
     SendCancel,
     StopAsking,
     Unanswered,
+    UpdateRejected,
     Wake,
 )
 from .line import Line
+from .listener import Listener
 from .states import Gathering, Observing
 from .turns import Turns
-from .wire import redact
+from .wire import Task, redact
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -56,6 +58,7 @@ class Performer:
 
     Attributes:
         turns: When whose poll is due.
+        listener: What the server tells of by itself.
         cancels: Tells the server what is to be cancelled.
     """
 
@@ -69,6 +72,7 @@ class Performer:
         release: Callable[[Drive], None],
     ) -> None:
         self.turns = Turns(driver.clock, driver.policy.polls_in_flight, tasks, self._poll)
+        self.listener = Listener(driver, told=self._told, hasten=self._hasten)
         self.cancels = Cancels(driver, tasks, perform=self.perform, park=park, release=release)
         self._calls = Calls(driver, perform=self.perform, park=park, release=release)
         self._line = Line(driver.session.calls_in_flight, tasks, self._call)
@@ -96,11 +100,11 @@ class Performer:
         for action in actions:
             match action:
                 case Wake(after_s):
-                    self.turns.wake(drive, after_s)
+                    self.listener.add(drive, after_s)
+                    drive.waited_s = self.listener.patience(drive, after_s)
+                    self.turns.wake(drive, drive.waited_s)
                 case Poll():
-                    event = await self._driver.poll(drive)
-                    await self.perform(drive, await self._commits.feed(drive, event))
-                    drive.polled()
+                    await self._look(drive)
                 case Ask():
                     drive.asks.setdefault(action.key, action)
                     if drive.ask_scope is None and drive.running:
@@ -127,6 +131,31 @@ class Performer:
                     raise AssertionError("the driver has done this")
                 case _:
                     assert_never(action)
+
+    async def _look(self, drive: Drive) -> None:
+        told = self.listener.tells(drive)
+        drive.polled_at = self._driver.clock.monotonic()
+        event = await self._driver.poll(drive)
+        actions = await self._commits.feed(drive, event)
+        if told and any(isinstance(action, Publish | Finish) for action in actions):
+            self.listener.doubt()
+        await self.perform(drive, actions)
+        drive.polled()
+
+    def _told(self, drive: Drive, task: Task) -> None:
+        self.spawn(drive, self._heard, task)
+
+    async def _heard(self, drive: Drive, task: Task) -> None:
+        if observed(drive):
+            actions = await self._commits.feed(drive, self._driver.notified(task))
+            await self.perform(drive, actions)
+            if not actions and drive.task is not None and not task.same_as(drive.task):
+                self._hasten(drive)  # it cannot be believed as it is, and the poll that tells may be far off
+
+    def _hasten(self, drive: Drive) -> None:
+        """Have it polled when the server expects it."""
+        if observed(drive) and not drive.polling:
+            self.turns.wake(drive, self._driver.time_left(drive))
 
     def spawn(self, drive: Drive, work: Callable[..., Awaitable[None]], *args: object) -> None:
         """Begin something that belongs to a drive."""
@@ -179,6 +208,8 @@ class Performer:
         if observed(drive):
             event = await self._driver.update(drive, send.answers)
             await self.perform(drive, await self._commits.feed(drive, event))
+            if isinstance(event, UpdateRejected):
+                self._hasten(drive)  # only a poll can tell why
 
     def send_call(self, drive: Drive, send: SendCall) -> None:
         """Begin a ``tools/call``, or put it in line."""

@@ -31,6 +31,7 @@ class Point(StrEnum):
     INPUT_ASKED = "commit: questions before there is a task"
     TASK_CREATED = "commit: a task ID"
     OBSERVED = "commit: a changed snapshot"
+    NOTIFIED = "commit: the server told of the task unasked"
     POLL_FAILED = "commit: the server wants to be left alone"
     TASK_MISSING = "commit: the server does not know the task"
     ANSWER_READY = "commit: an answer"
@@ -53,6 +54,7 @@ class Point(StrEnum):
     GET = "send: tasks/get"
     UPDATE = "send: tasks/update"
     CANCEL = "send: tasks/cancel"
+    LISTEN = "send: subscriptions/listen"
     ASK = "send: a question to the host"
 
 

@@ -41,6 +41,9 @@ class PollPolicy:
     early_looks: int = 0
     """Polls within the first interval, at most 4. Set by :meth:`eager`."""
 
+    backstop_s: float = 60.0
+    """Seconds between polls of a task that the server tells of by itself, at least."""
+
     polls_in_flight: int = 16
     """Polls under way at once at one endpoint."""
 
@@ -56,7 +59,7 @@ class PollPolicy:
 
     def __post_init__(self) -> None:
         # Each comparison is written so that NaN, of which all are false, is refused as well.
-        for name in ("floor_s", "backoff_floor_s", "call_grace_s", "cancel_timeout_s"):
+        for name in ("floor_s", "backoff_floor_s", "backstop_s", "call_grace_s", "cancel_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
         for floor, ceiling in (("floor_s", "ceiling_s"), ("backoff_floor_s", "backoff_ceiling_s")):

@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
@@ -173,6 +174,14 @@ class Task(BaseModel):
         ``lastUpdatedAt`` is left out because some servers stamp it on every poll.
         """
         return self._essence() == other._essence()
+
+    def older_than(self, other: Task) -> bool:
+        """Whether ``lastUpdatedAt`` says so. Where it says nothing that can be compared, it is not."""
+        try:
+            mine, other_s = (datetime.fromisoformat(one.last_updated_at or "") for one in (self, other))
+            return mine < other_s
+        except (ValueError, TypeError):  # no time, or one with a zone and one without
+            return False
 
     def _essence(self) -> tuple[object, ...]:
         extra = {
