@@ -32,6 +32,7 @@ from mcp_tasks_client.events import (
     Finish,
     Forget,
     InputAsked,
+    Notified,
     ObservationRefused,
     Observed,
     Park,
@@ -1494,6 +1495,79 @@ def test_an_alarm_that_was_set_for_an_earlier_time_polls_nothing() -> None:
     assert life.feed(Tick(now=life.now + 60.0, jitter=0.0, due_at=life.observing.due_at)) == (Poll(),)
 
 
+# ── what the server tells by itself ───────────────────────────────────────────────────────────
+
+EARLIER, LATER = "2026-11-21T10:00:00Z", "2026-11-21T12:00:01.5+02:00"
+
+
+def told(life: Life, status: str = "working", **fields: Any) -> tuple[Action, ...]:
+    return life.feed(Notified(task=snapshot(status, **fields), now=life.now))
+
+
+def test_an_end_that_is_told_with_its_outcome_is_the_end() -> None:
+    assert Finish(Completed(result=RESULT)) in told(working(), "completed", result=RESULT)
+    assert told(working(), "cancelled")[-1] == Finish(Cancelled())
+    (finish,) = only(Finish, told(working(), "failed", error={"code": -32000, "message": "no"}))
+    assert isinstance(finish.outcome, Failed)
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_an_end_that_is_told_without_its_outcome_is_left_to_the_next_poll(status: str) -> None:
+    life = working()
+    before = life.observing
+    assert told(life, status) == ()
+    assert life.state == before
+
+
+def test_news_that_is_told_is_saved_and_shown_and_moves_no_poll() -> None:
+    life = working()
+    due_at = life.observing.due_at
+    life.now += 3.0
+    actions = told(life, statusMessage="half of it")
+    assert [type(action) for action in actions] == [Save, Publish]
+    assert life.observing.due_at == due_at
+    assert life.observing.task.status_message == "half of it"
+    assert told(life, statusMessage="half of it") == ()  # twice
+
+
+def test_a_question_that_is_told_is_saved_before_it_is_asked_and_asked_once() -> None:
+    life = working()
+    actions = told(life, "input_required", inputRequests={"name": NAME})
+    assert [type(action) for action in actions] == [Save, Publish, Ask]
+    assert told(life, "input_required", inputRequests={"name": NAME}) == ()
+    actions = told(life, "input_required", inputRequests={"name": NAME, "age": AGE})
+    assert [action.key for action in only(Ask, actions)] == ["age"]
+
+
+def test_what_is_told_late_takes_back_neither_a_question_nor_its_answer() -> None:
+    life = sending()
+    before = life.observing
+    assert told(life) == ()
+    assert told(life, "input_required", inputRequests={"name": NAME}, statusMessage="late") == ()
+    assert life.state == before
+
+
+def test_what_is_told_of_an_earlier_time_is_not_believed() -> None:
+    life = working(lastUpdatedAt=LATER, statusMessage="second")
+    assert told(life, lastUpdatedAt=EARLIER, statusMessage="first") == ()
+    assert told(life, "input_required", lastUpdatedAt=EARLIER, inputRequests={"name": NAME}) == ()
+    assert told(life, lastUpdatedAt="yesterday", statusMessage="third") != ()
+    assert told(working(lastUpdatedAt=EARLIER), lastUpdatedAt=LATER, statusMessage="second") != ()
+
+
+def test_of_a_cancelled_task_nothing_is_asked_that_is_told() -> None:
+    life = working()
+    life.feed(CancelRequested(now=life.now))
+    assert told(life, "input_required", inputRequests={"name": NAME}) == ()
+
+
+def test_what_is_told_of_another_task_changes_nothing() -> None:
+    life = working()
+    before = life.observing
+    assert told(life, "completed", taskId="another", result=RESULT) == ()
+    assert life.state == before
+
+
 # ── every event in every state ────────────────────────────────────────────────────────────────
 
 TABLE = """
@@ -1508,6 +1582,7 @@ InputAsked           gathering          -                  gathering        -   
 TaskCreated          observing|finished -                  observing|finished -         -
 Tick                 -                  -                  -                observing  finished
 Observed             -                  -                  -                observing|finished finished
+Notified             -                  -                  -                observing|finished finished
 PollFailed           -                  -                  -                observing  finished
 TaskMissing          -                  -                  -                finished   finished
 ObservationRefused   -                  -                  -                observing  finished
@@ -1581,6 +1656,11 @@ def sample_events() -> list[Event]:
         ],
         Observed(task=snapshot(taskId="another"), **at),
         Observed(task=snapshot("input_required", inputRequests={"disputed": NAME, "new": AGE}), **at),
+        *[
+            Notified(task=snapshot(s, inputRequests={"new": AGE}), now=1.0)
+            for s in ("working", "input_required", "completed", "cancelled")
+        ],
+        Notified(task=snapshot(taskId="another"), now=1.0),
         PollFailed(**at),
         TaskMissing(message="", now=1.0),
         ObservationRefused(error=CredentialRefusedError("401")),
