@@ -9,22 +9,24 @@ The rooms, each importing only those above it:
 
 ======================  ========================================================================
 ``errors``              the exception tree
-``wire``                the extension's shapes: lenient when reading, exact when writing
+``wire``, ``params``    the extension's shapes: lenient when reading, exact when writing
 ``policy``              when to poll, when to retry, when a task's time is over
 ``states``, ``events``  what a call can be, what can happen to it and what then has to be done
 ``questions``           the server's questions of one call
 ``pace``                when the next request for a task may go
-``machine``             the life of one call: ``advance(state, event, policy)``, and in ``rounds`` what
-                        comes before there is a task; pure, like all above
+``machine``             the life of one call: ``advance(state, event, policy)``; in ``rounds`` what comes
+                        before there is a task, in ``outcomes`` how it ends; pure, like all above
 ``journal``             what must survive a crash: the contract, SQLite, memory
 ``sessions``            ways of reaching a server: the contract, HTTP, the official SDK
-``clock``, ``schema``   time, passed in; values against JSON Schemas
+``clock``, ``schema``   time, passed in, and in ``signals`` what is waited for; values against JSON Schemas
 ``inputs``              questions to the host's callbacks, answers checked before they go
 ``owners``              who drives what: a client by its name, a process by its lease
 ``points``              names of all the places where it would matter if we were stopped just there
 ``drive``, ``commits``  a call as it is driven; one step of it: event, advance, commit
 ``driver``              its requests, each of which comes back as the next event
-``calls``               the life of one ``tools/call``: sent at most once, whatever its caller does
+``listener``            what the server tells by itself, where it does
+``calls``, ``line``     the life of one ``tools/call``: sent at most once, whatever its caller does; and
+                        those that wait for their turn
 ``cancels``             the life of one ``tasks/cancel``: told whoever goes away
 ``turns``               the only loop: due times in a heap, a cap on polls in flight
 ``performer``           what the machine's actions come to: requests, questions, alarms

@@ -59,7 +59,6 @@ from .events import (
     CancelFailed,
     CancelRequested,
     Event,
-    Finish,
     InputAsked,
     Notified,
     ObservationRefused,
@@ -83,6 +82,7 @@ from .events import (
     UpdateRejected,
     Wake,
 )
+from .outcomes import finish, outcome_of
 from .pace import after_failure, after_poll, after_reply, after_restart, later, quiet
 from .policy import PollPolicy, ttl_passed
 from .questions import (
@@ -104,20 +104,15 @@ from .questions import (
 from .rounds import MAX_ROUNDS, ImpossibleEventError, Step, calling, gathering, outcome_unknown, unanswered
 from .states import (
     Calling,
-    Cancelled,
-    Completed,
-    Failed,
     Finished,
     Gathering,
     Gone,
     Observing,
-    Outcome,
     OutcomeUnknown,
     Question,
     State,
-    Violated,
 )
-from .wire import JSONObject, Task, read_rpc_error
+from .wire import JSONObject
 
 __all__ = ["MAX_ROUNDS", "ImpossibleEventError", "advance"]
 
@@ -176,7 +171,7 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             return _failed(state, event, policy)
         case TaskMissing():
             expired = ttl_passed(state.received_at, state.ttl_ms, event.now, policy)
-            return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
+            return finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
         case ObservationRefused():
             questions = reopened(unsent(state.questions, "sending"))
             return replace(state, questions=questions), (StopAsking(), Park(event.error))
@@ -248,10 +243,10 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         unchanged=0 if changed else state.unchanged + 1,
         failures=state.failures if undelivered(state.questions) else 0,
     )
-    outcome = _outcome(task, seed=seed)
+    outcome = outcome_of(task, seed=seed)
     if outcome is not None:
         fresh_reports = [text for kind, text in reports.items() if kind not in state.reported]
-        return _finish(outcome, state, tuple(map(Report, fresh_reports)))
+        return finish(outcome, state, tuple(map(Report, fresh_reports)))
 
     fresh: tuple[Question, ...] = ()
     if task.status == "input_required":
@@ -291,9 +286,9 @@ def _notified(state: Observing, event: Notified) -> Step:
     seen, task = state.task, event.task
     if task.task_id != seen.task_id:
         return state, ()
-    outcome = _outcome(task, seed=True)
+    outcome = outcome_of(task, seed=True)
     if outcome is not None:
-        return _finish(outcome, state)
+        return finish(outcome, state)
     # Of an end that does not say how, and of what may be older than what we have seen, nothing is believed.
     if task.terminal or seen.terminal or task.same_as(seen) or task.older_than(seen):
         return state, ()
@@ -306,27 +301,6 @@ def _notified(state: Observing, event: Notified) -> Step:
     state = replace(state, task=task, unchanged=0, questions=state.questions + fresh)
     questions, asks = asking(state.questions, _outstanding(state))
     return replace(state, questions=questions), (Save(), Publish(task), *asks)
-
-
-def _outcome(task: Task, *, seed: bool) -> Outcome | None:
-    """How the task ended, or ``None``: it has not, or a seed does not say how and a poll will."""
-    match task.status:
-        case "completed" if task.result is not None:
-            return Completed(result=task.result)
-        case "completed" if not seed:
-            return Violated(message="The task is completed, but the reply holds no result.")
-        case "failed" if task.error is not None or not seed:
-            error = read_rpc_error(task.error)
-            return Failed(
-                code=error.code,
-                message=error.message or task.status_message or "",
-                data=error.data,
-                status_message=task.status_message,
-            )
-        case "cancelled":
-            return Cancelled(status_message=task.status_message)
-        case _:
-            return None
 
 
 def _again(
@@ -372,15 +346,6 @@ def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
     questions, asks = asking(state.questions, _outstanding(state))
     state, send = _send(replace(state, questions=questions), event.now)
     return state, (begin, *asks, *send, wake)
-
-
-def _finish(
-    outcome: Outcome, state: Observing, reports: tuple[Report, ...] = ()
-) -> tuple[Finished, tuple[Action, ...]]:
-    # The payload is in the outcome; a second copy of a large result would be written with it.
-    task = state.task.model_copy(update={"result": None, "error": None, "input_requests": None})
-    published = (Publish(state.task),) if state.task.terminal else ()
-    return Finished(outcome=outcome, task=task), (Save(), StopAsking(), *reports, *published, Finish(outcome))
 
 
 def _outstanding(state: Observing) -> JSONObject:

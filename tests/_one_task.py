@@ -21,6 +21,7 @@ from mcp_types import CallToolResult, ElicitResult, Tool
 
 from mcp_tasks_client import ConnectionLostError, JournalError, MemoryJournal, PollPolicy, TasksClient
 from mcp_tasks_client.journal.base import Journal, Scope, TaskRecord
+from mcp_tasks_client.params import call_params, task_params
 from mcp_tasks_client.sessions.base import Leaving, Session, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http import HttpSession
 from mcp_tasks_client.states import Observing
@@ -29,10 +30,8 @@ from mcp_tasks_client.wire import (
     CallReply,
     JSONObject,
     Task,
-    call_params,
     read_call_reply,
     read_task,
-    task_params,
 )
 
 from ._loopback import Loopback

@@ -21,12 +21,14 @@ PACKAGE: Final = Path(spec.origin).parent
 ORDER: Final = (
     "errors",
     "wire",
+    "params",
     "policy",
     "states",
     "events",
     "questions",
     "pace",
     "rounds",
+    "outcomes",
     "machine",
     "journal",
     "journal.base",
@@ -100,7 +102,19 @@ ORDER: Final = (
 )
 """Every module, in an order in which each imports only earlier ones. A name may be reserved."""
 
-PURE: Final = ("errors", "wire", "policy", "states", "events", "questions", "pace", "rounds", "machine")
+PURE: Final = (
+    "errors",
+    "wire",
+    "params",
+    "policy",
+    "states",
+    "events",
+    "questions",
+    "pace",
+    "rounds",
+    "outcomes",
+    "machine",
+)
 
 PURE_IMPORTS: Final = {
     "__future__": "no module at all",

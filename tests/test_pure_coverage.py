@@ -12,7 +12,21 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOMS = ("errors", "wire", "policy", "states", "events", "questions", "pace", "rounds", "machine")
+ROOMS = tuple(
+    [
+        "errors",
+        "wire",
+        "params",
+        "policy",
+        "states",
+        "events",
+        "questions",
+        "pace",
+        "rounds",
+        "outcomes",
+        "machine",
+    ]
+)
 TESTS = ("test_errors", "test_wire", "test_policy", "test_machine")
 
 

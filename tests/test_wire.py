@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 
+from mcp_tasks_client.params import call_params, request_meta, task_params
 from mcp_tasks_client.wire import (
     EXTENSION_ID,
     PROTOCOL_VERSION,
@@ -23,16 +24,13 @@ from mcp_tasks_client.wire import (
     Returned,
     RpcError,
     Task,
-    call_params,
     digest,
     header_value,
     read_call_reply,
     read_rpc_error,
     read_task,
     redact,
-    request_meta,
     shorten,
-    task_params,
 )
 
 from ._requirements import requirement

@@ -25,18 +25,16 @@ from anyio.lowlevel import checkpoint
 from mcp_types import Tool
 
 from ..errors import RemoteProtocolError, SessionError
+from ..params import call_params, request_meta, task_params
 from ..wire import (
     PROTOCOL_VERSION,
     CallReply,
     JSONObject,
     MalformedError,
     Task,
-    call_params,
     header_value,
     read_call_reply,
     read_task,
-    request_meta,
-    task_params,
 )
 from .base import Leaving, Session, TaskRef, ToolCall
 from .bodies import ACCEPTED_ENCODINGS

@@ -40,6 +40,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import ConnectionLostError, MissingCapabilityError, RemoteProtocolError, SessionError
 from ..inputs import Callbacks, ElicitationCallback, InputContext, RootsCallback, SamplingCallback
+from ..params import call_params, task_params
 from ..wire import (
     EXTENSION_ID,
     PROTOCOL_VERSION,
@@ -48,11 +49,9 @@ from ..wire import (
     MalformedError,
     RpcError,
     Task,
-    call_params,
     header_value,
     read_call_reply,
     read_task,
-    task_params,
 )
 from .base import Leaving, Session, TaskRef, ToolCall
 from .catalogue import Catalogue

@@ -12,6 +12,7 @@ from mcp_types import Tool
 
 from ..clock import Clock
 from ..errors import ConnectionLostError, SessionError
+from ..params import call_params, task_params
 from ..sessions.base import Leaving, Session, TaskRef, ToolCall
 from ..sessions.faults import CREDENTIAL_STATUSES, Faults, retry_after_s
 from ..sessions.listening import LISTEN, LISTEN_SILENCE_S, Subscription, listen_params
@@ -20,10 +21,8 @@ from ..wire import (
     JSONObject,
     RpcError,
     Task,
-    call_params,
     read_call_reply,
     read_task,
-    task_params,
 )
 from .faults import (
     ErrorReply,
