@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from .clock import being_stopped
-from .drive import CallUnderWay, Drive, overtaken
+from .drive import CallUnderWay, Drive, driven_elsewhere, overtaken
 from .driver import Driver
 from .errors import InputUnansweredError, OutcomeUnknownError, SessionError, TasksClientError
 from .events import Action, CallBegun, CallLost, CallRefused, Event, SendCall
@@ -59,7 +59,8 @@ class Calls:
                 # Cut before it left. Whoever waits again by now wants one that is not.
                 calling = self._replaced(drive, calling)
         except Exception:
-            if not calling.has_left:
+            # A round that was not begun begins anew with its answers, by whoever owns it then.
+            if not calling.has_left and isinstance(drive.record.state, Calling):
                 drive.pending = send  # for when what failed is mended
             raise
         finally:
@@ -118,6 +119,9 @@ class Calls:
                 self._park(drive, overtaken(drive))
                 return False
             drive.abandoned = False  # only now: without its intent it must not leave
+        if not drive.owned:
+            self._park(drive, driven_elsewhere(drive))  # or somebody else would send it as well
+            return False
         return True
 
     async def _answered(self, drive: Drive, event: Event, error: Exception | None) -> None:

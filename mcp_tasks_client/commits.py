@@ -374,6 +374,7 @@ class Commits:
         else:
             drive.record = record
             drive.inherited, drive.exact = True, taken.before is None
+            drive.pending = None  # it was to be sent as things stood before
         if drive.owned:
             drive.fence = record.fence
 

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from mcp_types import ElicitResult
 
 from mcp_tasks_client import JournalError, MemoryJournal, TasksClient
 from mcp_tasks_client.drive import OvertakenError
@@ -19,9 +20,15 @@ from mcp_tasks_client.journal.base import Judge, Taken, TaskRecord
 from mcp_tasks_client.owners import LEASE_S
 from mcp_tasks_client.sessions.base import Leaving, ToolCall
 from mcp_tasks_client.testing import (
+    Delayed,
+    FaultPlan,
     ManualClock,
+    Point,
     ScriptedServer,
+    ask_first,
     complete,
+    form,
+    raising,
     scripted_client,
     text_result,
     work,
@@ -67,8 +74,8 @@ class World:
         self.server.tool("slow", [work(100), complete(text_result("done"))], poll_interval_ms=5000)
         self.results: list[str] = []
 
-    def client(self) -> TasksClient:
-        client = scripted_client(self.server.session(), journal=self.journal)
+    def client(self, **options: Any) -> TasksClient:
+        client = scripted_client(self.server.session(), journal=self.journal, **options)
         client._engine.lease_s = LEASE_S
         return client
 
@@ -167,6 +174,34 @@ async def test_a_refusal_that_was_never_journaled_is_forgotten_with_the_next_att
         await world.clock.advance(3600)
         assert not [line for line in caplog.records if line.levelno >= logging.INFO]
         assert first._engine.scheduler.unsaved == []
+
+
+async def ada(context: Any, params: Any) -> ElicitResult:
+    return ElicitResult(action="accept", content={"name": "Ada"})
+
+
+@requirement("law:2", "law:5")
+async def test_a_round_that_could_not_be_begun_has_an_owner_when_it_is_begun_after_all() -> None:
+    world, plan = World(), FaultPlan()
+    world.server.tool(
+        "slow", [ask_first("who", form("Who?", name="string")), work(5), complete(text_result("done"))]
+    )
+    plan.at(Point.CALL_BEGUN, "before", raising(JournalError("The disk is full. Make room and try again.")))
+    async with (
+        world.client(probe=plan, elicitation=ada) as first,
+        world.client() as second,
+        anyio.create_task_group() as tasks,
+    ):
+        with pytest.raises(JournalError):
+            await first.call_tool("slow", idempotency_key="k")
+        await world.clock.advance(1)
+        world.server.misbehave("tools/call", Delayed(10))
+        tasks.start_soon(world.call, first)
+        await world.clock.advance(1)
+        tasks.start_soon(world.call, second)
+        await world.clock.advance(60)
+    assert world.results == ["done", "done"]
+    world.once()
 
 
 @requirement("law:5")

@@ -34,6 +34,7 @@ from mcp_tasks_client.testing import (
     ScriptedSession,
     completed,
     delay,
+    raising,
     scripted_client,
     text_result,
     working,
@@ -282,6 +283,82 @@ async def test_a_caller_that_allows_it_has_a_call_sent_again_whose_owner_it_had_
             assert results == ["at once"]
             late.go.set()
     assert len(answers.log("tools/call")) == 1
+
+
+LATER = {"resultType": "input_required", "requestState": "1"}
+
+
+@requirement("law:2", "law:5")
+async def test_a_round_that_another_took_over_before_it_left_is_not_sent_as_well(tmp_path: Path) -> None:
+    path, clock, other = tmp_path / "journal.sqlite3", ManualClock(), ManualClock()
+    late = ScriptedSession(clock=clock, calls=[LATER, AT_ONCE])
+    theirs = ScriptedSession(clock=other, calls=[working(TASK)], gets={TASK: [DONE]})
+    with anyio.fail_after(20):
+        async with (
+            invisible(late, clock, path, "first") as first,
+            invisible(theirs, other, path, "second") as second,
+        ):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(first.call_tool, "tool", idempotency_key=KEY))
+                await clock.advance(0.1)  # the next round is to be sent in a moment
+                await other.advance(LEASE_S + 1)
+                await second.start_tool("tool", idempotency_key=KEY, on_unknown="resend")
+                tasks.cancel_scope.cancel()
+            await clock.advance(0)
+            caught: list[DrivenElsewhereError] = []
+            for _ in range(2):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(overtaken, first, caught)
+                    await clock.advance(1)
+            handle = caught[-1].handle
+            assert handle is not None
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(handle.result)
+                while not handle.done:
+                    await other.advance(1)
+                    await clock.advance(1)
+            assert text(await handle.result()) == "done"
+    assert len(late.log("tools/call")) == 1
+
+
+class Unreachable(ScriptedSession):
+    """Cannot send the first ``tools/call``."""
+
+    unreachable = True
+
+    async def call(self, call: ToolCall, leaving: Leaving = anyio.lowlevel.checkpoint) -> CallReply:
+        if self.unreachable:
+            self.unreachable = False
+            raise ConnectionLostError("No connection came about.", retryable=True, not_executed=True)
+        return await super().call(call, leaving)
+
+
+@requirement("law:2", "law:5")
+async def test_what_was_not_yet_sent_is_not_sent_any_more_when_another_has_had_the_call(
+    tmp_path: Path,
+) -> None:
+    path, clock, other = tmp_path / "journal.sqlite3", ManualClock(), ManualClock()
+    plan = FaultPlan()
+    plan.at(Point.CALL_REFUSED, "before", raising(JournalError("The disk is full. Make room and try again.")))
+    late = Unreachable(clock=clock, calls=[AT_ONCE])
+    with anyio.fail_after(20):
+        async with (
+            invisible(late, clock, path, "first", probe=plan) as first,
+            invisible(ScriptedSession(clock=other, calls=[LOST]), other, path, "second") as second,
+        ):
+            with pytest.raises(JournalError) as caught:
+                await first.call_tool("tool", idempotency_key=KEY)
+            await other.advance(LEASE_S + 1)  # the first one's clocks stand still
+            with pytest.raises(OutcomeUnknownError):
+                await second.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+            await other.advance(0)
+            clock.jump(LEASE_S + 1)
+            await clock.advance(LEASE_S)
+            handle = caught.value.handle
+            assert handle is not None
+            with pytest.raises(OutcomeUnknownError):
+                await handle.result()
+    assert late.log("tools/call") == []
 
 
 @requirement("law:5", "law:8")
