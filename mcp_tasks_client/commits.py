@@ -300,8 +300,10 @@ class Commits:
         """Let go of a call that nobody here drives any more, so that others can take it."""
         with anyio.CancelScope(shield=True), typed():
             async with drive.lock:
-                # One that may just be sent again is on its way to be driven.
-                if drive.owned and not drive.running and not isinstance(drive.record.state, Calling):
+                # One that may just be sent again is on its way to be driven. And what a commit that was
+                # waited for here could not write, others do not know and must not go on without.
+                stands = not drive.running and not isinstance(drive.record.state, Calling)
+                if drive.owned and stands and not drive.unsaved:
                     drive.owned = False
                     try:
                         drive.record = await self._save(drive, drive.record, Point.RELEASE)

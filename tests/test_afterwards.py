@@ -25,6 +25,7 @@ from mcp_tasks_client.testing import (
     ManualClock,
     Point,
     ScriptedServer,
+    ask,
     ask_first,
     complete,
     form,
@@ -202,6 +203,43 @@ async def test_a_round_that_could_not_be_begun_has_an_owner_when_it_is_begun_aft
         await world.clock.advance(60)
     assert world.results == ["done", "done"]
     world.once()
+
+
+@requirement("law:3", "law:5")
+async def test_an_answer_that_could_not_be_journaled_is_not_let_go_of_when_its_caller_goes() -> None:
+    world, plan, fails = World(), FaultPlan(), anyio.Event()
+    world.server.tool("slow", [ask("who", form("Who?", name="string")), complete(text_result("done"))])
+    asked: list[str] = []
+    gives_up = anyio.CancelScope()
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        asked.append(context.key)
+        return await ada(context, params)
+
+    async def full() -> None:
+        await fails.wait()
+        raise JournalError("The disk is full. Make room and try again.")
+
+    async def call(client: TasksClient) -> None:
+        with gives_up:
+            await world.call(client)
+
+    plan.at(Point.ANSWER_READY, "before", full)
+    async with (
+        world.client(probe=plan, elicitation=answer) as first,
+        world.client(elicitation=answer) as second,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(call, first)
+        await world.clock.advance(6)
+        gives_up.cancel()
+        await world.clock.advance(0)
+        fails.set()
+        await world.clock.advance(0)
+        tasks.start_soon(world.call, second)
+        await world.clock.advance(60)
+    assert world.results == ["done"]
+    assert asked == ["who"]
 
 
 @requirement("law:5")
