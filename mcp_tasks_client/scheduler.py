@@ -327,6 +327,8 @@ class Scheduler:
         if drive.unsaved:
             self._unsaved.add(drive)
             logger.warning("What the server said of %r is not journaled yet: %s", drive.record, error)
+            if self.closed:
+                self._tasks.start_soon(self._save_unsaved, drive)
         self._let_go(drive)
         drive.park(error)
 
@@ -395,10 +397,10 @@ class Scheduler:
         """Let go of everything, and end. Writes finish; a ``tools/call`` under way gets its grace."""
         for drive in list(self.drives.values()):
             self.forget(drive)
-        self.closed = True
         for drive in list(self.drives.values()):
             if drive.running or drive.following:
                 self.park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
+        self.closed = True
         self.performer.turns.clear()
         for drive in self._unsaved:
             self._tasks.start_soon(self._save_unsaved, drive)

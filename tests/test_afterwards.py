@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ import anyio.lowlevel
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import JournalError, MemoryJournal, TasksClient
+from mcp_tasks_client import JournalError, MemoryJournal, TasksClient, TasksClientError
 from mcp_tasks_client.drive import OvertakenError
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.journal.base import Judge, Taken, TaskRecord
@@ -43,6 +44,10 @@ pytestmark = pytest.mark.anyio
 UNREACHABLE = ConnectionLostError("tools/list was refused", retryable=True, not_executed=True)
 
 
+def full() -> JournalError:
+    return JournalError("The disk is full. Make room and try again.")
+
+
 class Troubled(MemoryJournal):
     """Does not take back intents, let go, or give away, while it is told not to."""
 
@@ -51,12 +56,12 @@ class Troubled(MemoryJournal):
 
     async def remove(self, record: TaskRecord) -> None:
         if not self.removes:
-            raise JournalError("The disk is full. Make room and try again.")
+            raise full()
         await super().remove(record)
 
     async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         if not self.wishes and getattr(record.state, "cancel", "no") != "no":
-            raise JournalError("The disk is full. Make room and try again.")
+            raise full()
         await super().save(record, known=known)
 
     async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
@@ -181,13 +186,23 @@ async def ada(context: Any, params: Any) -> ElicitResult:
     return ElicitResult(action="accept", content={"name": "Ada"})
 
 
+def full_when(late: anyio.Event) -> Callable[[], Awaitable[None]]:
+    """What fails a commit as a full disk does, but not at once."""
+
+    async def fails() -> None:
+        await late.wait()
+        raise full()
+
+    return fails
+
+
 @requirement("law:2", "law:5")
 async def test_a_round_that_could_not_be_begun_has_an_owner_when_it_is_begun_after_all() -> None:
     world, plan = World(), FaultPlan()
     world.server.tool(
         "slow", [ask_first("who", form("Who?", name="string")), work(5), complete(text_result("done"))]
     )
-    plan.at(Point.CALL_BEGUN, "before", raising(JournalError("The disk is full. Make room and try again.")))
+    plan.at(Point.CALL_BEGUN, "before", raising(full()))
     async with (
         world.client(probe=plan, elicitation=ada) as first,
         world.client() as second,
@@ -216,15 +231,11 @@ async def test_an_answer_that_could_not_be_journaled_is_not_let_go_of_when_its_c
         asked.append(context.key)
         return await ada(context, params)
 
-    async def full() -> None:
-        await fails.wait()
-        raise JournalError("The disk is full. Make room and try again.")
-
     async def call(client: TasksClient) -> None:
         with gives_up:
             await world.call(client)
 
-    plan.at(Point.ANSWER_READY, "before", full)
+    plan.at(Point.ANSWER_READY, "before", full_when(fails))
     async with (
         world.client(probe=plan, elicitation=answer) as first,
         world.client(elicitation=answer) as second,
@@ -240,6 +251,84 @@ async def test_an_answer_that_could_not_be_journaled_is_not_let_go_of_when_its_c
         await world.clock.advance(60)
     assert world.results == ["done"]
     assert asked == ["who"]
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("key", ["k", None])
+async def test_a_task_id_that_comes_after_the_close_is_journaled_at_the_second_try(key: str | None) -> None:
+    world, plan, ends, replied = World(), FaultPlan(), anyio.Event(), anyio.Event()
+    plan.at(Point.TASK_CREATED, "before", raising(full()))
+    client = world.client(probe=plan)
+
+    async def slow(call: ToolCall, leaving: Leaving) -> CallReply:
+        reply: CallReply = await send(call, leaving)
+        await replied.wait()
+        return reply
+
+    send = replaced(client, slow)
+
+    async def host() -> None:
+        async with client, anyio.create_task_group() as callers:
+            callers.start_soon(partial(client.call_tool, "slow", idempotency_key=key))
+            await ends.wait()
+            callers.cancel_scope.cancel()
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(host)
+            await world.clock.advance(1)
+            ends.set()
+            await world.clock.advance(0)
+            replied.set()
+        async with world.client() as later:
+            (handle,) = await later.resume()
+            assert handle.task_id is not None
+
+
+@requirement("law:3")
+async def test_an_answer_that_comes_with_the_close_is_journaled_at_the_second_try() -> None:
+    world, plan, ends, fails = World(), FaultPlan(), anyio.Event(), anyio.Event()
+    world.server.tool("slow", [ask("who", form("Who?", name="string")), complete(text_result("done"))])
+    plan.at(Point.ANSWER_READY, "before", full_when(fails))
+
+    async def host() -> None:
+        async with world.client(probe=plan, elicitation=ada) as first:
+            await first.start_tool("slow", idempotency_key="k")
+            await ends.wait()
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(host)
+            await world.clock.advance(6)
+            ends.set()
+            await world.clock.advance(0)
+            fails.set()
+        async with world.client() as second, anyio.create_task_group() as tasks:  # which cannot answer
+            tasks.start_soon(world.call, second)
+            await world.clock.advance(60)
+    assert world.results == ["done"]
+
+
+@requirement("law:2")
+async def test_a_call_that_had_not_left_when_its_client_closed_is_taken_back_at_the_second_try() -> None:
+    world, plan = World(), FaultPlan()
+    plan.at(Point.CALL_REFUSED, "before", raising(full()))
+
+    async def call() -> None:
+        with pytest.raises(TasksClientError):  # that it was closed, or that the disk is full
+            await first.call_tool("slow", idempotency_key="k")
+
+    async def never_leaves(call: ToolCall, leaving: Leaving) -> CallReply:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks, world.client(probe=plan) as first:
+            replaced(first, never_leaves)
+            tasks.start_soon(call)
+            await world.clock.advance(1)
+        async with world.client() as second:
+            assert await second.records() == []
 
 
 @requirement("law:5")
