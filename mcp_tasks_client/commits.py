@@ -47,6 +47,7 @@ from .machine import advance
 from .owners import LEASE_S, Place, Tenure
 from .points import Passage, Point, Probe
 from .policy import PollPolicy
+from .rounds import Step
 from .states import Calling, OutcomeUnknown
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -125,17 +126,18 @@ class Commits:
 
         Raises:
             JournalError: The commit failed; the state is what it was.
-            DrivenElsewhereError: It was taken by another client; nothing is committed.
+            DrivenElsewhereError: It was taken by another client, which may have gone beyond what happened
+                here; nothing is committed.
         """
         if not drive.lock.locked:
-            state, actions = advance(drive.record.state, event, self._policy)
+            state, actions = self._advance(drive, event)
             if not any(isinstance(action, Save | Forget) for action in actions):
                 # Nothing to wait for, as after nearly every poll.
                 drive.record = drive.record.with_state(state)
                 return actions
         with anyio.CancelScope(shield=True):
             async with drive.lock:
-                state, actions = advance(drive.record.state, event, self._policy)
+                state, actions = self._advance(drive, event)
                 record = drive.record.with_state(state)
                 try:
                     with typed():
@@ -159,19 +161,20 @@ class Commits:
                 drive.record = record
         return tuple(action for action in actions if not isinstance(action, Save | Forget))
 
-    async def catch_up(self, drive: Drive) -> tuple[Action, ...]:
-        """Feed the first event that could not be committed again.
+    def _advance(self, drive: Drive, event: Event) -> Step:
+        if _too_late(drive, event):
+            raise driven_elsewhere(drive)
+        return advance(drive.record.state, event, self._policy)
 
-        The reply to a call that another client has given up meanwhile, and gone beyond, is dropped.
+    async def catch_up(self, drive: Drive) -> tuple[Action, ...]:
+        """Feed the first event that could not be committed again. A reply that comes too late is dropped.
 
         Raises:
             JournalError: It could not be committed this time either.
         """
         event = drive.unsaved[0]
         actions: tuple[Action, ...] = ()
-        if isinstance(event, _REPLIES) and not isinstance(drive.record.state, Calling | OutcomeUnknown):
-            logger.warning("The reply to an earlier call comes too late: %r", drive.record)
-        else:
+        if not _too_late(drive, event):
             actions = await self.feed(drive, event)
         if drive.unsaved and drive.unsaved[0] is event:  # only now, so that its task can be seen meanwhile
             del drive.unsaved[0]
@@ -379,6 +382,14 @@ class Commits:
             drive.pending = None  # it was to be sent as things stood before
         if drive.owned:
             drive.fence = record.fence
+
+
+def _too_late(drive: Drive, event: Event) -> bool:
+    """Whether it is the reply to a call that another client has given up meanwhile, and gone beyond."""
+    late = isinstance(event, _REPLIES) and not isinstance(drive.record.state, Calling | OutcomeUnknown)
+    if late:
+        logger.warning("The reply to an earlier call comes too late: %r", drive.record)
+    return late
 
 
 def _keep(drive: Drive, event: Event) -> None:

@@ -50,6 +50,7 @@ T = TypeVar("T")
 
 KEY = "order-42"
 AT_ONCE = {"resultType": "complete", **text_result("at once")}
+DONE_THERE = completed("task-theirs", text_result("done"))
 LOST = ConnectionLostError("The connection broke.", retryable=True)
 
 
@@ -181,6 +182,49 @@ async def test_a_task_id_that_comes_when_the_call_was_given_up_is_journaled_by_w
             assert len(caught) == 1
             (handle,) = await second.resume()
             assert handle.task_id == TASK
+
+
+@requirement("law:2", "law:5")
+@pytest.mark.parametrize("meanwhile", ["when that is known", "while that is being found out", "at its end"])
+async def test_a_reply_that_comes_when_another_has_gone_beyond_its_call_is_no_impossible_event(
+    tmp_path: Path, meanwhile: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, clock, other = tmp_path / "journal.sqlite3", ManualClock(), ManualClock()
+    late, plan = Late(), FaultPlan()
+    theirs = ScriptedSession(clock=other, calls=[working("task-theirs")], gets={"task-theirs": [DONE_THERE]})
+    results: list[str] = []
+
+    async def host() -> None:
+        handle: TaskHandle | None = None
+        while not results:
+            try:
+                waits = handle.result() if handle else first.call_tool("tool", idempotency_key=KEY)
+                results.append(text(await waits))
+            except DrivenElsewhereError as error:
+                handle = error.handle
+
+    if meanwhile == "while that is being found out":
+        plan.at(Point.TAKE, "before", delay(clock, 1.0))
+    with anyio.fail_after(20):
+        async with (
+            invisible(late, clock, path, "first", probe=plan) as first,
+            invisible(theirs, other, path, "second") as second,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(host)
+            await late.called.wait()
+            await other.advance(LEASE_S + 1)  # the first one's clock stands still
+            await second.start_tool("tool", idempotency_key=KEY, on_unknown="resend")
+            if meanwhile == "at its end":
+                await other.advance(5)
+            clock.jump(LEASE_S + 1)
+            await clock.advance(LEASE_S / 3)
+            late.go.set()
+            while not results:
+                await clock.advance(1)
+                await other.advance(1)
+    assert results == ["done"]
+    assert "too late" in caplog.text
 
 
 class SlowLater(ScriptedSession):
