@@ -60,6 +60,9 @@ _KEPT: Final = (AnswerReady, *_REPLIES)
 _SPARED_S: Final = 60.0
 """Seconds after its delivery for which an outcome is kept in any case."""
 
+_TRIES_TO_LEAVE: Final = 3
+"""Without a pause: a journal that is locked has waited already."""
+
 _POINTS: Final[Mapping[type[Event], Point]] = {
     AnswerReady: Point.ANSWER_READY,
     CallAgain: Point.CALL_AGAIN,
@@ -317,14 +320,20 @@ class Commits:
                         raise
 
     async def leave(self) -> None:
-        """Own nothing any more.
+        """Own nothing any more. Tried a few times: others wait, and there may be no client here to try later.
 
         Raises:
             JournalError: The journal still says otherwise.
         """
         self.tenure.leave(self.owner)  # which this process knows, whatever the journal says
-        with typed():
-            await self._let_go()
+        for tries_left in reversed(range(_TRIES_TO_LEAVE)):
+            try:
+                with typed():
+                    await self._let_go()
+                return
+            except JournalError:
+                if not tries_left:
+                    raise
 
     async def _let_go(self) -> None:
         """Have the journal let go of those who have ended here, now or when it could not be written."""

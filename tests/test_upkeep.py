@@ -15,13 +15,16 @@ from mcp_tasks_client import JournalError, JournalLockedError, MemoryJournal, Ta
 from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.owners import LEASE_S
 from mcp_tasks_client.testing import (
+    FaultPlan,
     ManualClock,
+    Point,
     ScriptedServer,
     Unreachable,
     ask,
     ask_first,
     complete,
     form,
+    raising,
     scripted_client,
     text_result,
     work,
@@ -193,6 +196,24 @@ async def test_what_could_not_be_let_go_of_at_the_end_is_let_go_of_later(others:
             record, *_ = await journal.records(client._engine._scope)
             assert record.owner == f"{owner}/left"
             assert not [lease for lease in journal._leases.values() if lease.covers(record.owner)]
+
+
+@requirement("law:5")
+@pytest.mark.parametrize("failures", [1, 2])
+async def test_what_could_not_be_let_go_of_at_the_end_is_tried_again_at_once(failures: int) -> None:
+    _, server, journal = world()
+    plan = FaultPlan()
+    for point, times in ((Point.RELEASE, 1), (Point.LEAVE, failures)):
+        for nth in range(1, times + 1):
+            plan.at(point, "before", raising(JournalLockedError("The journal is locked.")), nth=nth)
+    client = scripted_client(server.session(), journal=journal, probe=plan)
+    async with journal:
+        async with client:
+            await client.start_tool("quick")
+        (record,) = await journal.records(client._engine._scope)
+    assert record.owner is not None
+    assert record.owner.endswith("/left")
+    assert journal._leases == {}
 
 
 @requirement("law:5", "law:8")
