@@ -63,6 +63,11 @@ class Cancels:
             JournalError: The wish could not be journaled, and was not sent.
         """
         ours = drive.record.finished or await self._commits.take(drive)
+        if ours and drive.pending is None:  # or a refusal would take back the intent of what is to be sent
+            # There may be a task in it that is to be cancelled, or that the server is to be left alone.
+            async with drive.saving:
+                while drive.unsaved:
+                    await self._commits.catch_up(drive)
         state = drive.record.state
         if not isinstance(state, Observing):
             if not drive.running:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,15 @@ import anyio.lowlevel
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import JournalError, MemoryJournal, TasksClient, TasksClientError
+from mcp_tasks_client import (
+    JournalError,
+    MemoryJournal,
+    SessionError,
+    TaskCancelledError,
+    TaskHandle,
+    TasksClient,
+    TasksClientError,
+)
 from mcp_tasks_client.drive import OvertakenError
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.journal.base import Judge, Taken, TaskRecord
@@ -23,6 +31,7 @@ from mcp_tasks_client.sessions.base import Leaving, ToolCall
 from mcp_tasks_client.testing import (
     Delayed,
     FaultPlan,
+    HttpError,
     ManualClock,
     Point,
     ScriptedServer,
@@ -347,6 +356,91 @@ async def test_a_cancel_that_could_not_be_journaled_keeps_nobody_from_going_on()
         world.journal.wishes = True
         await world.clock.advance(LEASE_S)
         assert [record.owner for record in await second.records()] == [None]
+
+
+@requirement("law:1")
+@pytest.mark.parametrize("failures", [1, 2])
+async def test_a_task_that_could_not_be_journaled_at_first_is_cancelled_or_an_error_says_that_it_is_not(
+    failures: int,
+) -> None:
+    world, plan = World(), FaultPlan()
+    for nth in range(1, failures + 1):
+        plan.at(Point.TASK_CREATED, "before", raising(full()), nth=nth)
+    async with world.client(probe=plan) as client:
+        with pytest.raises(JournalError) as caught:
+            await client.call_tool("slow", idempotency_key="k")
+        handle = caught.value.handle
+        assert handle is not None
+        with pytest.raises(JournalError) if failures > 1 else nullcontext():
+            await handle.cancel()
+        assert len(world.server.witness.log("tasks/cancel")) == (0 if failures > 1 else 1)
+
+
+@requirement("law:1", "law:2")
+async def test_cancelling_a_call_that_was_refused_takes_nothing_back_of_its_next_attempt() -> None:
+    world = World()
+    async with (
+        world.client() as first,
+        world.client() as second,
+        anyio.create_task_group() as tasks,
+    ):
+        handle = await world.refused(first)
+        await handle.cancel()
+        world.server.misbehave("tools/call", Delayed(10))
+        tasks.start_soon(handle.result)
+        await world.clock.advance(1)
+        assert [record.status for record in await second.records()] == ["calling"]
+        await world.clock.advance(200)
+    assert handle.done
+
+
+@requirement("law:4")
+@pytest.mark.parametrize(
+    ("method", "point"), [("tasks/get", Point.POLL_FAILED), ("tasks/cancel", Point.CANCEL_FAILED)]
+)
+async def test_a_silence_that_could_not_be_journaled_is_kept_by_who_cancels(
+    method: str, point: Point
+) -> None:
+    world, plan = World(), FaultPlan()
+    world.server.misbehave(method, HttpError(503, retry_after_s=600))
+    plan.at(point, "before", raising(full()))
+    async with world.client(probe=plan) as client:
+        handle = await client.start_tool("slow", idempotency_key="k")
+        await world.clock.advance(7)
+        if method == "tasks/cancel":
+            with pytest.raises(JournalError):
+                await handle.cancel()
+        sent = len(world.server.witness.log("tasks/cancel"))
+        with pytest.raises(SessionError, match="left alone"):
+            await handle.cancel()
+        assert len(world.server.witness.log("tasks/cancel")) == sent
+
+
+@requirement("law:4")
+async def test_a_silence_that_could_not_be_journaled_does_not_cut_a_later_one_short() -> None:
+    world, plan = World(), FaultPlan()
+    for silence_s in (3, 60):
+        world.server.misbehave("tasks/cancel", HttpError(503, retry_after_s=silence_s))
+    plan.at(Point.CANCEL_FAILED, "before", raising(full()))
+    client = world.client(probe=plan)
+    client._engine.jitter = lambda: 0.0
+    async with client, anyio.create_task_group() as tasks:
+        handle = await client.start_tool("slow", idempotency_key="k")
+        await world.clock.advance(6)
+        for error in (JournalError, SessionError):
+            await world.clock.advance(5)  # before the upkeep has its turn
+            with pytest.raises(error):
+                await handle.cancel()
+        with pytest.raises(JournalError):
+            await handle.result()  # of the first time, when nobody was told
+        tasks.start_soon(is_cancelled, handle)
+        await world.clock.advance(100)
+    world.once()
+
+
+async def is_cancelled(handle: TaskHandle) -> None:
+    with pytest.raises(TaskCancelledError):
+        await handle.result()
 
 
 @requirement("law:5")

@@ -34,6 +34,7 @@ from mcp_tasks_client.testing import (
     ScriptedSession,
     completed,
     delay,
+    input_required,
     raising,
     scripted_client,
     text_result,
@@ -42,7 +43,7 @@ from mcp_tasks_client.testing import (
 from mcp_tasks_client.wire import CallReply, read_call_reply
 
 from ._requirements import requirement
-from .test_client import DONE, TASK, World, text
+from .test_client import ASK, DONE, TASK, Asked, World, text
 
 pytestmark = pytest.mark.anyio
 
@@ -225,6 +226,31 @@ async def test_a_reply_that_comes_when_another_has_gone_beyond_its_call_is_no_im
                 await other.advance(1)
     assert results == ["done"]
     assert "too late" in caplog.text
+
+
+@requirement("law:5", "cancel:tasks-cancel")
+async def test_a_task_that_another_drives_is_cancelled_though_an_answer_of_ours_was_never_journaled(
+    tmp_path: Path,
+) -> None:
+    path, clock, other = tmp_path / "journal.sqlite3", ManualClock(), ManualClock()
+    plan = FaultPlan()
+    plan.at(Point.ANSWER_READY, "before", raising(JournalError("The disk is full. Make room and try again.")))
+    asks = input_required(TASK, {"k": ASK})
+    late = ScriptedSession(clock=clock, calls=[working(TASK)], gets={TASK: [asks]})
+    with anyio.fail_after(20):
+        async with (
+            invisible(late, clock, path, "first", probe=plan, elicitation=Asked()) as first,
+            invisible(ScriptedSession(gets={TASK: [working(TASK)]}), other, path, "second") as second,
+        ):
+            handle = await first.start_tool("tool", idempotency_key=KEY)
+            await clock.advance(5)
+            await other.advance(LEASE_S + 6)  # the first one's clock stands still
+            assert len(await second.resume()) == 1
+            assert handle._drive is not None
+            assert handle._drive.unsaved
+            handle._drive.owned = False  # as when it has heard of that
+            await handle.cancel()
+    assert len(late.log("tasks/cancel")) == 1
 
 
 class SlowLater(ScriptedSession):
