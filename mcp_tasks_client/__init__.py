@@ -30,6 +30,7 @@ The rooms, each importing only those above it:
 ``cancels``             the life of one ``tasks/cancel``: told whoever goes away
 ``turns``               the only loop: due times in a heap, a cap on polls in flight
 ``performer``           what the machine's actions come to: requests, questions, alarms
+``afterwards``          what is written when nobody waits for it, and again when it could not be
 ``scheduler``           who waits for each call, for how long it is driven, and by whom
 ``upkeep``              what is done now and then: the lease is renewed, what is old forgotten
 ``handle``              a call in the host's hands

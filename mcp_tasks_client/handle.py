@@ -232,9 +232,9 @@ class TaskHandle:
         try:
             result = await self._outcome(scheduler, state, deadline)
         except TasksClientError:
-            scheduler.delivered(drive)
+            scheduler.afterwards.delivered(drive)
             raise
-        scheduler.delivered(drive)
+        scheduler.afterwards.delivered(drive)
         return result
 
     async def _outcome(self, scheduler: Scheduler, state: Finished, deadline: float | None) -> CallToolResult:

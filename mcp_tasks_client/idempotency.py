@@ -73,7 +73,7 @@ class Intents:
             try:
                 standing = await scheduler.to_its_end(self._claim, drive)
             except BaseException:
-                scheduler.forget(drive)
+                scheduler.afterwards.forget(drive)
                 raise
             if standing.record_id == record.record_id:
                 return drive
@@ -95,7 +95,7 @@ class Intents:
             async with self._joining:
                 joined.append(await self._joined(standing, call, on_unknown))
             if gone:
-                self._scheduler.forget(joined[0])
+                self._scheduler.afterwards.forget(joined[0])
             return joined[0]
 
         try:
@@ -103,7 +103,7 @@ class Intents:
         except BaseException:
             gone = True
             for drive in joined:
-                self._scheduler.forget(drive)
+                self._scheduler.afterwards.forget(drive)
             raise
 
     async def _joined(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> Drive:

@@ -43,7 +43,7 @@ class Recovery:
         pending = await self._scheduler.driver.commits.take_pending(
             self._scope, lambda record: self._scheduler.register(Drive(record))
         )
-        drives = [*(drive for drive in self._scheduler.unsaved if drive not in pending), *pending]
+        drives = [*(drive for drive in self._scheduler.afterwards.unsaved if drive not in pending), *pending]
         async with anyio.create_task_group() as tasks:
             for drive in drives:
                 # Together, so that their commits share one write to the disk.

@@ -12,7 +12,6 @@ finish, so that a task ID on its way is still journaled.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
@@ -22,8 +21,9 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio.abc import TaskGroup
 
+from .afterwards import Afterwards
 from .calls import lost, needs_its_call
-from .drive import Drive, OvertakenError, driven_elsewhere
+from .drive import Drive, OvertakenError
 from .driver import Driver
 from .errors import (
     ConnectionLostError,
@@ -32,11 +32,9 @@ from .errors import (
     OutcomeUnknownError,
     TasksClientError,
 )
-from .events import CallLost, CallRefused, SendAnswers
+from .events import CallLost, SendAnswers
 from .performer import Performer
-from .states import Calling, Finished, Gathering, Observing, OutcomeUnknown
-
-logger = logging.getLogger("mcp_tasks_client")
+from .states import Calling, Gathering, Observing, OutcomeUnknown
 
 _FIRST_LOOK_S: Final = 0.25
 _LONGEST_LOOK_S: Final = 5.0
@@ -79,10 +77,11 @@ class Scheduler:
         self.drives: WeakValueDictionary[str, Drive] = WeakValueDictionary()
         self._tasks = tasks
         self._clock = driver.clock
-        self.performer = Performer(driver, tasks, park=self.park, let_go=self._let_go, release=self.release)
+        self.afterwards = Afterwards(driver.commits, tasks, self.drives)
+        self.performer = Performer(
+            driver, tasks, park=self.park, let_go=self._let_go, release=self.afterwards.release
+        )
         self._kept: set[Drive] = set()
-        self._unsaved: set[Drive] = set()  # hold what no journal does, and must not be forgotten
-        self._unreleased: set[Drive] = set()  # nobody else's, as long as the journal says that they are ours
         self._lookups = 0
         self._remembered: set[Drive] = set()
         self.closed = False
@@ -90,16 +89,6 @@ class Scheduler:
     async def run(self) -> None:
         """Poll each drive when it is due, for ever."""
         await self.performer.turns.run()
-
-    def _write_soon(self, write: Callable[[Drive], Awaitable[None]], drive: Drive) -> None:
-        """Commit a change that nobody waits for; it still goes before the scheduler ends."""
-        self._tasks.start_soon(self._write, write, drive)
-
-    async def _write(self, write: Callable[[Drive], Awaitable[None]], drive: Drive) -> None:
-        try:
-            await write(drive)
-        except Exception as error:  # also a foreign one, which would end the client
-            logger.warning("%r could not be brought up to date: %s", drive.record, error)
 
     # ── holding ───────────────────────────────────────────────────────────────────────────────
 
@@ -128,11 +117,6 @@ class Scheduler:
             self._kept.add(drive)
             drive.held += 1
             await self._take_up(drive)
-
-    @property
-    def unsaved(self) -> list[Drive]:
-        """Drives that hold what could not be journaled."""
-        return list(self._unsaved)
 
     def register(self, drive: Drive) -> Drive:
         """The live drive of a record: the one given, unless there is one already."""
@@ -223,7 +207,7 @@ class Scheduler:
                     # What there is to send is sent by resuming.
                     actions = tuple(one for one in actions if not isinstance(one, SendAnswers))
                     await self.performer.perform(drive, actions)
-            self._unsaved.discard(drive)
+            self.afterwards.saved(drive)
             if drive.calling is not None:
                 return None  # a round without questions has begun already
             match drive.record.state:
@@ -247,7 +231,7 @@ class Scheduler:
             self.park(drive, error)
         finally:
             if not drive.running and drive.calling is None:
-                self.release(drive)  # for whoever stopped it meanwhile, it was not ours yet
+                self.afterwards.release(drive)  # for whoever stopped it meanwhile, it was not ours yet
 
     def _look_on(self, drive: Drive) -> None:
         drive.running, drive.following = False, drive.held > 0  # or nobody waits any more
@@ -278,7 +262,7 @@ class Scheduler:
     async def _look(self, drive: Drive) -> bool:
         ours = await self._commits.take(drive)
         if ours and not drive.following:
-            self.release(drive)  # whoever waited for it has gone meanwhile
+            self.afterwards.release(drive)  # whoever waited for it has gone meanwhile
         return ours
 
     def _let_go(self, drive: Drive) -> None:
@@ -294,41 +278,12 @@ class Scheduler:
         if drive.calling is not None:
             drive.calling.cut(self.policy.call_grace_s)
         else:
-            self.release(drive)
-
-    def release(self, drive: Drive) -> None:
-        """Let go of what is ours, so that others can take it."""
-        # A call that was not sent is taken back instead, and an outcome is ours until it is delivered.
-        # What waits to be committed must be, before somebody else goes on from what is.
-        if drive.owned and not drive.unsaved and not isinstance(drive.record.state, Calling | Finished):
-            self._unreleased.add(drive)
-            self._write_soon(self._commits.release, drive)
-
-    def write_again(self) -> None:
-        """Try once more what could not be written about drives that stand still."""
-        self._unreleased = {drive for drive in self._unreleased if drive.owned and not drive.held}
-        self._unsaved = {drive for drive in self._unsaved if drive.unsaved}
-        still = [
-            drive
-            for drive in self.drives.values()
-            if not (drive.held or drive.running or drive.following or drive.calling)
-        ]
-        for drive in still:
-            if drive.pending is not None and drive in self._unsaved:
-                drive.forget_refusals()
-                self.forget(drive)  # it was refused, and nobody has asked for it since
-            elif drive in self._unsaved:
-                self._tasks.start_soon(self._save_unsaved, drive)
-            elif drive.owned and drive.pending is None:
-                self.release(drive)
+            self.afterwards.release(drive)
 
     def park(self, drive: Drive, error: Exception) -> None:
         """Stop driving, and tell whoever waits why."""
         if drive.unsaved:
-            self._unsaved.add(drive)
-            logger.warning("What the server said of %r is not journaled yet: %s", drive.record, error)
-            if self.closed:
-                self._tasks.start_soon(self._save_unsaved, drive)
+            self.afterwards.remember(drive, error)
         self._let_go(drive)
         drive.park(error)
 
@@ -359,29 +314,6 @@ class Scheduler:
         if wait is not None:
             await wait()
 
-    def delivered(self, drive: Drive) -> None:
-        """Note that the host has the outcome now. Only after it has: a crash delivers it again."""
-        if drive.record.delivered_at is None and not self.closed:
-            self._write_soon(self._commits.delivered, drive)
-
-    def forget(self, drive: Drive) -> None:
-        """Take back the intent of a call that nobody is going to send."""
-        drive.abandoned = True
-        if drive.pending is not None and drive.record.idempotency_key is not None and not self.closed:
-            self._tasks.start_soon(self._remove, drive)
-
-    async def _remove(self, drive: Drive) -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                state = drive.record.state
-                if not drive.held and isinstance(state, Calling):
-                    await self._commits.feed(drive, CallRefused())
-                    if state.again:  # it stays, and has to be allowed again
-                        drive.pending = None
-                        await self._commits.release(drive)
-            except Exception as error:  # as above
-                logger.warning("%r was never sent, and could not be removed: %s", drive.record, error)
-
     def disconnected(self) -> None:
         """Nothing can be sent any more, until the host connects again."""
         for drive in list(self.drives.values()):
@@ -396,32 +328,12 @@ class Scheduler:
     def close(self) -> None:
         """Let go of everything, and end. Writes finish; a ``tools/call`` under way gets its grace."""
         for drive in list(self.drives.values()):
-            self.forget(drive)
+            self.afterwards.forget(drive)
         for drive in list(self.drives.values()):
             if drive.running or drive.following:
                 self.park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
         self.closed = True
         self.performer.turns.clear()
-        for drive in self._unsaved:
-            self._tasks.start_soon(self._save_unsaved, drive)
+        self.afterwards.close()
         self.performer.cancels.close()
         self._tasks.cancel_scope.cancel()
-
-    async def _save_unsaved(self, drive: Drive) -> None:
-        """Journal what could not be, and let go of it."""
-        with anyio.CancelScope(shield=True):
-            try:
-                async with drive.saving:
-                    if drive.running or drive.calling:
-                        return  # somebody goes on from there
-                    ours = await self._commits.take(drive)
-                    if not ours and not drive.record.finished:
-                        raise driven_elsewhere(drive)  # it was taken from us, and is not free again
-                    while drive.unsaved:
-                        await self._commits.catch_up(drive)
-                await self._commits.release(drive)
-            except Exception as error:  # whatever it is, it must not hold up the end
-                if self.closed:
-                    logger.error("What the server said of %r was never journaled: %s", drive.record, error)
-                else:
-                    logger.debug("What the server said of %r is not journaled yet: %s", drive.record, error)

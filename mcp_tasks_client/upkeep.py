@@ -53,7 +53,7 @@ class Upkeep:
                     self._lapses = self._tenure.lapses
                     self._take_all_again()
                 await self._forget()
-            self._scheduler.write_again()
+            self._scheduler.afterwards.write_again()
             await self._clock.wait(anyio.Event(), renew_s if renew_s < math.inf else None)
 
     async def _forget(self) -> None:

@@ -188,7 +188,7 @@ async def test_a_refusal_that_was_never_journaled_is_forgotten_with_the_next_att
         caplog.clear()
         await world.clock.advance(3600)
         assert not [line for line in caplog.records if line.levelno >= logging.INFO]
-        assert first._engine.scheduler.unsaved == []
+        assert first._engine.scheduler.afterwards.unsaved == []
 
 
 async def ada(context: Any, params: Any) -> ElicitResult:

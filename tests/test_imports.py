@@ -70,6 +70,7 @@ ORDER: Final = (
     "line",
     "turns",
     "performer",
+    "afterwards",
     "scheduler",
     "upkeep",
     "handle",

@@ -311,6 +311,6 @@ def what_was_let_go_of_is_still_asked() -> AbstractContextManager[Any]:
     def keep_asking(self: Any, drive: Any) -> None:
         drive.running = drive.following = False
         drive.pulse()
-        self.release(drive)
+        self.afterwards.release(drive)
 
     return patch.object(scheduler.Scheduler, "_let_go", keep_asking)

@@ -1,0 +1,139 @@
+"""What is written to the journal when nobody waits for it, and tried again when it could not be.
+
+That a call is let go of, taken back or delivered is such a write. And what a commit that failed has left
+behind (a reply, an answer) is not forgotten here, until the journal has it: whoever drives the call
+again writes that first; for one that stands still it is written now and then, and at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+import anyio
+from anyio.abc import TaskGroup
+
+from .commits import Commits
+from .drive import Drive, driven_elsewhere
+from .events import CallRefused
+from .states import Calling, Finished
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class Afterwards:
+    """Writes what can wait, for the drives of one endpoint.
+
+    Args:
+        commits: Where it is written.
+        tasks: Where that runs.
+        drives: All that there are.
+    """
+
+    def __init__(self, commits: Commits, tasks: TaskGroup, drives: Mapping[str, Drive]) -> None:
+        self._commits = commits
+        self._tasks = tasks
+        self._drives = drives
+        self._unsaved: set[Drive] = set()  # hold what no journal does, and must not be forgotten
+        self._unreleased: set[Drive] = set()  # nobody else's, as long as the journal says that they are ours
+        self._closed = False
+
+    @property
+    def unsaved(self) -> list[Drive]:
+        """Drives that hold what could not be journaled."""
+        return list(self._unsaved)
+
+    def remember(self, drive: Drive, error: Exception) -> None:
+        """Do not forget a drive that holds what could not be journaled, and why it could not."""
+        self._unsaved.add(drive)
+        logger.warning("What the server said of %r is not journaled yet: %s", drive.record, error)
+        if self._closed:
+            self._tasks.start_soon(self._save, drive)
+
+    def saved(self, drive: Drive) -> None:
+        """Note that somebody has journaled what it held."""
+        self._unsaved.discard(drive)
+
+    def release(self, drive: Drive) -> None:
+        """Let go of what is ours, so that others can take it."""
+        # A call that was not sent is taken back instead, and an outcome is ours until it is delivered.
+        # What waits to be committed must be, before somebody else goes on from what is.
+        if drive.owned and not drive.unsaved and not isinstance(drive.record.state, Calling | Finished):
+            self._unreleased.add(drive)
+            self._write_soon(self._commits.release, drive)
+
+    def delivered(self, drive: Drive) -> None:
+        """Note that the host has the outcome now. Only after it has: a crash delivers it again."""
+        if drive.record.delivered_at is None and not self._closed:
+            self._write_soon(self._commits.delivered, drive)
+
+    def forget(self, drive: Drive) -> None:
+        """Take back the intent of a call that nobody is going to send."""
+        drive.abandoned = True
+        if drive.pending is not None and drive.record.idempotency_key is not None and not self._closed:
+            self._tasks.start_soon(self._remove, drive)
+
+    def write_again(self) -> None:
+        """Try once more what could not be written about drives that stand still."""
+        self._unreleased = {drive for drive in self._unreleased if drive.owned and not drive.held}
+        self._unsaved = {drive for drive in self._unsaved if drive.unsaved}
+        still = [
+            drive
+            for drive in self._drives.values()
+            if not (drive.held or drive.running or drive.following or drive.calling)
+        ]
+        for drive in still:
+            if drive.pending is not None and drive in self._unsaved:
+                drive.forget_refusals()
+                self.forget(drive)  # it was refused, and nobody has asked for it since
+            elif drive in self._unsaved:
+                self._tasks.start_soon(self._save, drive)
+            elif drive.owned and drive.pending is None:
+                self.release(drive)
+
+    def close(self) -> None:
+        """Write what is still to be written, now or never."""
+        self._closed = True
+        for drive in self._unsaved:
+            self._tasks.start_soon(self._save, drive)
+
+    def _write_soon(self, write: Callable[[Drive], Awaitable[None]], drive: Drive) -> None:
+        """Commit a change that nobody waits for; it still goes before the scheduler ends."""
+        self._tasks.start_soon(self._write, write, drive)
+
+    async def _write(self, write: Callable[[Drive], Awaitable[None]], drive: Drive) -> None:
+        try:
+            await write(drive)
+        except Exception as error:  # also a foreign one, which would end the client
+            logger.warning("%r could not be brought up to date: %s", drive.record, error)
+
+    async def _remove(self, drive: Drive) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                state = drive.record.state
+                if not drive.held and isinstance(state, Calling):
+                    await self._commits.feed(drive, CallRefused())
+                    if state.again:  # it stays, and has to be allowed again
+                        drive.pending = None
+                        await self._commits.release(drive)
+            except Exception as error:  # as above
+                logger.warning("%r was never sent, and could not be removed: %s", drive.record, error)
+
+    async def _save(self, drive: Drive) -> None:
+        """Journal what could not be, and let go of it."""
+        with anyio.CancelScope(shield=True):
+            try:
+                async with drive.saving:
+                    if drive.running or drive.calling:
+                        return  # somebody goes on from there
+                    ours = await self._commits.take(drive)
+                    if not ours and not drive.record.finished:
+                        raise driven_elsewhere(drive)  # it was taken from us, and is not free again
+                    while drive.unsaved:
+                        await self._commits.catch_up(drive)
+                await self._commits.release(drive)
+            except Exception as error:  # whatever it is, it must not hold up the end
+                if self._closed:
+                    logger.error("What the server said of %r was never journaled: %s", drive.record, error)
+                else:
+                    logger.debug("What the server said of %r is not journaled yet: %s", drive.record, error)
