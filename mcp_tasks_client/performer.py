@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import assert_never
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from .calls import Calls
@@ -104,6 +105,8 @@ class Performer:
                     drive.waited_s = self.listener.patience(drive, after_s)
                     self.turns.wake(drive, drive.waited_s)
                 case Poll():
+                    if len(actions) > 1:
+                        await anyio.lowlevel.checkpoint()  # an answer, or a cancellation, leaves before it
                     await self._look(drive)
                 case Ask():
                     drive.asks.setdefault(action.key, action)

@@ -12,20 +12,18 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOMS = tuple(
-    [
-        "errors",
-        "wire",
-        "params",
-        "policy",
-        "states",
-        "events",
-        "questions",
-        "pace",
-        "rounds",
-        "outcomes",
-        "machine",
-    ]
+ROOMS = (
+    "errors",
+    "wire",
+    "params",
+    "policy",
+    "states",
+    "events",
+    "questions",
+    "pace",
+    "rounds",
+    "outcomes",
+    "machine",
 )
 TESTS = ("test_errors", "test_wire", "test_policy", "test_machine")
 
