@@ -99,10 +99,9 @@ class InlineJournal(SqliteJournal):
             self._watch.removed(record)
 
     async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
-        before = self._stored("owner", record_id)
         taken = await super().take(record_id, owner, gone)
         if self._watch is not None and taken is not None and taken.record.owner == owner:
-            self._watch.taken(before, owner)
+            self._watch.taken(taken.before, owner)
         return taken
 
     async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
