@@ -164,6 +164,13 @@ class Commits:
                 drive.record = record
         return tuple(action for action in actions if not isinstance(action, Save | Forget))
 
+    def note(self, drive: Drive, event: Event) -> None:
+        """Advance by an event that leaves nothing to do or to save, unless something is being saved."""
+        if not drive.lock.locked:
+            state, actions = self._advance(drive, event)
+            assert not actions, f"{event} is not only to be noted"
+            drive.record = drive.record.with_state(state)
+
     def _advance(self, drive: Drive, event: Event) -> Step:
         if _too_late(drive, event):
             raise driven_elsewhere(drive)

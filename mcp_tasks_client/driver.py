@@ -34,6 +34,7 @@ from .events import (
     Notified,
     ObservationRefused,
     Observed,
+    PollCut,
     PollFailed,
     Resumed,
     SendCall,
@@ -243,6 +244,10 @@ class Driver:
         state = drive.record.state
         due_at = state.due_at if isinstance(state, Observing) else None
         return Tick(now=self.clock.time(), jitter=self.jitter(), due_at=due_at)
+
+    def poll_cut(self) -> Event:
+        """The event of a poll whose reply is not waited for."""
+        return PollCut(now=self.clock.time(), jitter=self.jitter())
 
     def resumed(self, drive: Drive) -> Event:
         """The event that takes a drive up again.

@@ -112,6 +112,14 @@ class PollFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PollCut:
+    """Nobody waits for the reply to a poll any more. The server may see it only now."""
+
+    now: float
+    jitter: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMissing:
     """The server does not know the task (-32602)."""
 
@@ -213,6 +221,7 @@ Event: TypeAlias = (
     | Observed
     | Notified
     | PollFailed
+    | PollCut
     | TaskMissing
     | ObservationRefused
     | AnswerReady

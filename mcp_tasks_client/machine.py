@@ -65,6 +65,7 @@ from .events import (
     Observed,
     Park,
     Poll,
+    PollCut,
     PollFailed,
     Publish,
     Report,
@@ -169,6 +170,8 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             return _notified(state, event)
         case PollFailed():
             return _failed(state, event, policy)
+        case PollCut():
+            return after_poll(state, event.now, event.jitter, policy), ()
         case TaskMissing():
             expired = ttl_passed(state.received_at, state.ttl_ms, event.now, policy)
             return finish(Gone(why="expired" if expired else "not_found", message=event.message), state)

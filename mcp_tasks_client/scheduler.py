@@ -273,6 +273,8 @@ class Scheduler:
             self._kept.discard(drive)
             drive.held -= 1
         drive.stop_asking()
+        if drive.polling and isinstance(drive.record.state, Observing):
+            self._commits.note(drive, self.driver.poll_cut())
         for scope in drive.scopes:
             scope.cancel()
         if drive.calling is not None:

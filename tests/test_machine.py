@@ -37,6 +37,7 @@ from mcp_tasks_client.events import (
     Observed,
     Park,
     Poll,
+    PollCut,
     PollFailed,
     Publish,
     Report,
@@ -1495,6 +1496,16 @@ def test_an_alarm_that_was_set_for_an_earlier_time_polls_nothing() -> None:
     assert life.feed(Tick(now=life.now + 60.0, jitter=0.0, due_at=life.observing.due_at)) == (Poll(),)
 
 
+@requirement("law:4")
+def test_after_a_poll_that_was_cut_a_whole_interval_passes_since_the_server_may_have_seen_it_last() -> None:
+    life = working()
+    life.now += 5.0
+    life.ticks()
+    life.now += 3.0
+    assert life.feed(PollCut(now=life.now, jitter=0.0)) == ()
+    assert life.resumes() == (Wake(5.0),)
+
+
 # ── what the server tells by itself ───────────────────────────────────────────────────────────
 
 EARLIER, LATER = "2026-11-21T10:00:00Z", "2026-11-21T12:00:01.5+02:00"
@@ -1584,6 +1595,7 @@ Tick                 -                  -                  -                obse
 Observed             -                  -                  -                observing|finished finished
 Notified             -                  -                  -                observing|finished finished
 PollFailed           -                  -                  -                observing  finished
+PollCut              -                  -                  -                observing  finished
 TaskMissing          -                  -                  -                finished   finished
 ObservationRefused   -                  -                  -                observing  finished
 AnswerReady          calling            gathering          outcome_unknown  observing  finished
@@ -1662,6 +1674,7 @@ def sample_events() -> list[Event]:
         ],
         Notified(task=snapshot(taskId="another"), now=1.0),
         PollFailed(**at),
+        PollCut(**at),
         TaskMissing(message="", now=1.0),
         ObservationRefused(error=CredentialRefusedError("401")),
         AnswerReady(key="name", answer=ADA, now=1.0),

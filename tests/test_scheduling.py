@@ -114,7 +114,7 @@ async def abandoned_while_it_polls(world: World, client: TasksClient) -> None:
     ("clean_up_s", "polled_again_at"),
     [
         pytest.param(10.0, 11.25, id="clean-up ends after the next poll is due"),
-        pytest.param(0.25, 2.0, id="clean-up ends before the next poll is due"),
+        pytest.param(0.25, 2.25, id="clean-up ends before the next poll is due"),
     ],
 )
 async def test_a_task_taken_up_again_while_its_poll_is_being_stopped_is_polled_again(
