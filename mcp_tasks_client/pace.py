@@ -8,9 +8,12 @@ back never makes a wait longer than it was.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from .policy import PollPolicy, backoff_delay, early_look, poll_delay
 from .states import Observing
+
+_OF_OLD_TASKS_S: Final = 1.0
 
 
 def after_poll(state: Observing, now: float, jitter: float, policy: PollPolicy) -> Observing:
@@ -78,7 +81,7 @@ def after_restart(
     state = replace(state, quiet_until=now + silence, quiet_s=silence)
     wait = remaining(state, now, jitter, policy)
     if not exact and _left(state.due_at, state.wait_s, now) <= 0:
-        wait = poll_delay(state.poll_interval_ms, 0, policy, 0.0) * (1 + policy.jitter * jitter)
+        wait = _interval(state, policy) * (1 + policy.jitter * jitter)
     wait = max(wait, silence)
     # How many early looks a crash has cost is not known, and the first interval is over or nearly so.
     return _due(replace(state, failures=0, looks=policy.early_looks), now, wait)
@@ -88,9 +91,14 @@ def remaining(state: Observing, now: float, jitter: float, policy: PollPolicy) -
     """Seconds until it is due. What is past due is spread a little, for there may be many."""
     wait = _left(state.due_at, state.wait_s, now)
     if wait <= 0:
-        interval = poll_delay(state.poll_interval_ms, 0, policy, 0.0)
-        wait = policy.jitter * jitter * min(interval, 1.0)
+        wait = policy.jitter * jitter * min(_interval(state, policy), 1.0)
     return wait
+
+
+def _interval(state: Observing, policy: PollPolicy) -> float:
+    """Seconds between polls of a task of unknown age; without a hint not those of a new one."""
+    interval = poll_delay(state.poll_interval_ms, 0, policy, 0.0)
+    return interval if state.poll_interval_ms else max(interval, _OF_OLD_TASKS_S)
 
 
 def quiet(state: Observing, now: float) -> float:

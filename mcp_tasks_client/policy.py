@@ -16,13 +16,19 @@ __all__ = ["PollPolicy", "backoff_delay", "early_look", "hint_s", "poll_delay", 
 # Where in the first interval an eager client looks: a look costs half as much patience as the next.
 _EARLY_LOOKS: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 
+# Without a hint: two equal waits, four that grow fast, and then for as long as it takes slowly.
+_SHORT_WAITS: Final = 6
+_STEEP: Final = 1.7
+_GENTLE: Final = 1.28
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollPolicy:
     """Latency against load. The defaults never ask sooner than the server wishes."""
 
-    floor_s: float = 1.0
-    """Seconds before the first poll of a task without a hint."""
+    floor_s: float = 0.026
+    """Seconds before the first poll of a task without a hint; the next ones come at about 2, 4, 7, 12 and 20
+    times that, and then each a quarter later than the last, until something changes."""
 
     ceiling_s: float = 30.0
     """Seconds between polls of a task without a hint, at most."""
@@ -100,7 +106,7 @@ def poll_delay(
 ) -> float:
     """Seconds to wait before the next ``tasks/get``.
 
-    The server's ``pollIntervalMs`` is a floor and never shortened. Without one the wait doubles
+    The server's ``pollIntervalMs`` is a floor and never shortened. Without one the wait grows
     from ``floor_s`` to ``ceiling_s`` while nothing changes.
 
     Args:
@@ -116,14 +122,15 @@ def poll_delay(
     Raises:
         ValueError: ``unchanged_polls`` or ``jitter`` is out of range.
 
-    Source: Tasks extension, "Task Polling" (SHOULD respect ``pollIntervalMs``); the doubling and
+    Source: Tasks extension, "Task Polling" (SHOULD respect ``pollIntervalMs``); the growth and
     the jitter are ours.
     """
     if unchanged_polls < 0:
         raise ValueError("unchanged_polls cannot be negative")
     hint = hint_s(poll_interval_ms)
     if hint is None:
-        return _jittered(_doubled(policy.floor_s, unchanged_polls, policy.ceiling_s), policy.jitter, jitter)
+        wait = _unhinted(policy.floor_s, unchanged_polls, policy.ceiling_s)
+        return _jittered(wait, policy.jitter if unchanged_polls >= _SHORT_WAITS else 0.0, jitter)
     return _jittered(hint, policy.jitter / 10 if first else 0.0, jitter)
 
 
@@ -186,6 +193,18 @@ def ttl_passed(received_at: float, ttl_ms: float | None, now: float, policy: Pol
     Source: Tasks extension, "Task Polling" (clients MAY treat the TTL as a backstop).
     """
     return ttl_ms is not None and now >= received_at + ttl_ms / 1000 - policy.ttl_grace_s
+
+
+def _unhinted(floor_s: float, unchanged_polls: int, ceiling_s: float) -> float:
+    """Seconds to wait where the server says nothing.
+
+    Long tasks are worth fewer polls for their length, and short ones must not wait for polls meant for long
+    ones: a task is seen when it is about a quarter older than at its end.
+    """
+    growth = _STEEP ** max(0, min(unchanged_polls, _SHORT_WAITS - 1) - 1)
+    # The exponent is bounded because powers overflow, and a task may be polled for weeks.
+    growth *= _GENTLE ** max(0, min(unchanged_polls, 256) - _SHORT_WAITS)
+    return min(floor_s * growth, ceiling_s)
 
 
 def _doubled(floor_s: float, times: int, ceiling_s: float) -> float:

@@ -402,6 +402,7 @@ class History:
             case Resumed():
                 assert isinstance(before, Observing)
                 interval = poll_delay(before.poll_interval_ms, 0, self.policy, 0.0)
+                interval = max(interval, 0.0 if before.poll_interval_ms else 1.0)
                 assert wakes[0] <= max(
                     before.wait_s, before.quiet_s, interval * (1 + self.policy.jitter) + ROUNDING_S
                 )

@@ -120,18 +120,32 @@ def test_a_hint_is_given_in_seconds_and_zero_or_less_is_none(
         (5000, 1000, 5.0),
         (100, 0, 0.1),
         (3_600_000, 0, 3600.0),
-        (None, 0, 1.0),
-        (None, 1, 2.0),
-        (None, 4, 16.0),
-        (None, 5, 30.0),
+        (None, 0, 0.026),
+        (None, 1, 0.026),
+        (None, 2, 0.026 * 1.7),
+        (None, 5, 0.026 * 1.7**4),
+        (None, 6, 0.026 * 1.7**4),
+        (None, 7, 0.026 * 1.7**4 * 1.28),
+        (None, 100, 30.0),
         (None, 10**30, 30.0),
-        (0, 2, 4.0),
+        (0, 0, 0.026),
     ],
 )
-def test_the_hint_is_the_wait_and_without_one_the_wait_doubles_up_to_the_ceiling(
+def test_the_hint_is_the_wait_and_without_one_the_wait_grows_up_to_the_ceiling(
     hint_ms: float | None, unchanged: int, seconds: float
 ) -> None:
-    assert poll_delay(hint_ms, unchanged, DEFAULT, 0.0) == seconds
+    assert poll_delay(hint_ms, unchanged, DEFAULT, 0.0) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("duration_s", "most"), [(0.05, 3), (0.5, 6), (5.0, 15)])
+def test_without_a_hint_few_polls_see_a_task_end_soon(duration_s: float, most: int) -> None:
+    """Half of the jitter, and five milliseconds for each poll on its way."""
+    at, polls = 0.0, 0
+    while at < duration_s:
+        at += poll_delay(None, polls, DEFAULT, 0.5) + 0.005
+        polls += 1
+    assert polls <= most
+    assert at - duration_s <= duration_s / 4
 
 
 @given(HINTS_MS, COUNTS, policies(), FRACTIONS)
