@@ -83,11 +83,10 @@ class Performer:
         self._park = park
         self._let_go = let_go
 
-    async def _call(self, drive: Drive, send: SendCall, calling: CallUnderWay) -> bool:
-        fit = await self._guard(drive, self._calls.run, (send, calling))
+    async def _call(self, drive: Drive, send: SendCall, calling: CallUnderWay) -> None:
+        await self._guard(drive, self._calls.run, (send, calling))
         if observed(drive):
             drive.call = None  # it is not made again, and its arguments may be large
-        return fit
 
     async def _poll(self, drive: Drive) -> bool:
         return await self._guard(drive, self._tick, ())

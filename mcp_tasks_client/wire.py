@@ -202,6 +202,8 @@ class Task(BaseModel):
         return [("task_id", shorten(self.task_id)), ("status", redact(self.status, self.task_id)), *message]
 
 
+# One object for each, where every reply brings another.
+_STATUSES: Final = {status: status for status in _KNOWN_STATUSES}
 _FIELD_SETS: Final[dict[frozenset[str], set[str]]] = {}
 
 
@@ -229,6 +231,10 @@ def read_task(raw: object) -> Task:
 def _usable(raw: JSONObject) -> Iterator[tuple[str, Any]]:
     """The fields of a task without those that make no sense. An explicit null does: it says *none*."""
     for name, value in raw.items():
+        if name == "resultType":
+            continue  # says what kind of reply it came in
+        if name == "status" and isinstance(value, str):
+            value = _STATUSES.get(value, value)
         if name in _OPTIONAL and value is not None:
             value = _OPTIONAL[name](value)
             if value is not None:

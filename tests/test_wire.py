@@ -107,7 +107,8 @@ def task(**fields: Any) -> Task:
 
 @pytest.mark.parametrize("raw", SNAPSHOTS.values(), ids=SNAPSHOTS)
 def test_whatever_a_server_sent_is_given_back_field_by_field(raw: dict[str, Any]) -> None:
-    assert read_task(raw).to_wire() == raw
+    """But what says what kind of reply it came in."""
+    assert read_task(raw).to_wire() == {name: raw[name] for name in raw if name != "resultType"}
 
 
 @pytest.mark.parametrize("result_type", ["task", "complete", "something", None, 7, ["task"]])

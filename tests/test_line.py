@@ -1,0 +1,121 @@
+"""Calls in line: none beyond the cap, each in its caller's context; one that is cut is taken back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_tasks_client import MemoryJournal, TasksClient, WaitTimeoutError
+from mcp_tasks_client.sessions.base import Leaving, ToolCall
+from mcp_tasks_client.testing import ManualClock, ScriptedServer, complete, text_result, work
+from mcp_tasks_client.testing.client import scripted_client
+
+pytestmark = pytest.mark.anyio
+
+CAP = 4
+"""Of the session; four times as many are begun."""
+
+trace: ContextVar[int] = ContextVar("trace")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def server(clock: ManualClock) -> ScriptedServer:
+    server = ScriptedServer(clock=clock)
+    server.tool("tool", [work(2), complete(text_result("done"))], poll_interval_ms=1000)
+    return server
+
+
+@asynccontextmanager
+async def capped(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, **seen: Any
+) -> AsyncIterator[TasksClient]:
+    """A client whose session sends four calls at once, and holds each until it may go."""
+    session = server.session()
+    call = session.call
+
+    async def held(made: ToolCall, leaving: Leaving) -> Any:
+        seen["under_way"].append(trace.get(-1))
+        await seen["may_go"].wait()
+        return await call(made, leaving)
+
+    monkeypatch.setattr(type(session), "calls_in_flight", property(lambda self: CAP))
+    monkeypatch.setattr(session, "call", held)
+    with anyio.fail_after(20):
+        async with scripted_client(session, journal=MemoryJournal()) as client:
+            yield client
+
+
+async def test_no_more_calls_are_begun_than_there_is_room_for_and_each_in_its_own_context(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[int] = []
+    may_go = anyio.Event()
+
+    async def one(number: int) -> None:
+        trace.set(number)
+        await client.call_tool("tool")
+
+    async with (
+        capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
+        anyio.create_task_group() as callers,
+    ):
+        for number in range(40):
+            callers.start_soon(one, number)
+            await clock.advance(0)
+        assert under_way == list(range(4 * CAP))
+        may_go.set()
+        await clock.advance(10)
+    assert sorted(under_way) == list(range(40))  # trio begins what is ready in any order
+    assert sum(server.witness.calls.values()) == 40
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+async def test_a_call_that_is_cut_while_it_waits_in_line_is_taken_back_at_once(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    under_way: list[int] = []
+    may_go = anyio.Event()
+    async with (
+        capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
+        anyio.create_task_group() as callers,
+    ):
+        for _ in range(4 * CAP):
+            callers.start_soon(client.call_tool, "tool")
+        await clock.advance(0)
+        with pytest.raises(WaitTimeoutError):
+            await client.call_tool("tool", timeout=0.05, idempotency_key=key)
+        await clock.advance(0)
+        assert all(record.idempotency_key is None for record in await client.records())
+        may_go.set()
+        await clock.advance(10)
+    assert sum(server.witness.calls.values()) == 4 * CAP
+
+
+async def test_a_client_that_closes_sends_nothing_of_what_is_in_line(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[int] = []
+    may_go = anyio.Event()
+    handles = []
+    async with (
+        capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
+        anyio.create_task_group() as callers,
+    ):
+        for _ in range(10 * CAP):
+            callers.start_soon(client.call_tool, "tool")
+        await clock.advance(0)
+        handles.append(len(under_way))
+        callers.cancel_scope.cancel()
+    assert handles == [4 * CAP]
+    assert len(under_way) <= 10 * CAP
+    assert sum(server.witness.calls.values()) == 0
