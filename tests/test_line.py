@@ -119,3 +119,25 @@ async def test_a_client_that_closes_sends_nothing_of_what_is_in_line(
     assert handles == [4 * CAP]
     assert len(under_way) <= 10 * CAP
     assert sum(server.witness.calls.values()) == 0
+
+
+async def test_a_call_that_was_cut_in_line_and_is_wanted_again_is_made_once(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[int] = []
+    may_go = anyio.Event()
+    async with (
+        capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
+        anyio.create_task_group() as callers,
+    ):
+        for _ in range(4 * CAP):
+            callers.start_soon(client.call_tool, "tool")
+        await clock.advance(0)
+        with pytest.raises(WaitTimeoutError) as given_up:
+            await client.call_tool("tool", timeout=0.05, idempotency_key="key")
+        assert given_up.value.handle is not None
+        callers.start_soon(given_up.value.handle.result)
+        await clock.advance(0)
+        may_go.set()
+        await clock.advance(10)
+    assert sum(server.witness.calls.values()) == 4 * CAP + 1
