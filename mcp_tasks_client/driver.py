@@ -247,7 +247,7 @@ class Driver:
 
     def poll_cut(self) -> Event:
         """The event of a poll whose reply is not waited for."""
-        return PollCut(now=self.clock.time(), jitter=self.jitter())
+        return PollCut(now=self.clock.time())
 
     def resumed(self, drive: Drive) -> Event:
         """The event that takes a drive up again.

@@ -116,7 +116,6 @@ class PollCut:
     """Nobody waits for the reply to a poll any more. The server may see it only now."""
 
     now: float
-    jitter: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ from .events import (
     Wake,
 )
 from .outcomes import finish, outcome_of
-from .pace import after_failure, after_poll, after_reply, after_restart, later, quiet
+from .pace import after_cut, after_failure, after_poll, after_reply, after_restart, later, quiet
 from .policy import PollPolicy, ttl_passed
 from .questions import (
     answered,
@@ -171,7 +171,7 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
         case PollFailed():
             return _failed(state, event, policy)
         case PollCut():
-            return after_poll(state, event.now, event.jitter, policy), ()
+            return after_cut(state, event.now, policy), ()
         case TaskMissing():
             expired = ttl_passed(state.received_at, state.ttl_ms, event.now, policy)
             return finish(Gone(why="expired" if expired else "not_found", message=event.message), state)

@@ -25,6 +25,11 @@ def after_poll(state: Observing, now: float, jitter: float, policy: PollPolicy) 
     return replace(state, quiet_s=0.0, due_at=now + wait_s, wait_s=wait_s)
 
 
+def after_cut(state: Observing, now: float, policy: PollPolicy) -> Observing:
+    """The reply to a poll is not waited for any more. The server may see it only now, and answer a hint."""
+    return _due(state, now, max(_interval(state, policy), quiet(state, now)))
+
+
 def after_reply(
     state: Observing, now: float, jitter: float, policy: PollPolicy, *, news: bool, first: bool = False
 ) -> Observing:
@@ -96,7 +101,7 @@ def remaining(state: Observing, now: float, jitter: float, policy: PollPolicy) -
 
 
 def _interval(state: Observing, policy: PollPolicy) -> float:
-    """Seconds between polls of a task of unknown age; without a hint not those of a new one."""
+    """Seconds between polls of a task of unknown age. Without a hint not those of a new one."""
     interval = poll_delay(state.poll_interval_ms, 0, policy, 0.0)
     return interval if state.poll_interval_ms else max(interval, _OF_OLD_TASKS_S)
 

@@ -137,12 +137,21 @@ class Performer:
     async def _look(self, drive: Drive) -> None:
         told = self.listener.tells(drive)
         drive.polled_at = self._driver.clock.monotonic()
-        event = await self._driver.poll(drive)
+        try:
+            event = await self._driver.poll(drive)
+        except anyio.get_cancelled_exc_class():
+            self.poll_is_cut(drive)
+            raise
         actions = await self._commits.feed(drive, event)
         if told and any(isinstance(action, Publish | Finish) for action in actions):
             self.listener.doubt()
         await self.perform(drive, actions)
         drive.polled()
+
+    def poll_is_cut(self, drive: Drive) -> None:
+        """Note that nobody waits for the reply to the poll of a drive any more."""
+        if isinstance(drive.record.state, Observing):
+            self._commits.note(drive, self._driver.poll_cut())
 
     def _told(self, drive: Drive, task: Task) -> None:
         self.spawn(drive, self._heard, task)

@@ -273,8 +273,8 @@ class Scheduler:
             self._kept.discard(drive)
             drive.held -= 1
         drive.stop_asking()
-        if drive.polling and isinstance(drive.record.state, Observing):
-            self._commits.note(drive, self.driver.poll_cut())
+        if drive.polling:
+            self.performer.poll_is_cut(drive)  # now, for what is let go of is written at once
         for scope in drive.scopes:
             scope.cancel()
         if drive.calling is not None:

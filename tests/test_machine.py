@@ -1503,8 +1503,17 @@ def test_after_a_poll_that_was_cut_a_whole_interval_passes_since_the_server_may_
     life.now += 5.0
     life.ticks()
     life.now += 3.0
-    assert life.feed(PollCut(now=life.now, jitter=0.0)) == ()
+    assert life.feed(PollCut(now=life.now)) == ()
     assert life.resumes() == (Wake(5.0),)
+
+
+def test_after_the_first_poll_of_an_attached_task_was_cut_its_hint_is_not_known_and_the_next_one_waits() -> (
+    None
+):
+    life = working(pollIntervalMs=...)
+    life.ticks()
+    life.feed(PollCut(now=life.now))
+    assert life.resumes() == (Wake(1.0),)
 
 
 # ── what the server tells by itself ───────────────────────────────────────────────────────────
@@ -1675,7 +1684,7 @@ def sample_events() -> list[Event]:
         ],
         Notified(task=snapshot(taskId="another"), now=1.0),
         PollFailed(**at),
-        PollCut(**at),
+        PollCut(now=1.0),
         TaskMissing(message="", now=1.0),
         ObservationRefused(error=CredentialRefusedError("401")),
         AnswerReady(key="name", answer=ADA, now=1.0),
