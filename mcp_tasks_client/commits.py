@@ -132,15 +132,14 @@ class Commits:
             DrivenElsewhereError: It was taken by another client, which may have gone beyond what happened
                 here; nothing is committed.
         """
-        if not drive.lock.locked:
-            state, actions = self._advance(drive, event)
-            if not any(isinstance(action, Save | Forget) for action in actions):
-                # Nothing to wait for, as after nearly every poll.
-                drive.record = drive.record.with_state(state)
-                return actions
+        step = None if drive.lock.locked else self._advance(drive, event)
+        if step is not None and not any(isinstance(action, Save | Forget) for action in step[1]):
+            # Nothing to wait for, as after nearly every poll.
+            drive.record = drive.record.with_state(step[0])
+            return step[1]
         with anyio.CancelScope(shield=True):
-            async with drive.lock:
-                state, actions = self._advance(drive, event)
+            async with drive.lock:  # which is free at once if it was free, so that the step stands
+                state, actions = step or self._advance(drive, event)
                 record = drive.record.with_state(state)
                 try:
                     with typed():

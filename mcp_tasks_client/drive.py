@@ -170,6 +170,14 @@ class Drive:
         return created[-1] if created else self.record.task
 
     @property
+    def task_id(self) -> str | None:
+        """The ID of that task."""
+        # Without its snapshot, which after the end would have to be put together for it.
+        if not self.unsaved:
+            return self.record.task_id
+        return None if self.task is None else self.task.task_id
+
+    @property
     def over(self) -> bool:
         """Whether there is nothing to wait for: it ended, or it is parked with an error."""
         return self.record.finished or self.error is not None

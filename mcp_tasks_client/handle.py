@@ -70,12 +70,12 @@ class TaskHandle:
         if self._drive is None:
             assert self._reference is not None
             return self._reference
-        record, task = self._drive.record, self._drive.task
+        record = self._drive.record
         return TaskReference(
             endpoint=record.scope.endpoint,
             principal=record.scope.principal,
             tool=record.tool,
-            task_id=task.task_id if task is not None else None,
+            task_id=self._drive.task_id,
             record_id=record.record_id,
         )
 
