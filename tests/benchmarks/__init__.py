@@ -2,7 +2,8 @@
 
 ::
 
-    python -m tests.benchmarks                    # everything, some 13 minutes
+    python -m tests.benchmarks                    # everything, some 20 minutes
+    python -m tests.benchmarks --readme           # and into the README
     python -m tests.benchmarks --quick            # smaller counts, once each; tells whether it works at all
     python -m tests.benchmarks --only polls --json figures.json
 
@@ -14,7 +15,7 @@ meter         CPU, wall clock and peak memory of one process
 commits       the journal against one commit a row
 client        one measurement, in a process of its own
 imports       one import, in a process of its own
-server        the server, in a process of its own: it plays tasks and witnesses early polls
+server        the server, in a process of its own: it plays tasks, tells of them, and witnesses early polls
 run           all measurements, interleaved
 table         what is printed
 ============  ====================================================================================

@@ -18,12 +18,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 from .figures import MEASUREMENTS
-from .run import measured
-from .table import as_json, markdown, results
+from .run import ROOT, measured
+from .table import as_json, markdown, pasted, results
 
 __all__ = ["main"]
 
-PEERS = ("fastmcp", "mcp", "httpx")
+PEERS = ("fastmcp", "mcp", "httpx", "aiohttp")
+README = ROOT / "README.md"
 
 
 def main() -> int:
@@ -33,7 +34,10 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAME", choices=names, help=f"one of {', '.join(names)}")
     parser.add_argument("--quick", action="store_true", help="smaller counts, and no repetitions")
     parser.add_argument("--json", metavar="FILE", type=Path, help="all that was found")
+    parser.add_argument("--readme", action="store_true", help=f"write the table to {README.name} as well")
     arguments = parser.parse_args()
+    if arguments.readme and (arguments.only or arguments.quick):
+        parser.error("--readme is for all that is measured, and not for --quick")
 
     chosen = [one for one in MEASUREMENTS if arguments.only in (None, one.name)]
     runs = measured(chosen, quick=arguments.quick, tell=lambda line: print(line, file=sys.stderr, flush=True))
@@ -41,8 +45,11 @@ def main() -> int:
         arguments.json.write_text(json.dumps(as_json(runs), indent=1), encoding="utf-8")
     beside = ", ".join(f"{name} {version(name)}" for name in PEERS)
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg()) if hasattr(os, "getloadavg") else "unknown"
-    print(f"{markdown(runs)}\n")
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load}; beside {beside}.")
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load}; beside {beside}."
+    table = f"{markdown(runs)}\n\n{machine}"
+    print(f"{table} Far fewer calls and tasks than the rows say." if arguments.quick else table)
+    if arguments.readme:
+        README.write_text(pasted(README.read_text(encoding="utf-8"), table), encoding="utf-8")
     return int(any(row.missed(result) for row, result, _ in results(runs)))
 
 

@@ -5,10 +5,12 @@ The limits are promises. They are not adjusted to what is measured; what is miss
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, TypeAlias
+
+from .server import NOTIFYING
 
 __all__ = ["MEASUREMENTS", "ROWS", "Found", "Measurement", "Row", "Runs"]
 
@@ -29,6 +31,15 @@ class Measurement:
     """The count with ``--quick``; then it is done once."""
 
     repetitions: int
+    workload: str | None = None
+    """What is done; ``None``: what the name says."""
+
+    path: str = "/mcp"
+    """Where the server is spoken to."""
+
+    @property
+    def work(self) -> str:
+        return self.workload or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,23 +99,83 @@ MEASUREMENTS: Final = (
     Measurement(name="plain", who=("ours", "by-hand", "fastmcp"), count=500, quick=100, repetitions=5),
     Measurement(
         name="calls",
-        who=("ours-memory", "ours", "fastmcp", "mcp", "httpx"),
+        who=("ours-memory", "ours", "fastmcp", "mcp", "httpx", "aiohttp"),
         count=300,
         quick=60,
         repetitions=5,
     ),
-    Measurement(name="polls", who=("ours", "fastmcp", "mcp", "httpx"), count=1000, quick=100, repetitions=5),
+    Measurement(
+        name="polls",
+        who=("ours", "fastmcp", "mcp", "httpx", "aiohttp"),
+        count=1000,
+        quick=100,
+        repetitions=5,
+    ),
     Measurement(name="lag", who=("ours", "ours-unjittered", "httpx"), count=400, quick=40, repetitions=3),
     Measurement(name="commits", who=("ours", "thread"), count=1000, quick=200, repetitions=9),
+    Measurement(name="burst-1", workload="burst", who=("ours", "fastmcp"), count=1, quick=1, repetitions=5),
+    Measurement(
+        name="burst-100", workload="burst", who=("ours", "fastmcp"), count=100, quick=20, repetitions=5
+    ),
+    Measurement(
+        name="burst-1000", workload="burst", who=("ours", "fastmcp"), count=1000, quick=100, repetitions=3
+    ),
     Measurement(name="burst", who=("ours", "fastmcp"), count=5000, quick=200, repetitions=3),
     Measurement(name="steady", who=("ours", "fastmcp"), count=5000, quick=60, repetitions=3),
+    Measurement(name="notified", path=NOTIFYING, who=("ours",), count=300, quick=30, repetitions=3),
+    *(
+        Measurement(name=name, who=("ours",), count=200, quick=20, repetitions=3)
+        for name in ("unhinted-50", "unhinted-500", "unhinted-5000")
+    ),
+    *(
+        Measurement(name=name, who=("ours-eager",), count=200, quick=20, repetitions=3)
+        for name in ("eager", "eager-long")
+    ),
 )
 
 _CALL: Final = "CPU of a call with one poll"
 _POLL: Final = "CPU of a sequential poll"
-_BURST: Final = "tasks of 2 s at a 500 ms hint, all at once"
-_STEADY: Final = "tasks of 30 s at a 5 s hint, begun within 30 s"
+_OF_BURST: Final = "of 2 s at a 500 ms hint, all at once"
+_BURST: Final = f"5,000 tasks {_OF_BURST}"
+_STEADY: Final = "5,000 tasks of 30 s at a 5 s hint, begun within 30 s"
 _LAG: Final = "lag beyond the hint's own schedule"
+_NOTIFIED: Final = "tasks of 30 s at a 5 s hint that the server tells of"
+_EAGER: Final = "`PollPolicy.eager()`"
+
+
+def _burst(title: str, measurement: str, *, wall_at_most: float | None = None) -> Iterator[Row]:
+    """What there is to say of each burst, however large it is."""
+    yield Row(
+        title=f"{title}: wall",
+        measurement=measurement,
+        value=WALL,
+        unit="s",
+        against="fastmcp",
+        limit=wall_at_most,
+    )
+    yield Row(title=f"{title}: CPU", measurement=measurement, value=CPU, unit="ms", against="fastmcp")
+    for what, name in (("calls that failed", "failures"), ("tasks that nobody brought home", "left")):
+        yield Row(title=f"{title}: {what}", measurement=measurement, value=_plain(name), unit="", limit=0)
+
+
+def _unhinted(duration: str, measurement: str, *, polls_at_most: int) -> Iterator[Row]:
+    """What there is to say of tasks without a hint, however long they take."""
+    title = f"tasks of {duration} without a hint"
+    yield Row(
+        title=f"{title}: lag, p50, in their durations",
+        measurement=measurement,
+        value=_plain("lag_p50_share"),
+        unit="",
+        limit=0.25,
+    )
+    yield Row(
+        title=f"{title}: most polls of one",
+        measurement=measurement,
+        value=_plain("most_polls"),
+        unit="",
+        limit=polls_at_most,
+    )
+
 
 ROWS: Final = (
     Row(
@@ -140,9 +211,18 @@ ROWS: Final = (
         who="ours-memory",
         against="httpx",
     ),
+    Row(
+        title=f"{_CALL}, memory journal",
+        measurement="calls",
+        value=CPU,
+        unit="ms",
+        who="ours-memory",
+        against="aiohttp",
+    ),
     Row(title=_POLL, measurement="polls", value=CPU, unit="ms", against="fastmcp", limit=0.35),
     Row(title=_POLL, measurement="polls", value=CPU, unit="ms", against="mcp"),
     Row(title=_POLL, measurement="polls", value=CPU, unit="ms", against="httpx"),
+    Row(title=_POLL, measurement="polls", value=CPU, unit="ms", against="aiohttp"),
     Row(
         title="CPU of a call that makes no task",
         measurement="plain",
@@ -161,22 +241,10 @@ ROWS: Final = (
         unit="",
         limit=0,
     ),
-    Row(title=f"{_BURST}: wall", measurement="burst", value=WALL, unit="s", against="fastmcp", limit=0.40),
-    Row(title=f"{_BURST}: CPU", measurement="burst", value=CPU, unit="ms", against="fastmcp"),
-    Row(
-        title=f"{_BURST}: calls that failed",
-        measurement="burst",
-        value=_plain("failures"),
-        unit="",
-        limit=0,
-    ),
-    Row(
-        title=f"{_BURST}: tasks that nobody brought home",
-        measurement="burst",
-        value=_plain("left"),
-        unit="",
-        limit=0,
-    ),
+    *_burst("1 task of 2 s at a 500 ms hint", "burst-1"),
+    *_burst(f"100 tasks {_OF_BURST}", "burst-100"),
+    *_burst(f"1,000 tasks {_OF_BURST}", "burst-1000"),
+    *_burst(_BURST, "burst", wall_at_most=0.40),
     Row(title=f"{_BURST}: peak memory of a task", measurement="burst", value=PEAK, unit="KB", limit=7),
     Row(
         title=f"{_BURST}: peak memory of a task",
@@ -210,6 +278,46 @@ ROWS: Final = (
         unit="ms",
         who="ours-unjittered",
         against="httpx",
+    ),
+    Row(
+        title=f"{_NOTIFIED}: lag, p50",
+        measurement="notified",
+        value=_plain("lag_p50_ms"),
+        unit="ms",
+        limit=20,
+    ),
+    Row(
+        title=f"{_NOTIFIED}: most polls of one",
+        measurement="notified",
+        value=_plain("most_polls"),
+        unit="",
+        limit=2,
+    ),
+    *_unhinted("50 ms", "unhinted-50", polls_at_most=3),
+    *_unhinted("500 ms", "unhinted-500", polls_at_most=6),
+    *_unhinted("5 s", "unhinted-5000", polls_at_most=15),
+    Row(
+        title=f"tasks of 200 ms at a 5 s hint, {_EAGER}: lag, p50",
+        measurement="eager",
+        value=_plain("lag_p50_ms"),
+        unit="ms",
+        who="ours-eager",
+    ),
+    Row(
+        title=f"tasks of 200 ms at a 5 s hint, {_EAGER}: most polls of one",
+        measurement="eager",
+        value=_plain("most_polls"),
+        unit="",
+        who="ours-eager",
+        limit=5,
+    ),
+    Row(
+        title=f"tasks of 6 s at a 5 s hint, {_EAGER}: most polls of one before its first interval is over",
+        measurement="eager-long",
+        value=_plain("most_looks"),
+        unit="",
+        who="ours-eager",
+        limit=4,
     ),
     Row(
         title="durable commit for concurrent tasks, p50",

@@ -140,6 +140,15 @@ class OursUnjittered(Ours):
         return PollPolicy(jitter=0.0)
 
 
+class OursEager(Ours):
+    """This package as it is when latency counts for more than load."""
+
+    def policy(self) -> PollPolicy | None:
+        from mcp_tasks_client import PollPolicy
+
+        return PollPolicy.eager()
+
+
 class FastMCP(Peer):
     """FastMCP's client. Its tasks extension sees tasks through behind ``call_tool``."""
 
@@ -310,6 +319,7 @@ PEERS: Final[dict[str, Callable[[str, Path], Peer]]] = {
     "ours": Ours,
     "ours-memory": OursInMemory,
     "ours-unjittered": OursUnjittered,
+    "ours-eager": OursEager,
     "fastmcp": FastMCP,
     "mcp": OverSdk,
     "httpx": OverHttpx,

@@ -60,13 +60,14 @@ def _interleaved(measurement: Measurement, count: int, repetitions: int, tell: T
     for repetition in range(repetitions):
         # Every other time the other way round, so that what grows slower with time favours nobody.
         for who in measurement.who[:: -1 if repetition % 2 else 1]:
-            found = _one(who, measurement.name, count)
+            found = _one(who, measurement, count)
             tell(f"{measurement.name} {repetition + 1}/{repetitions} {who}: {json.dumps(found)}")
             runs[who].append(found)
     return runs
 
 
-def _one(who: str, what: str, count: int) -> dict[str, Any]:
+def _one(who: str, measurement: Measurement, count: int) -> dict[str, Any]:
+    what = measurement.work
     if what == "imports":
         return _said("imports", who)
     options = ["client", who, what, "--count", str(count)]
@@ -76,13 +77,16 @@ def _one(who: str, what: str, count: int) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="benchmark-") as folder,
         listening(SERVER, Path(folder) / "server.txt") as (url, _),
     ):
-        found = _said(*options, "--url", url)
+        found = _said(*options, "--url", urljoin(url, measurement.path))
         witness = _witness(url)
     return {
         "count": count,
         **found,
         "left": witness["unfetched"] + found.get("unfinished", 0),
         "polls": witness.get("tasks/get", 0),
+        "most_polls": witness["most_polls"],
+        "most_looks": witness["most_looks"],
+        "told": witness.get("told", 0),
         "early": witness["early"],
         "headless": witness["missing_name"] + witness["missing_method"],
     }

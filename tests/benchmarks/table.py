@@ -8,12 +8,16 @@ from typing import Any, Final
 
 from .figures import ROWS, Found, Row, Runs
 
-__all__ = ["as_json", "markdown", "results"]
+__all__ = ["MARKERS", "as_json", "markdown", "pasted", "results"]
+
+MARKERS: Final = "<!-- benchmarks -->", "<!-- /benchmarks -->"
+"""The lines between which a document has the table."""
 
 NAMES: Final = {
     "fastmcp": "FastMCP's client",
     "mcp": "loop over `mcp`'s session",
     "httpx": "loop over httpx",
+    "aiohttp": "loop over aiohttp",
     "by-hand": "by hand, our transport",
     "thread": "a commit a row, in a thread",
     "dependencies": "`httpx, pydantic, tenacity, mcp_types`",
@@ -43,6 +47,19 @@ def markdown(runs: Mapping[str, Runs]) -> str:
         cells = [row.title, measured, against, ratio, limit, verdict]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def pasted(document: str, table: str) -> str:
+    """A document with this table in place of what is between its markers.
+
+    Raises:
+        ValueError: It has not one pair of them, each on a line of its own.
+    """
+    lines = document.split("\n")
+    if [line for line in lines if line in MARKERS] != list(MARKERS):
+        raise ValueError(f"there is not one pair of {' and '.join(MARKERS)}")
+    begin, end = map(lines.index, MARKERS)
+    return "\n".join([*lines[: begin + 1], table, *lines[end:]])
 
 
 def as_json(runs: Mapping[str, Runs]) -> dict[str, Any]:

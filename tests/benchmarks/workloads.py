@@ -28,6 +28,18 @@ LAG_HINTS: Final = 4
 LAG_A_SECOND: Final = 40
 """Tasks that are begun each second; few enough for every client to keep up."""
 
+NOTIFIED: Final[Arguments] = STEADY
+NOTIFIED_WITHIN_S: Final = 3.0
+"""Seconds in which tasks to be told of are begun: fewer than the hint, so that the server has agreed to tell
+of the last one before the first is polled. What changes before the agreement, only a poll finds."""
+
+UNHINTED_MS: Final = (50, 500, 5_000)
+EAGER: Final[Arguments] = {"duration_ms": 200, "hint_ms": 5_000}
+EAGER_LONG: Final[Arguments] = {"duration_ms": 6_000, "hint_ms": 5_000}
+"""Not over in its first interval, so that it has all the early polls that a client makes."""
+
+SPREAD_A_SECOND: Final = 20
+
 
 async def calls(peer: Peer, count: int) -> Found:
     """Calls one after the other, each with a task that is over at its first poll."""
@@ -63,15 +75,27 @@ async def lag(peer: Peer, count: int) -> Found:
 
     Each task ends when a poll is due that keeps exactly to the hint, so that the lag is beyond that ideal.
     """
-    lags: list[float] = []
     scripts = [
         {"duration_ms": LAG_HINT_MS * (1 + number % LAG_HINTS), "hint_ms": LAG_HINT_MS}
         for number in range(count)
     ]
-    found = await _many(
-        peer, [(number / LAG_A_SECOND, script) for number, script in enumerate(scripts)], lags
-    )
-    return {**found, "lag_p50_ms": 1000 * quantile(lags, 0.50), "lag_p99_ms": 1000 * quantile(lags, 0.99)}
+    return await _lagging(peer, [(number / LAG_A_SECOND, script) for number, script in enumerate(scripts)])
+
+
+async def notified(peer: Peer, count: int) -> Found:
+    """Calls begun within a few seconds, at a server that tells of their end."""
+    apart_s = NOTIFIED_WITHIN_S / count
+    return await _lagging(peer, [(number * apart_s, NOTIFIED) for number in range(count)])
+
+
+def spread(script: Arguments) -> Workload:
+    """Calls of one kind, spread so thinly that none waits for another."""
+
+    async def workload(peer: Peer, count: int) -> Found:
+        found = await _lagging(peer, [(number / SPREAD_A_SECOND, script) for number in range(count)])
+        return {**found, "lag_p50_share": found["lag_p50_ms"] / script["duration_ms"]}
+
+    return workload
 
 
 def quantile(values: Iterable[float], fraction: float) -> float:
@@ -99,6 +123,13 @@ async def _one_by_one(peer: Peer, tool: str, arguments: Arguments, count: int) -
         for _ in range(count):
             await peer.call(tool, arguments)
     return {**asdict(spent), "journal_writes": peer.journal_writes() - written}
+
+
+async def _lagging(peer: Peer, scripts: list[tuple[float, Arguments]]) -> Found:
+    """The same as ``_many``, and how long after the end of each task its caller had the result."""
+    lags: list[float] = []
+    found = await _many(peer, scripts, lags)
+    return {**found, "lag_p50_ms": 1000 * quantile(lags, 0.50), "lag_p99_ms": 1000 * quantile(lags, 0.99)}
 
 
 async def _many(peer: Peer, scripts: list[tuple[float, Arguments]], lags: list[float] | None = None) -> Found:
@@ -139,5 +170,9 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "burst": burst,
     "steady": steady,
     "lag": lag,
+    "notified": notified,
+    **{f"unhinted-{duration_ms}": spread({"duration_ms": duration_ms}) for duration_ms in UNHINTED_MS},
+    "eager": spread(EAGER),
+    "eager-long": spread(EAGER_LONG),
 }
 """Every workload by the name that the command line knows it by."""
