@@ -13,7 +13,6 @@ that, no notification may have carried.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from typing import Final
 from weakref import WeakValueDictionary
@@ -57,7 +56,7 @@ class _Stream:
 
     def __init__(self, task_ids: list[str]) -> None:
         self.task_ids = task_ids
-        self.since: dict[str, float] = {}  # when the server agreed to tell of each
+        self.agreed: frozenset[str] = frozenset()
         self.agreed_at = 0.0
         self.notified = 0
         self.over = False
@@ -120,7 +119,8 @@ class Listener:
             stream is not None
             and isinstance(state, Observing)
             and not stream.over
-            and drive.polled_at > stream.since.get(state.task.task_id, math.inf)
+            and state.task.task_id in stream.agreed
+            and drive.polled_at > stream.agreed_at
             # What has to be said again is said with the next poll.
             and not state.failures
             and state.cancel in ("no", "acknowledged")
@@ -144,7 +144,7 @@ class Listener:
             if stream.task_ids:
                 streams.start_soon(self._open, stream)
                 await stream.settled.wait()
-                if not stream.since:
+                if not stream.agreed:
                     return await self._to_its_end()
                 self._replace(stream)
                 pause_s = _AGAIN_S
@@ -196,8 +196,7 @@ class Listener:
 
     def _ears(self, stream: _Stream) -> tuple[Callable[[frozenset[str]], None], Callable[[Task], None]]:
         def agreed(task_ids: frozenset[str]) -> None:
-            stream.agreed_at = self._clock.monotonic()
-            stream.since = dict.fromkeys(task_ids, stream.agreed_at)
+            stream.agreed, stream.agreed_at = task_ids, self._clock.monotonic()
             stream.settled.set()
 
         def heard(task: Task) -> None:
@@ -212,15 +211,13 @@ class Listener:
         """Listen to this one; only now can the one before go."""
         before, self._stream = self._stream, stream
         if before is not None:
-            if not before.over:  # of these the server has told all the time
-                stream.since |= {one: at for one, at in before.since.items() if one in stream.since}
             stream.notified += before.notified
             before.scope.cancel()
 
     def _forget(self, stream: _Stream | None) -> None:
         """Whatever it told of is polled as ever."""
         self._stream = None
-        for task_id in stream.since if stream is not None else ():
+        for task_id in stream.agreed if stream is not None else ():
             drive = self._drives.get(task_id)
             if drive is not None:
                 self._hasten(drive)

@@ -238,19 +238,6 @@ async def test_tasks_that_come_later_are_listened_for_too_on_one_stream(
     assert len(left) == 0
 
 
-async def test_a_stream_that_is_opened_anew_takes_nothing_back_of_what_was_told_before(
-    server: ScriptedServer, clock: ManualClock
-) -> None:
-    async with opened(server) as client:
-        handle = await client.start_tool("half a minute")
-        for _ in range(10):
-            await clock.advance(2.9)
-            await client.start_tool("quarter of an hour")
-        await clock.advance(3.1)
-        assert handle.done
-    assert polls(server, handle) == [5.0, 15.0]
-
-
 async def test_of_more_tasks_than_a_stream_holds_the_others_are_polled(
     server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
