@@ -7,7 +7,7 @@ Everything that this package writes to a journal is written here, and each commi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,33 +19,23 @@ from .errors import DrivenElsewhereError, JournalError
 from .events import (
     Action,
     AnswerReady,
-    CallAgain,
-    CallBegun,
     CallFailed,
     CallLost,
     CallRefused,
     CallReturned,
-    CancelAcknowledged,
     CancelFailed,
-    CancelRequested,
     Event,
     Forget,
     InputAsked,
-    Notified,
-    Observed,
     PollFailed,
-    Resumed,
     Save,
     TaskCreated,
-    TaskMissing,
-    UpdateAcknowledged,
     UpdateFailed,
-    UpdateRejected,
 )
 from .journal.base import Journal, Scope, Taken, TaskRecord, typed
 from .machine import advance
 from .owners import LEASE_S, Place, Tenure
-from .points import Passage, Point, Probe
+from .points import COMMITS, Passage, Point, Probe
 from .policy import PollPolicy
 from .rounds import Step
 from .states import Calling, OutcomeUnknown
@@ -62,30 +52,6 @@ _SPARED_S: Final = 60.0
 
 _TRIES_TO_LEAVE: Final = 3
 """Without a pause: a journal that is locked has waited already."""
-
-_POINTS: Final[Mapping[type[Event], Point]] = {
-    AnswerReady: Point.ANSWER_READY,
-    CallAgain: Point.CALL_AGAIN,
-    CallBegun: Point.CALL_BEGUN,
-    CallFailed: Point.CALL_FAILED,
-    CallLost: Point.CALL_LOST,
-    CallRefused: Point.CALL_REFUSED,
-    CallReturned: Point.CALL_RETURNED,
-    CancelAcknowledged: Point.CANCEL_ACKNOWLEDGED,
-    CancelFailed: Point.CANCEL_FAILED,
-    CancelRequested: Point.CANCEL_REQUESTED,
-    InputAsked: Point.INPUT_ASKED,
-    Notified: Point.NOTIFIED,
-    Observed: Point.OBSERVED,
-    PollFailed: Point.POLL_FAILED,
-    Resumed: Point.RESUMED,
-    TaskCreated: Point.TASK_CREATED,
-    TaskMissing: Point.TASK_MISSING,
-    UpdateAcknowledged: Point.UPDATE_ACKNOWLEDGED,
-    UpdateFailed: Point.UPDATE_FAILED,
-    UpdateRejected: Point.UPDATE_REJECTED,
-}
-"""The commit that each event can lead to."""
 
 
 class Commits:
@@ -146,9 +112,9 @@ class Commits:
                         if any(isinstance(action, Save) for action in actions):
                             # Somebody else may be attaching it just now.
                             new = isinstance(event, TaskCreated) and event.attached
-                            record = await self._save(drive, record, _POINTS[type(event)], new=new)
+                            record = await self._save(drive, record, COMMITS[type(event)], new=new)
                         elif any(isinstance(action, Forget) for action in actions):
-                            await self._remove(drive, record, _POINTS[type(event)])
+                            await self._remove(drive, record, COMMITS[type(event)])
                 except DrivenElsewhereError:
                     drive.owned = False
                     if isinstance(event, TaskCreated) and event.attached:

@@ -8,9 +8,33 @@ or fail at any of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum, unique
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
+
+from .events import (
+    AnswerReady,
+    CallAgain,
+    CallBegun,
+    CallFailed,
+    CallLost,
+    CallRefused,
+    CallReturned,
+    CancelAcknowledged,
+    CancelFailed,
+    CancelRequested,
+    Event,
+    InputAsked,
+    Notified,
+    Observed,
+    PollFailed,
+    Resumed,
+    TaskCreated,
+    TaskMissing,
+    UpdateAcknowledged,
+    UpdateFailed,
+    UpdateRejected,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,6 +80,31 @@ class Point(StrEnum):
     CANCEL = "send: tasks/cancel"
     LISTEN = "send: subscriptions/listen"
     ASK = "send: a question to the host"
+
+
+COMMITS: Final[Mapping[type[Event], Point]] = {
+    AnswerReady: Point.ANSWER_READY,
+    CallAgain: Point.CALL_AGAIN,
+    CallBegun: Point.CALL_BEGUN,
+    CallFailed: Point.CALL_FAILED,
+    CallLost: Point.CALL_LOST,
+    CallRefused: Point.CALL_REFUSED,
+    CallReturned: Point.CALL_RETURNED,
+    CancelAcknowledged: Point.CANCEL_ACKNOWLEDGED,
+    CancelFailed: Point.CANCEL_FAILED,
+    CancelRequested: Point.CANCEL_REQUESTED,
+    InputAsked: Point.INPUT_ASKED,
+    Notified: Point.NOTIFIED,
+    Observed: Point.OBSERVED,
+    PollFailed: Point.POLL_FAILED,
+    Resumed: Point.RESUMED,
+    TaskCreated: Point.TASK_CREATED,
+    TaskMissing: Point.TASK_MISSING,
+    UpdateAcknowledged: Point.UPDATE_ACKNOWLEDGED,
+    UpdateFailed: Point.UPDATE_FAILED,
+    UpdateRejected: Point.UPDATE_REJECTED,
+}
+"""The commit that each event can lead to."""
 
 
 class Probe(ABC):
