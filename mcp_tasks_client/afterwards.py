@@ -64,7 +64,7 @@ class Afterwards:
 
     def delivered(self, drive: Drive) -> None:
         """Note that the host has the outcome now. Only after it has: a crash delivers it again."""
-        if drive.record.delivered_at is None and not self._closed:
+        if drive.record.kept and drive.record.delivered_at is None and not self._closed:
             self._write_soon(self._commits.delivered, drive)
 
     def forget(self, drive: Drive) -> None:

@@ -99,10 +99,12 @@ class Commits:
                 here; nothing is committed.
         """
         step = None if drive.lock.locked else self._advance(drive, event)
-        if step is not None and not any(isinstance(action, Save | Forget) for action in step[1]):
-            # Nothing to wait for, as after nearly every poll.
-            drive.record = drive.record.with_state(step[0])
-            return step[1]
+        if step is not None:
+            record = drive.record.with_state(step[0])
+            if not (record.kept and any(isinstance(action, Save | Forget) for action in step[1])):
+                # Nothing to wait for, as after nearly every poll, and in a call without key and task.
+                drive.record = record
+                return _to_do(step[1])
         with anyio.CancelScope(shield=True):
             async with drive.lock:  # which is free at once if it was free, so that the step stands
                 state, actions = step or self._advance(drive, event)
@@ -127,7 +129,7 @@ class Commits:
                         _keep(drive, event)
                     raise
                 drive.record = record
-        return tuple(action for action in actions if not isinstance(action, Save | Forget))
+        return _to_do(actions)
 
     def note(self, drive: Drive, event: Event) -> None:
         """Advance by an event that leaves nothing to do or to save, unless something is being saved."""
@@ -196,7 +198,7 @@ class Commits:
         owner = self.owner if drive.owned else None
         record = record.stamped(owner, self._clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.
-        if record.idempotency_key is not None or record.task_id is not None:
+        if record.kept:
             await self._enrol()
             if new:
                 standing = await self._passing(point, self.journal.claim, record)
@@ -371,6 +373,11 @@ def _too_late(drive: Drive, event: Event) -> bool:
     if late:
         logger.warning("The reply to an earlier call comes too late: %r", drive.record)
     return late
+
+
+def _to_do(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """What is left when the commit is done."""
+    return tuple(action for action in actions if not isinstance(action, Save | Forget))
 
 
 def _keep(drive: Drive, event: Event) -> None:

@@ -114,6 +114,11 @@ class TaskRecord:
         return task.task_id if task else None
 
     @property
+    def kept(self) -> bool:
+        """Whether a journal has a use for it: a plain call without a key has nothing to be found by."""
+        return self.idempotency_key is not None or self.task_id is not None
+
+    @property
     def status(self) -> str:
         """A task's status in the specification's words, else where the call stands.
 
