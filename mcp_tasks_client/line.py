@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from anyio.abc import TaskGroup
 
@@ -14,9 +14,6 @@ from .events import SendCall
 
 __all__ = ["Line"]
 
-_AHEAD: Final = 4
-"""How many times as many calls are begun as can be sent at once: the others' replies are being journaled."""
-
 _Call: TypeAlias = tuple[Drive, SendCall, CallUnderWay]
 
 
@@ -24,18 +21,18 @@ class Line:
     """Begins calls in order, so many at once, each in its caller's context, whose trace it may belong to.
 
     Args:
-        in_flight: Requests that the session sends at once; ``None`` for any number.
+        room: Calls that are begun at once, at most: as many as the session sends. ``None`` for any number.
         tasks: Where they run.
         call: Makes a call.
     """
 
     def __init__(
         self,
-        in_flight: int | None,
+        room: int | None,
         tasks: TaskGroup,
         call: Callable[[Drive, SendCall, CallUnderWay], Coroutine[Any, Any, object]],
     ) -> None:
-        self._room = None if in_flight is None else _AHEAD * in_flight
+        self._room = room
         self._tasks = tasks
         self._call = call
         self._waiting: deque[tuple[Context, _Call]] = deque()

@@ -181,7 +181,7 @@ class Performer:
             Whether the coroutine can be used for something else: it was not cancelled from inside.
         """
         with anyio.CancelScope() as scope:
-            drive.scopes.append(scope)
+            drive.scopes = (*drive.scopes, scope)
             try:
                 await work(drive, *args)
             except anyio.get_cancelled_exc_class():
@@ -192,7 +192,7 @@ class Performer:
             except Exception as error:
                 self._park(drive, error)
             finally:
-                drive.scopes.remove(scope)
+                drive.scopes = tuple(one for one in drive.scopes if one is not scope)
         return True
 
     async def _ask(self, drive: Drive, scope: anyio.CancelScope) -> None:

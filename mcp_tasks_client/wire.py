@@ -235,6 +235,8 @@ def _usable(raw: JSONObject) -> Iterator[tuple[str, Any]]:
             continue  # says what kind of reply it came in
         if name == "status" and isinstance(value, str):
             value = _STATUSES.get(value, value)
+        elif name == "lastUpdatedAt" and value == raw.get("createdAt"):
+            value = raw["createdAt"]  # one object for both
         if name in _OPTIONAL and value is not None:
             value = _OPTIONAL[name](value)
             if value is not None:
