@@ -95,6 +95,7 @@ class Drive:
         calling: The ``tools/call`` that is under way.
         waited_s: Seconds of the wait for the next poll.
         polled_at: When the last one was sent, by the monotonic clock.
+        told: What the server has told by itself, and nobody has looked at yet.
         abandoned: Whether its caller went away before that.
         unsaved: Events whose commit failed, to be fed again; under the lock ``saving``, by one at a time.
     """
@@ -128,6 +129,7 @@ class Drive:
         "running",
         "saving",
         "scopes",
+        "told",
         "unsaved",
         "version",
         "waited_s",
@@ -148,6 +150,7 @@ class Drive:
         self.due = 0.0
         self.waited_s = 0.0
         self.polled_at = -math.inf
+        self.told: Task | None = None
         self.version = 0
         self.unsaved: list[Event] = []
         self.asks: dict[str, Ask] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any, TypeAlias
@@ -35,7 +34,7 @@ class Line:
         self._room = room
         self._tasks = tasks
         self._call = call
-        self._waiting: deque[tuple[Context, _Call]] = deque()
+        self._waiting: dict[CallUnderWay, tuple[Context, _Call]] = {}  # in order
         self._calling = 0
 
     def join(self, drive: Drive, send: SendCall, calling: CallUnderWay) -> None:
@@ -44,10 +43,11 @@ class Line:
             self._begin(drive, send, calling)
         else:
             calling.begin = lambda: self._begin(drive, send, calling)
-            self._waiting.append((copy_context(), (drive, send, calling)))
+            self._waiting[calling] = copy_context(), (drive, send, calling)
 
     def _begin(self, drive: Drive, send: SendCall, calling: CallUnderWay) -> None:
         calling.begin = None
+        self._waiting.pop(calling, None)
         self._calling += 1
         self._tasks.start_soon(self._make, drive, send, calling)
 
@@ -60,6 +60,5 @@ class Line:
 
     def _go_on(self) -> None:
         while self._waiting and self._room is not None and self._calling < self._room:
-            context, call = self._waiting.popleft()
-            if call[2].begin is not None:  # or it was cut, and has begun
-                context.run(self._begin, *call)
+            context, call = next(iter(self._waiting.values()))
+            context.run(self._begin, *call)

@@ -83,7 +83,7 @@ class Listener:
         self._drives: WeakValueDictionary[str, Drive] = WeakValueDictionary()
         self._stream: _Stream | None = None
         self._in_vain = False
-        self._doubted = False
+        self._doubt: int | None = None  # how much had been told when it arose
         self._news = anyio.Event()
 
     async def run(self) -> None:
@@ -92,7 +92,8 @@ class Listener:
             await self._listen(streams)
             streams.cancel_scope.cancel()
         self._in_vain = True
-        self._forget(self._stream)
+        if self._stream is not None:
+            self._forget(self._stream)
         self._drives.clear()
 
     def add(self, drive: Drive, after_s: float) -> None:
@@ -120,6 +121,7 @@ class Listener:
             and isinstance(state, Observing)
             and not stream.over
             and state.task.task_id in stream.agreed
+            and self._drives.get(state.task.task_id) is drive  # two calls may have one task
             and drive.polled_at > stream.agreed_at
             # What has to be said again is said with the next poll.
             and not state.failures
@@ -129,8 +131,9 @@ class Listener:
 
     def doubt(self) -> None:
         """Note that a poll has found something new, which should have been told."""
-        self._doubted = True
-        self._news.set()
+        if self._doubt is None and self._stream is not None:
+            self._doubt = self._stream.notified
+            self._news.set()
 
     # ── streams ───────────────────────────────────────────────────────────────────────────────
 
@@ -147,14 +150,15 @@ class Listener:
                 if not stream.agreed:
                     return await self._to_its_end()
                 self._replace(stream)
-                pause_s = _AGAIN_S
+                pause_s = max(pause_s, _AGAIN_S)
             while self._stream is not None and not self._missing():
                 if not await self._of_use(self._stream):
                     return None
                 if self._stream.over:
-                    lasted_s = self._clock.monotonic() - self._stream.agreed_at
-                    pause_s = _AGAIN_S if lasted_s > _LONGEST_AGAIN_S else min(2 * pause_s, _LONGEST_AGAIN_S)
+                    pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
                     self._forget(self._stream)
+                elif self._clock.monotonic() - self._stream.agreed_at > _LONGEST_AGAIN_S:
+                    pause_s = _AGAIN_S
 
     async def _to_its_end(self) -> None:
         """Listen on to what there is; there will be no more."""
@@ -163,11 +167,10 @@ class Listener:
 
     async def _of_use(self, stream: _Stream) -> bool:
         """Wait for news, and say whether this stream has been worth its while."""
-        notified = stream.notified
-        if self._doubted:
+        if self._doubt is not None:
             await self._clock.wait(anyio.Event(), _DOUBT_S)
-            self._doubted = False
-            if stream.notified == notified:
+            doubt, self._doubt = self._doubt, None
+            if stream.notified == doubt:
                 logger.info("The server agreed to tell of tasks, and does not; they are polled")
                 return False
         elif not stream.over:
@@ -213,11 +216,16 @@ class Listener:
         if before is not None:
             stream.notified += before.notified
             before.scope.cancel()
+            self._hasten_all(before)
 
-    def _forget(self, stream: _Stream | None) -> None:
-        """Whatever it told of is polled as ever."""
+    def _forget(self, stream: _Stream) -> None:
+        """Listen to it no more."""
         self._stream = None
-        for task_id in stream.agreed if stream is not None else ():
+        self._hasten_all(stream)
+
+    def _hasten_all(self, stream: _Stream) -> None:
+        """What it told of has waited longer than the server asked for, and its end may be told nowhere."""
+        for task_id in stream.agreed:
             drive = self._drives.get(task_id)
             if drive is not None:
                 self._hasten(drive)

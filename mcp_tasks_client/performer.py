@@ -6,6 +6,7 @@ Each belongs to its drive and ends with it; what fails parks it.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import assert_never
 
@@ -154,14 +155,25 @@ class Performer:
             self._commits.note(drive, self._driver.poll_cut())
 
     def _told(self, drive: Drive, task: Task) -> None:
-        self.spawn(drive, self._heard, task)
+        if drive.polling:
+            drive.polled_at = -math.inf  # its reply may be older than this, and must not be the last for long
+        if drive.told is None:
+            drive.told = task
+            self.spawn(drive, self._hear)
+        elif not drive.told.terminal:
+            drive.told = task  # of many that come at once, the last is enough
 
-    async def _heard(self, drive: Drive, task: Task) -> None:
-        if observed(drive):
-            actions = await self._commits.feed(drive, self._driver.notified(task))
-            await self.perform(drive, actions)
-            if not actions and drive.task is not None and not task.same_as(drive.task):
-                self._hasten(drive)  # it cannot be believed as it is, and the poll that tells may be far off
+    async def _hear(self, drive: Drive) -> None:
+        try:
+            while observed(drive) and (task := drive.told) is not None:
+                actions = await self._commits.feed(drive, self._driver.notified(task))
+                await self.perform(drive, actions)
+                if not actions and drive.task is not None and not task.same_as(drive.task):
+                    self._hasten(drive)  # it cannot be believed as it is, and the next poll may be far off
+                if drive.told is task:
+                    break
+        finally:
+            drive.told = None
 
     def _hasten(self, drive: Drive) -> None:
         """Have it polled when the server expects it."""

@@ -12,6 +12,7 @@ finish, so that a task ID on its way is still journaled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
@@ -185,6 +186,7 @@ class Scheduler:
         if drive.record.finished or drive.running or drive.following:
             return
         before, drive.error, drive.running = drive.error, None, True
+        drive.polled_at = -math.inf  # what the server told meanwhile was not heard
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
             drive.forget_refusals()

@@ -59,5 +59,6 @@ class _Futures:
         import asyncio
 
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
+        # Whoever stopped waiting has left a future behind.
+        self._waiting = [*(one for one in self._waiting if not one.done()), future]
         return future

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -11,6 +12,7 @@ import anyio
 import pytest
 
 from mcp_tasks_client import MemoryJournal, TasksClient, WaitTimeoutError
+from mcp_tasks_client.drive import Drive
 from mcp_tasks_client.sessions.base import Leaving, ToolCall
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, complete, text_result, work
 from mcp_tasks_client.testing.client import scripted_client
@@ -141,3 +143,29 @@ async def test_a_call_that_was_cut_in_line_and_is_wanted_again_is_made_once(
         may_go.set()
         await clock.advance(10)
     assert sum(server.witness.calls.values()) == CAP + 1
+
+
+async def test_what_is_cut_in_line_is_not_kept(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its arguments may be large, and the calls before it may take hours."""
+    under_way: list[int] = []
+    may_go = anyio.Event()
+    async with (
+        capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
+        anyio.create_task_group() as callers,
+    ):
+        for _ in range(CAP):
+            callers.start_soon(client.call_tool, "tool")
+        await clock.advance(0)
+        async with anyio.create_task_group() as others:
+            for _ in range(20):
+                others.start_soon(client.call_tool, "tool")
+            await clock.advance(0)
+            others.cancel_scope.cancel()
+        await clock.advance(0)
+        gc.collect()
+        assert [one for one in gc.get_objects() if isinstance(one, ToolCall)] != []
+        assert len([one for one in gc.get_objects() if isinstance(one, Drive)]) == CAP
+        may_go.set()
+        await clock.advance(10)

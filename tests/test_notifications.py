@@ -12,8 +12,9 @@ import anyio
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, TaskHandle, TasksClient
+from mcp_tasks_client import MemoryJournal, PollPolicy, TaskHandle, TaskRecord, TasksClient
 from mcp_tasks_client.testing import (
+    Delayed,
     ErrorReply,
     Garbled,
     HttpError,
@@ -31,6 +32,7 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
+from mcp_tasks_client.wire import read_task
 
 from ._requirements import requirement
 
@@ -351,6 +353,160 @@ async def test_after_a_restart_the_server_is_asked_again_and_polled_at_its_pace_
         await clock.advance(800)
         assert handle.done
     assert listens(server) == 2
+
+
+async def test_what_ended_while_nobody_waited_is_seen_at_once_by_whoever_waits_again(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    """While it is not driven, nothing that is told of it is heard."""
+    async with opened(server) as client, anyio.create_task_group() as tasks:
+        await client.start_tool("half a minute")
+        given_up = anyio.CancelScope()
+        tasks.start_soon(call, client, given_up, "quarter of an hour")
+        await clock.advance(300)
+        given_up.cancel()
+        await clock.advance(700)
+        began = clock.monotonic()
+        result: list[float] = []
+        tasks.start_soon(again, client, result, clock)
+        await clock.advance(10)
+        assert result
+        assert result[0] - began <= HINT_S
+
+
+async def call(client: TasksClient, scope: anyio.CancelScope, tool: str) -> None:
+    with scope:
+        await client.call_tool(tool, idempotency_key="again")
+
+
+async def again(client: TasksClient, result: list[float], clock: ManualClock) -> None:
+    await client.call_tool("quarter of an hour", idempotency_key="again")
+    result.append(clock.monotonic())
+
+
+@pytest.mark.parametrize("payloads", [True, False])
+async def test_what_is_told_while_a_poll_is_under_way_is_not_undone_by_its_reply(
+    server: ScriptedServer, clock: ManualClock, payloads: bool
+) -> None:
+    server.notifies = Notifies(payloads=payloads)
+    options = {"poll_interval_ms": 1000 * HINT_S, "ttl_ms": None}
+    server.tool("proves itself", [work(3), work(50_000, "on"), complete(DONE)], **options)
+    question = ask("who", form("Who?", name="string"))
+    server.tool("asks", [work(65.5), question, work(1), complete(DONE)], **options)
+
+    async def answer(context: object, params: object) -> ElicitResult:
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async with opened(server, elicitation=answer) as client:
+        await client.start_tool("proves itself")
+        handle = await client.start_tool("asks")
+        await clock.advance(60)
+        assert polls(server, handle) == [5.0]
+        # The reply to the next poll is made before the question is told, and comes after it.
+        server.on_request = lambda request: Delayed(1.0) if request.at < clock.monotonic() + 1 else None
+        await clock.advance(6)
+        assert polls(server, handle) == [5.0, 65.0]
+        server.on_request = None
+        await clock.advance(2 * HINT_S + 1)
+        assert handle.done
+
+
+async def test_a_stream_that_is_refused_a_task_leaves_it_to_the_polls(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    options = {"poll_interval_ms": 1000 * HINT_S, "ttl_ms": None}
+    server.tool("proves itself", [work(3), work(50_000, "on"), complete(DONE)], **options)
+    server.tool("five minutes", [work(300), complete(DONE)], **options)
+    async with opened(server, poll=PollPolicy(jitter=0.0, backstop_s=600.0)) as client:
+        await client.start_tool("proves itself")
+        handle = await client.start_tool("five minutes")
+        await clock.advance(100)
+        server.notifies = Notifies(at_most=1)
+        await client.start_tool("proves itself")
+        await clock.advance(201 + HINT_S)
+        assert handle.done
+
+
+async def test_a_stream_that_breaks_again_and_again_is_opened_more_and_more_rarely(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    server.notifies = Notifies(breaks_after=1)
+    steps = [work(1, f"{number}") for number in range(600)]
+    server.tool("chatty", [*steps, complete(DONE)], poll_interval_ms=1000 * HINT_S, ttl_ms=None)
+    async with opened(server) as client:
+        await client.start_tool("chatty")
+        await clock.advance(500)
+    assert 5 <= listens(server) <= 16
+
+
+async def test_of_many_notifications_that_come_at_once_the_last_is_enough(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    server.notifies = Notifies(twice=True)
+    steps = [work(0.001, f"{number}") for number in range(200)]
+    server.tool("chatty", [work(2), *steps, complete(DONE)], poll_interval_ms=1000 * HINT_S)
+    async with opened(server) as client:
+        handle = await client.start_tool("chatty")
+        await clock.advance(3)
+        assert handle.done
+    assert polls(server, handle) == []
+
+
+async def test_an_end_is_not_forgotten_for_what_is_told_right_after_it(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    async with opened(server) as client:
+        handle = await client.start_tool("half a minute")
+        assert handle.task is not None
+        assert handle._drive is not None
+        ended = read_task({**handle.task.to_wire(), "status": "completed", "result": {"content": []}})
+        tell = client._engine.scheduler.performer._told
+        tell(handle._drive, ended)
+        tell(handle._drive, handle.task)
+        await clock.advance(0)
+        assert handle.done
+
+
+async def test_what_is_told_while_an_earlier_notification_is_being_saved_is_heard_after_it(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    class Slow(MemoryJournal):
+        async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+            await clock.wait(anyio.Event(), 0.5)
+            await super().save(record, known=known)
+
+    steps = [work(3, "a"), work(0.1, "b"), work(0.1, "c"), complete(DONE)]
+    server.tool("quick at its end", steps, poll_interval_ms=1000 * HINT_S)
+    async with opened(server, journal=Slow()) as client, anyio.create_task_group() as tasks:
+        handles: list[TaskHandle] = []
+
+        async def start() -> None:
+            handles.append(await client.start_tool("quick at its end"))
+
+        tasks.start_soon(start)
+        await clock.advance(4.5)
+        assert handles[0].done
+
+
+async def test_two_calls_with_one_task_are_both_polled(server: ScriptedServer, clock: ManualClock) -> None:
+    """What is told of it is told to one of them. The server sees the polls of both, and is not asked here."""
+    async with scripted_client(server.session(), journal=MemoryJournal(), poll=STEADY) as client:
+        first = await client.start_tool("quarter of an hour")
+        assert first.task_id is not None
+        session = client._engine._session
+        keep = session.call
+
+        async def same(made: Any, leaving: Any) -> Any:
+            reply = await keep(made, leaving)
+            reply.task.__dict__["task_id"] = first.task_id
+            return reply
+
+        session.call = same  # type: ignore[method-assign]
+        second = await client.start_tool("quarter of an hour")
+        assert second.task_id == first.task_id
+        await clock.advance(903 + HINT_S)
+        assert first.done
+        assert second.done
 
 
 def test_a_backstop_is_more_than_nothing() -> None:

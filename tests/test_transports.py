@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -98,12 +99,12 @@ async def test_a_cookie_is_sent_back_to_an_address_too() -> None:
 
     def reply(fields: dict[str, str], body: Any) -> tuple[str, dict[str, str]]:
         cookies.append(fields.get("cookie"))
-        return "200 OK", {"set-cookie": "server=7; Path=/"}
+        return "200 OK", {"set-cookie": "server=Zm9v/YmFy+AbCd==; Path=/"}
 
     async with serving(reply) as server, connected(server.url) as session:
         await session.get(REF)
         await session.get(REF)
-    assert cookies == [None, "server=7"]
+    assert cookies == [None, "server=Zm9v/YmFy+AbCd=="]
 
 
 @pytest.mark.parametrize("how", ["argument", "url"])
@@ -151,6 +152,23 @@ async def test_what_the_url_holds_is_in_no_error(unused_url: str) -> None:
             await session.get(REF)
     assert caught.value.not_executed
     assert "s3cret" not in str(caught.value)
+
+
+async def test_what_a_request_holds_is_in_no_traceback() -> None:
+    """Which is where hosts let it be written: a reply that is no HTTP, and one that is silent."""
+
+    def reply(fields: dict[str, str], body: Any) -> tuple[str, dict[str, str]]:
+        return "200 OK", {"bad name\x01": "x"}
+
+    async with serving(reply) as server:
+        options = {"headers": {"Authorization": "Bearer s3cret"}}
+        async with connected(f"{server.url}?token=s3cret", **options) as session:
+            try:
+                await session.get(REF)
+            except SessionError as error:
+                told = traceback.format_exc() + repr(error.__cause__)
+    assert "s3cret" not in told
+    assert REF.task_id not in told
 
 
 async def test_a_head_that_is_longer_than_usual_is_read() -> None:

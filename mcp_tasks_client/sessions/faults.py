@@ -90,7 +90,7 @@ class Faults:
                 "Check the URL and the network, then try again.",
                 retryable=True,
                 not_executed=True,
-            ) from error
+            ) from failures.cause(error)
         except failures.unsendable:
             # Its text may be the credential.
             raise SessionError(
@@ -111,7 +111,7 @@ class Faults:
             wait_s = retry_after_s(response.headers.get("retry-after", ""))
             raise self.by_status(response.status_code, wait_s) from error
         except failures.lost as error:
-            raise self.lost(self._reason(error, failures)) from error
+            raise self.lost(self._reason(error, failures)) from failures.cause(error)
 
     def overdue(self, seconds: float) -> ConnectionLostError:
         """No whole reply within the time for the whole request."""

@@ -41,6 +41,13 @@ def _words(error: Exception) -> str:
             return str(error)
 
 
+def _cause(error: Exception) -> Exception:
+    """The error, or one in its place that does not hold the request with all its headers."""
+    if isinstance(error, aiohttp.ClientResponseError | aiohttp.ServerTimeoutError | aiohttp.InvalidURL):
+        return aiohttp.ClientError(f"{type(error).__name__} {_words(error)}".strip())
+    return error
+
+
 class OverAiohttp(Transport):
     """Sends requests with an ``aiohttp.ClientSession`` of our own. Made, used and closed in one asyncio loop.
 
@@ -56,6 +63,7 @@ class OverAiohttp(Transport):
         # TimeoutError and OSError: where asyncio's own come through.
         lost=(aiohttp.ClientError, TimeoutError, OSError),
         words=_words,
+        cause=_cause,
     )
 
     def __init__(self, basic: tuple[str, str] | None, *, user_agent: str, secure: bool) -> None:
@@ -68,7 +76,7 @@ class OverAiohttp(Transport):
                 ssl=httpx.create_ssl_context() if secure else True,
             ),
             # Servers behind a load balancer keep a client to one of them by a cookie, on an address too.
-            cookie_jar=aiohttp.CookieJar(unsafe=True),
+            cookie_jar=aiohttp.CookieJar(unsafe=True, quote_cookie=False),
             headers={"User-Agent": user_agent},
             auto_decompress=False,
             max_line_size=_LONGEST_FIELD,

@@ -64,6 +64,9 @@ class Failures:
     words: Callable[[Exception], str] = str
     """What an error says, without the URL, whose query may be a credential."""
 
+    cause: Callable[[Exception], Exception] = lambda error: error
+    """The error, or one in its place that does not hold the request with all its headers."""
+
 
 def of_httpx(library: object) -> Failures:
     """The failures of httpx, or of its successor, which kept the names.
