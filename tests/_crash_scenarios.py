@@ -44,6 +44,7 @@ from mcp_tasks_client.testing import (
     HttpError,
     KilledError,
     LostReply,
+    Notifies,
     ScriptedServer,
     Step,
     ask,
@@ -134,7 +135,7 @@ def failure(point: Point) -> Exception:
     match point:
         case Point.ASK:
             return NoAnswerError("nobody is there")
-        case Point.CALL | Point.GET | Point.UPDATE:
+        case Point.CALL | Point.GET | Point.UPDATE | Point.LISTEN:
             return ConnectionLostError("the connection broke", retryable=True)
         case Point.CANCEL:  # without a Retry-After it would be said again at once, in seconds of ours
             return SessionError("unavailable", retryable=True, http_status=503, retry_after_s=1.0)
@@ -389,6 +390,7 @@ class Scenario:
     mortal: int = 0
     terms: Mapping[str, Any] = field(default_factory=dict)
     faults: Mapping[str, tuple[Fault | None, ...]] = field(default_factory=dict)
+    notifies: Notifies | None = None
     delays: tuple[Point, ...] = ()
     stands_still: tuple[Point, float] | None = None
     on_abandon: str = "detach"
@@ -427,6 +429,7 @@ class World:
         self.committed: set[str] = set()
         self.answers = 0
         self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool)
+        self.server.notifies = scenario.notifies
         self.server.tool(TOOL, scenario.steps, **scenario.terms)
         for method, faults in scenario.faults.items():
             self.server.misbehave(method, *faults)
@@ -435,6 +438,8 @@ class World:
         self.broken.append(what)
 
     def told(self, outcome: str) -> None:
+        if not all(record.finished for record in self.records()):
+            self.breaks(f"a host was told {outcome} before it was journaled")
         self.outcomes.append(outcome)
 
     async def play(self, plan: Fate, *later: Fate) -> None:
@@ -654,6 +659,12 @@ _STALL: Final = Scenario(
     blind=True,
     late=True,
 )
+_TOLD: Final = Scenario(  # before the first poll that its hint allows
+    programs=(calls,),
+    steps=(work(2.0), _END),
+    terms={"poll_interval_ms": 5000},
+    notifies=Notifies(),
+)
 _FOLLOW: Final = Scenario(
     programs=(calls_and_leaves, calls_a_little_later),
     steps=(work(0.5), ask(_question("q")), work(2.0), _END),
@@ -762,4 +773,17 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "an old outcome is forgotten": Scenario(
         programs=(calls_and_prunes,), steps=(reply(result_of),), template="old"
     ),
+    "its end is told": _TOLD,
+    "its end is told, without a key": replace(_TOLD, keyed=False),
+    "its end is told last of all": replace(_TOLD, notifies=Notifies(ends_after=1)),
+    "its question is told": replace(_TOLD, steps=(work(2.0), *_ASKS), answer_s=0.5),
+    "everything is told twice": replace(
+        _TOLD,
+        steps=(work(2.0, "a"), work(1.0, "b"), ask(_question("q1")), work(0.5), ask(_question("q2")), _END),
+        notifies=Notifies(twice=True),
+    ),
+    "its question is told, and then nothing": replace(
+        _TOLD, steps=(work(2.0), *_ASKS), notifies=Notifies(breaks_after=1)
+    ),
+    "its cancellation is told": replace(_TOLD, programs=(cancels,), steps=(work(40.0), _END), wish=True),
 }
