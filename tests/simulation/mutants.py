@@ -5,11 +5,14 @@ Each mutant is a change of one place, made for as long as its block lasts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
+
+import anyio
 
 from mcp_tasks_client import (
     commits,
@@ -17,7 +20,9 @@ from mcp_tasks_client import (
     driver,
     engine,
     idempotency,
+    listener,
     machine,
+    outcomes,
     owners,
     pace,
     questions,
@@ -31,6 +36,7 @@ from mcp_tasks_client.events import (
     CancelAcknowledged,
     CancelRequested,
     Event,
+    Notified,
     Observed,
     TaskCreated,
     UpdateAcknowledged,
@@ -314,3 +320,93 @@ def what_was_let_go_of_is_still_asked() -> AbstractContextManager[Any]:
         self.afterwards.release(drive)
 
     return patch.object(scheduler.Scheduler, "_let_go", keep_asking)
+
+
+# ── what the server tells by itself ───────────────────────────────────────────────────────────
+
+
+@mutant
+def an_end_that_is_told_is_delivered_before_it_is_journaled() -> AbstractContextManager[Any]:
+    return _behind(lambda event: isinstance(event, Notified))
+
+
+@mutant
+def an_end_that_is_told_without_its_result_is_believed() -> AbstractContextManager[Any]:
+    return _while_notified("outcome_of", lambda task, *, seed: outcomes.outcome_of(task, seed=False))
+
+
+@mutant
+def each_notification_asks_anew() -> AbstractContextManager[Any]:
+    new = questions.new_questions
+    return _while_notified(
+        "new_questions",
+        lambda known, requests: new(tuple(one for one in known if one.stage == "asking"), requests),
+    )
+
+
+@mutant
+def a_notification_forgets_what_was_answered() -> AbstractContextManager[Any]:
+    take = machine._notified
+
+    def forgetful(state: Any, event: Any) -> Any:
+        return take(replace(state, questions=()), event)
+
+    return patch.object(machine, "_notified", forgetful)
+
+
+@mutant
+def a_cancelled_task_asks_what_it_is_told() -> AbstractContextManager[Any]:
+    return _heedless("_notified")
+
+
+@mutant
+def what_is_told_of_another_task_is_believed() -> AbstractContextManager[Any]:
+    ears = listener.Listener._ears
+
+    def credulous(self: Any, stream: Any) -> Any:
+        def heard(task: Any) -> None:
+            for task_id, one in list(self._drives.items()):
+                if one.running:
+                    stream.notified += 1
+                    self._told(one, task.model_copy(update={"task_id": task_id}))
+
+        return ears(self, stream)[0], heard
+
+    return patch.object(listener.Listener, "_ears", credulous)
+
+
+@mutant
+def what_is_listened_for_is_not_polled() -> AbstractContextManager[Any]:
+    def patience(self: Any, drive: Any, after_s: float) -> float:
+        return math.inf if self._stream is not None and self.tells(drive) else after_s
+
+    return patch.object(listener.Listener, "patience", patience)
+
+
+@mutant
+def who_was_refused_listens_again() -> AbstractContextManager[Any]:
+    listen = listener.Listener._listen
+
+    async def on_and_on(self: Any, streams: Any) -> None:
+        while True:
+            await listen(self, streams)
+            self._stream = None
+            await self._clock.wait(anyio.Event(), 1.0)
+
+    return patch.object(listener.Listener, "_listen", on_and_on)
+
+
+@mutant
+def who_listens_does_so_without_a_pause() -> AbstractContextManager[Any]:
+    return patch.multiple(listener, _FIRST_S=0.0, _AGAIN_S=0.0)
+
+
+def _while_notified(name: str, change: Callable[..., Any]) -> AbstractContextManager[Any]:
+    """A change of the machine that lasts while it makes sense of a notification."""
+    take = machine._notified
+
+    def changed(state: Any, event: Any) -> Any:
+        with patch.object(machine, name, change):
+            return take(state, event)
+
+    return patch.object(machine, "_notified", changed)

@@ -35,6 +35,8 @@ from mcp_tasks_client.testing import (
 )
 from mcp_tasks_client.testing.steps import AskFirst, Reply
 
+from .telling import Telling, telling
+
 __all__ = ["Cancel", "Intent", "Moment", "Plan", "result_of"]
 
 _ON_ABANDON: Final[tuple[OnAbandon, ...]] = ("detach", "detach", "detach", "cancel")
@@ -73,6 +75,9 @@ class Intent:
 
     timeout_s: float | None
     cancel: Cancel | None
+    first: int | None = None
+    """The process that begins it before the others; ``None``: whichever comes first."""
+
     begun: int = 0
     """How often it was begun with the consent that the tool may run."""
 
@@ -137,6 +142,7 @@ class Plan:
     """When which process forgets all that it may."""
 
     retention_s: float | None
+    telling: Telling
 
     @property
     def clocks_jump(self) -> bool:
@@ -148,7 +154,30 @@ class Plan:
         return bool(self.prunes) or self.retention_s is not None
 
 
-def plan(random: Random) -> Plan:
+def plan(random: Random, tells: Random) -> Plan:
+    """A history, of which what the server tells by itself is drawn apart."""
+    drawn = _plan(random, telling(tells, CHAOS_S))
+    if drawn.telling.anything:
+        for intent in drawn.intents:
+            if tells.random() < 0.7 and not intent.plain:
+                _lengthen(tells, intent, len(drawn.lives))
+    return drawn
+
+
+def _lengthen(random: Random, intent: Intent, processes: int) -> None:
+    """Have it live long enough, between polls far enough apart, for something to be told of it."""
+    steps: list[Step] = []
+    for step in intent.steps:
+        if not isinstance(step, AskFirst):
+            words = random.choice([None, "busy", f"before step {len(steps)}"])
+            steps.append(work(random.choice([0.3, 4.0, 15.0]), words))
+        steps.append(step)
+    intent.steps = tuple(steps)
+    intent.terms["poll_interval_ms"] = random.choice([5000, 10_000, 10_000, 60_000])
+    intent.first = random.randrange(processes)
+
+
+def _plan(random: Random, told: Telling) -> Plan:
     processes = random.choice([1, 1, 1, 2, 2, 3])
     on_abandon: OnAbandon = random.choice(_ON_ABANDON)
     rough = random.random()
@@ -197,6 +226,7 @@ def plan(random: Random) -> Plan:
             for _ in range(random.choice([0, 0, 0, 1, 2]))
         ],
         retention_s=random.choice([None, None, None, None, 0.0, 30.0]),
+        telling=told,
     )
 
 

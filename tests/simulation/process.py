@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -48,7 +48,7 @@ from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.states import Observing
 from mcp_tasks_client.testing import KilledError
 from mcp_tasks_client.testing.session import ServerSession
-from mcp_tasks_client.wire import JSONObject
+from mcp_tasks_client.wire import JSONObject, Task
 
 from .clock import ProcessClock
 from .journal import InlineJournal, disk_trouble
@@ -58,6 +58,9 @@ if TYPE_CHECKING:
     from .world import World
 
 __all__ = ["Process", "Spot"]
+
+LISTEN_AGAIN_S: Final = 0.999
+"""Seconds from one attempt to listen to the next, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,26 @@ class Line(ServerSession):
         self._process.cancels(ref.task_id)
         await super().cancel(ref)
 
+    async def listen(
+        self, task_ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
+    ) -> None:
+        process, broken = self._process, None
+        process.listens()
+
+        def answered(granted: frozenset[str]) -> None:
+            process.may_listen = bool(granted)
+            agreed(granted)
+
+        async with anyio.create_task_group() as late:
+            hear = process.world.grapevine.passed_on(f"process {process.pid}", process.clock, heard, late)
+            try:
+                await super().listen(task_ids, answered, hear)
+            except SessionError as error:
+                broken = error  # which would leave the group in another
+            late.cancel_scope.cancel()
+        if broken is not None:
+            raise broken
+
 
 class Process(Probe):
     """One life of one process of the host."""
@@ -116,6 +139,10 @@ class Process(Probe):
         self._client: TasksClient | None = None
         self._tasks: TaskGroup | None = None
         self.cancelled_for_others: set[str] = set()
+        self.may_listen = True
+        """Whether the server has not refused that yet, as far as it has been asked."""
+
+        self._listened_at = -math.inf
         self._now_asking: dict[int, str] = {}
         world.processes.append(self)
         world.living.add(self.pid)
@@ -235,7 +262,7 @@ class Process(Probe):
                 await self._sleep(9.0)
 
     async def _do(self, client: TasksClient, intent: Intent) -> None:
-        await self._sleep(0.0 if self.last else intent.at)
+        await self._sleep(0.0 if self.last else intent.at + 2.0 * (intent.first not in (None, self.number)))
         if not intent.keyed:
             if not intent.begun:
                 await self._do_once(client, intent)
@@ -368,6 +395,14 @@ class Process(Probe):
             self.cancelled_for_others.add(task_id)
         elif task_id not in world.wished and task_id not in self.cancelled_for_others:
             world.break_("cancelled before it was journaled", f"{task_id} by process {self.pid}")
+
+    def listens(self) -> None:
+        """It is about to ask the server to tell of tasks."""
+        if not self.may_listen:
+            self.world.break_("listens again", f"process {self.pid}, after it was refused")
+        if self.world.clock.now < self._listened_at + LISTEN_AGAIN_S:
+            self.world.break_("listens too often", f"process {self.pid} since {self._listened_at:.3f}")
+        self.may_listen, self._listened_at = False, self.world.clock.now
 
     def not_after_a_cancel(self, task_id: str | None, what: str) -> None:
         """It is about to do something that nobody wants of a cancelled task. A late one cannot know."""

@@ -19,7 +19,16 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.journal.base import TaskRecord
 from mcp_tasks_client.states import Calling, Observing
-from mcp_tasks_client.testing import Arrival, ErrorReply, Fault, HttpError, ScriptedServer
+from mcp_tasks_client.testing import (
+    Arrival,
+    ErrorReply,
+    Fault,
+    HttpError,
+    Notifies,
+    ScriptedServer,
+    Stale,
+    Unreachable,
+)
 from mcp_tasks_client.testing.steps import Abort, Complete, Fail
 from mcp_tasks_client.testing.timeline import Timeline
 
@@ -27,6 +36,7 @@ from .clock import WorldClock
 from .journal import copy_of
 from .plans import CHAOS_S, Intent, Moment, Plan, fault, plan
 from .process import Process
+from .telling import Grapevine
 
 __all__ = ["World", "play"]
 
@@ -50,7 +60,8 @@ class World:
     def __init__(self, seed: int, folder: Path, empty: Path) -> None:
         self.seed = seed
         self.random = Random(seed)
-        self.plan: Plan = plan(self.random)
+        tells = Random(f"what is told in {seed}")
+        self.plan: Plan = plan(self.random, tells)
         self.clock = WorldClock()
         self.log: list[Happening] = []
         self.broken: list[str] = []
@@ -76,6 +87,8 @@ class World:
         for intent in self.plan.intents:
             self.server.tool(intent.tool, intent.steps, **intent.terms)
         self._reader = sqlite3.connect(self.path)
+        tasks = self.server._desk._tasks
+        self.grapevine = Grapevine(tells, self.plan.telling, self.clock.monotonic, tasks, self.tell)
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 
@@ -210,6 +223,8 @@ class World:
             found = fault(self._faults, arrival.method)
         if self._wants_quiet(arrival):
             found = HttpError(503, retry_after_s=40.0)
+        if self.plan.telling.is_down(self.clock.now):
+            found = Unreachable()
         self.tell(f"{arrival.method} {what}" + (f": {found}" if found else ""))
         if arrival.method == "tools/call":
             self.moment("called", arrival.tool)
@@ -275,6 +290,13 @@ class World:
             for process in self.processes:
                 process.late |= plan.blind  # its lease may seem to have run out
 
+        def offer(notifies: Notifies | None) -> None:
+            self.tell(f"the server begins, and offers {notifies}")
+            self.server.notifies = notifies
+            for stream in list(self.server._desk._streams):
+                stream.cut()
+
+        happenings += [(at, partial(offer, notifies)) for at, notifies in plan.telling.offers]
         for number, at in enumerate(plan.lives):
             happenings.append((at, partial(start, number)))
         for at, number in plan.kills:
@@ -333,10 +355,12 @@ class World:
     def _check_outcomes(self, intent: Intent) -> None:
         """What was told is how a task of that intent ended, at the server."""
         witness = self.server.witness
-        ends = {"violated"}
+        ends: set[str] = set()
         for task_id, tool in witness.created.items():
             if tool == intent.tool:
                 ends |= _ends(self._timeline(task_id))
+                if any(isinstance(poll.fault, Stale) for poll in witness.log("tasks/get", task_id)):
+                    ends.add("violated")  # as an end looks in the reply to a creation
         calls = [arrival for arrival in witness.log("tools/call") if arrival.tool == intent.tool]
         ends |= {"result"} if intent.plain else set()
         ends |= {"TaskFailedError" for arrival in calls if isinstance(arrival.fault, ErrorReply)}
