@@ -236,7 +236,7 @@ def _usable(raw: JSONObject) -> Iterator[tuple[str, Any]]:
         if name == "status" and isinstance(value, str):
             value = _STATUSES.get(value, value)
         elif name == "lastUpdatedAt" and value == raw.get("createdAt"):
-            value = raw["createdAt"]  # one object for both
+            value = raw.get("createdAt")  # one object for both
         if name in _OPTIONAL and value is not None:
             value = _OPTIONAL[name](value)
             if value is not None:

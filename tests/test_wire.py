@@ -618,3 +618,9 @@ def test_a_creation_without_a_usable_status_does_not_cost_the_task_id(status: di
     assert isinstance(reply, Created)
     assert reply.task.task_id == TASK_ID
     assert not reply.task.known_status
+
+
+@pytest.mark.parametrize("times", [{"lastUpdatedAt": None}, {"createdAt": None, "lastUpdatedAt": None}])
+def test_times_that_are_null_are_read_as_none(times: dict[str, None]) -> None:
+    read = task(**times)
+    assert (read.created_at, read.last_updated_at) == (task().created_at if len(times) == 1 else None, None)
