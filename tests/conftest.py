@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from typing import Any
@@ -13,6 +14,11 @@ from tests.real_server import real_server
 from tests.strict_server import strict_server
 
 __all__ = ["anyio_backend", "over_httpx", "real_server", "strict_server", "unused_url"]
+
+
+# Looking for garbage at every turn takes a tenth of the run. Whoever tests what is dropped collects it
+# there and then.
+gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
