@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from anyio.abc import TaskGroup
 
@@ -13,6 +13,9 @@ from .events import SendCall
 
 __all__ = ["Line"]
 
+_AHEAD: Final = 4
+"""How many times as many calls are begun as can be sent at once: the others' replies are being journaled."""
+
 _Call: TypeAlias = tuple[Drive, SendCall, CallUnderWay]
 
 
@@ -20,18 +23,18 @@ class Line:
     """Begins calls in order, so many at once, each in its caller's context, whose trace it may belong to.
 
     Args:
-        room: Calls that are begun at once, at most: as many as the session sends. ``None`` for any number.
+        in_flight: Requests that the session sends at once; ``None`` for any number.
         tasks: Where they run.
         call: Makes a call.
     """
 
     def __init__(
         self,
-        room: int | None,
+        in_flight: int | None,
         tasks: TaskGroup,
         call: Callable[[Drive, SendCall, CallUnderWay], Coroutine[Any, Any, object]],
     ) -> None:
-        self._room = room
+        self._room = None if in_flight is None else _AHEAD * in_flight
         self._tasks = tasks
         self._call = call
         self._waiting: dict[CallUnderWay, tuple[Context, _Call]] = {}  # in order

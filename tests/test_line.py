@@ -20,7 +20,7 @@ from mcp_tasks_client.testing.client import scripted_client
 pytestmark = pytest.mark.anyio
 
 CAP = 4
-"""Calls that the session sends at once."""
+"""Of the session; four times as many are begun."""
 
 trace: ContextVar[int] = ContextVar("trace")
 
@@ -74,7 +74,7 @@ async def test_no_more_calls_are_begun_than_there_is_room_for_and_each_in_its_ow
         for number in range(40):
             callers.start_soon(one, number)
             await clock.advance(0)
-        assert under_way == list(range(CAP))
+        assert under_way == list(range(4 * CAP))
         may_go.set()
         await clock.advance(10)
     assert sorted(under_way) == list(range(40))  # trio begins what is ready in any order
@@ -91,7 +91,7 @@ async def test_a_call_that_is_cut_while_it_waits_in_line_is_taken_back_at_once(
         capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
         anyio.create_task_group() as callers,
     ):
-        for _ in range(CAP):
+        for _ in range(4 * CAP):
             callers.start_soon(client.call_tool, "tool")
         await clock.advance(0)
         with pytest.raises(WaitTimeoutError):
@@ -100,7 +100,7 @@ async def test_a_call_that_is_cut_while_it_waits_in_line_is_taken_back_at_once(
         assert all(record.idempotency_key is None for record in await client.records())
         may_go.set()
         await clock.advance(10)
-    assert sum(server.witness.calls.values()) == CAP
+    assert sum(server.witness.calls.values()) == 4 * CAP
 
 
 async def test_a_client_that_closes_sends_nothing_of_what_is_in_line(
@@ -118,7 +118,7 @@ async def test_a_client_that_closes_sends_nothing_of_what_is_in_line(
         await clock.advance(0)
         handles.append(len(under_way))
         callers.cancel_scope.cancel()
-    assert handles == [CAP]
+    assert handles == [4 * CAP]
     assert len(under_way) <= 10 * CAP
     assert sum(server.witness.calls.values()) == 0
 
@@ -132,7 +132,7 @@ async def test_a_call_that_was_cut_in_line_and_is_wanted_again_is_made_once(
         capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
         anyio.create_task_group() as callers,
     ):
-        for _ in range(CAP):
+        for _ in range(4 * CAP):
             callers.start_soon(client.call_tool, "tool")
         await clock.advance(0)
         with pytest.raises(WaitTimeoutError) as given_up:
@@ -142,7 +142,7 @@ async def test_a_call_that_was_cut_in_line_and_is_wanted_again_is_made_once(
         await clock.advance(0)
         may_go.set()
         await clock.advance(10)
-    assert sum(server.witness.calls.values()) == CAP + 1
+    assert sum(server.witness.calls.values()) == 4 * CAP + 1
 
 
 async def test_what_is_cut_in_line_is_not_kept(
@@ -155,7 +155,7 @@ async def test_what_is_cut_in_line_is_not_kept(
         capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
         anyio.create_task_group() as callers,
     ):
-        for _ in range(CAP):
+        for _ in range(4 * CAP):
             callers.start_soon(client.call_tool, "tool")
         await clock.advance(0)
         async with anyio.create_task_group() as others:
@@ -166,6 +166,6 @@ async def test_what_is_cut_in_line_is_not_kept(
         await clock.advance(0)
         gc.collect()
         assert [one for one in gc.get_objects() if isinstance(one, ToolCall)] != []
-        assert len([one for one in gc.get_objects() if isinstance(one, Drive)]) == CAP
+        assert len([one for one in gc.get_objects() if isinstance(one, Drive)]) == 4 * CAP
         may_go.set()
         await clock.advance(10)
