@@ -224,7 +224,8 @@ def read_task(raw: object) -> Task:
         raise MalformedError(f"a task without a usable {fields}") from None
     # Which fields are set is the same for nearly all tasks, and takes more memory than what is in them.
     named = task.model_fields_set
-    object.__setattr__(task, "__pydantic_fields_set__", _FIELD_SETS.setdefault(frozenset(named), named))
+    if Task.model_fields.keys() >= named:  # or a server that makes up names could have us keep them for ever
+        object.__setattr__(task, "__pydantic_fields_set__", _FIELD_SETS.setdefault(frozenset(named), named))
     return task
 
 

@@ -488,6 +488,24 @@ async def test_what_is_told_while_an_earlier_notification_is_being_saved_is_hear
         assert handles[0].done
 
 
+async def test_a_notification_that_comes_a_moment_after_the_poll_that_found_the_same_is_no_silence(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    server.tool(
+        "chatty", [work(3, "a"), work(7, "b"), work(900, "c"), complete(DONE)], poll_interval_ms=60_000
+    )
+    async with opened(server) as client:
+        await client.start_tool("chatty")
+        await clock.advance(9.99)
+        listener = client._engine.scheduler.performer.listener
+        listener.doubt()
+        await clock.advance(5)
+        assert not listener._in_vain
+        listener.doubt()
+        await clock.advance(5)
+        assert listener._in_vain
+
+
 async def test_two_calls_with_one_task_are_both_polled(server: ScriptedServer, clock: ManualClock) -> None:
     """What is told of it is told to one of them. The server sees the polls of both, and is not asked here."""
     async with scripted_client(server.session(), journal=MemoryJournal(), poll=STEADY) as client:

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 
+from mcp_tasks_client import wire
 from mcp_tasks_client.params import call_params, request_meta, task_params
 from mcp_tasks_client.wire import (
     EXTENSION_ID,
@@ -624,3 +625,10 @@ def test_a_creation_without_a_usable_status_does_not_cost_the_task_id(status: di
 def test_times_that_are_null_are_read_as_none(times: dict[str, None]) -> None:
     read = task(**times)
     assert (read.created_at, read.last_updated_at) == (task().created_at if len(times) == 1 else None, None)
+
+
+def test_of_the_names_that_a_server_makes_up_nothing_is_kept() -> None:
+    kept = len(wire._FIELD_SETS)
+    for number in range(100):
+        assert task(**{f"field {number}": number}).model_extra == {f"field {number}": number}
+    assert len(wire._FIELD_SETS) <= kept + 1
