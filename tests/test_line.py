@@ -165,7 +165,6 @@ async def test_what_is_cut_in_line_is_not_kept(
             others.cancel_scope.cancel()
         await clock.advance(0)
         gc.collect()
-        assert [one for one in gc.get_objects() if isinstance(one, ToolCall)] != []
         assert len([one for one in gc.get_objects() if isinstance(one, Drive)]) == 4 * CAP
         may_go.set()
         await clock.advance(10)
