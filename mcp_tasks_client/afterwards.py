@@ -8,17 +8,22 @@ again writes that first; for one that stands still it is written now and then, a
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
+from .clock import Clock
 from .commits import Commits
 from .drive import Drive, driven_elsewhere
 from .events import CallRefused
 from .states import Calling, Finished
 
 logger = logging.getLogger("mcp_tasks_client")
+
+_GATHERED_S: Final = 0.02
+"""Seconds for which deliveries gather, so that one commit does for many."""
 
 
 class Afterwards:
@@ -27,15 +32,20 @@ class Afterwards:
     Args:
         commits: Where it is written.
         tasks: Where that runs.
+        clock: Tells how long to wait for more of it.
         drives: All that there are.
     """
 
-    def __init__(self, commits: Commits, tasks: TaskGroup, drives: Mapping[str, Drive]) -> None:
+    def __init__(self, commits: Commits, tasks: TaskGroup, clock: Clock, drives: Mapping[str, Drive]) -> None:
         self._commits = commits
         self._tasks = tasks
+        self._clock = clock
         self._drives = drives
         self._unsaved: set[Drive] = set()  # hold what no journal does, and must not be forgotten
         self._unreleased: set[Drive] = set()  # nobody else's, as long as the journal says that they are ours
+        self._delivered: set[Drive] = set()
+        self._gathering = False
+        self._enough = anyio.Event()
         self._closed = False
 
     @property
@@ -60,12 +70,30 @@ class Afterwards:
         # What waits to be committed must be, before somebody else goes on from what is.
         if drive.owned and not drive.unsaved and not isinstance(drive.record.state, Calling | Finished):
             self._unreleased.add(drive)
-            self._write_soon(self._commits.release, drive)
+            self._tasks.start_soon(self._release, drive)
 
     def delivered(self, drive: Drive) -> None:
         """Note that the host has the outcome now. Only after it has: a crash delivers it again."""
-        if drive.record.kept and drive.record.delivered_at is None and not self._closed:
-            self._write_soon(self._commits.delivered, drive)
+        record = drive.record
+        if record.kept and record.delivered_at is None and not self._closed:
+            self._delivered.add(drive)
+            self._note_soon()
+
+    def was_delivered(self, drive: Drive) -> bool:
+        """Whether the host has its outcome, though the journal may not say so yet."""
+        return drive in self._delivered
+
+    async def note(self) -> bool:
+        """Journal what was delivered until now; false if that could not be."""
+        try:
+            if drives := list(self._delivered):
+                await self._commits.delivered(drives)
+                # One that was taken anew meanwhile has another fence, under which it is noted next.
+                self._delivered -= {drive for drive in drives if not drive.owned}
+        except Exception as error:  # also a foreign one, which would end the client
+            logger.warning("%d deliveries are not journaled yet: %s", len(self._delivered), error)
+            return False
+        return True
 
     def forget(self, drive: Drive) -> None:
         """Take back the intent of a call that nobody is going to send."""
@@ -75,6 +103,7 @@ class Afterwards:
 
     def write_again(self) -> None:
         """Try once more what could not be written about drives that stand still."""
+        self._note_soon()
         self._unreleased = {drive for drive in self._unreleased if drive.owned and not drive.held}
         self._unsaved = {drive for drive in self._unsaved if drive.unsaved}
         still = [
@@ -94,18 +123,33 @@ class Afterwards:
     def close(self) -> None:
         """Write what is still to be written, now or never."""
         self._closed = True
+        self._enough.set()
+        self._note_soon()
         for drive in self._unsaved:
             self._tasks.start_soon(self._save, drive)
 
-    def _write_soon(self, write: Callable[[Drive], Awaitable[None]], drive: Drive) -> None:
-        """Commit a change that nobody waits for; it still goes before the scheduler ends."""
-        self._tasks.start_soon(self._write, write, drive)
-
-    async def _write(self, write: Callable[[Drive], Awaitable[None]], drive: Drive) -> None:
+    async def _release(self, drive: Drive) -> None:
         try:
-            await write(drive)
+            await self._commits.release(drive)
         except Exception as error:  # also a foreign one, which would end the client
             logger.warning("%r could not be brought up to date: %s", drive.record, error)
+
+    def _note_soon(self) -> None:
+        if self._delivered and not self._gathering:
+            self._gathering = True
+            self._tasks.start_soon(self._gather)
+
+    async def _gather(self) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                noted = True
+                while self._delivered and noted:
+                    if not self._closed:
+                        self._enough = anyio.Event()
+                        await self._clock.wait(self._enough, _GATHERED_S)
+                    noted = await self.note()
+        finally:
+            self._gathering = False
 
     async def _remove(self, drive: Drive) -> None:
         with anyio.CancelScope(shield=True):

@@ -7,7 +7,7 @@ Everything that this package writes to a journal is written here, and each commi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -182,15 +182,22 @@ class Commits:
         with anyio.CancelScope(shield=True), typed():
             await self._remove(drive, drive.record, Point.TAKE_BACK)
 
-    async def delivered(self, drive: Drive) -> None:
-        """Commit that the host has the outcome. Nobody needs to own it any more."""
+    async def delivered(self, drives: Collection[Drive]) -> None:
+        """Commit that the host has these outcomes. Nobody needs to own them any more.
+
+        Raises:
+            JournalError: It could not be written, and they will be delivered again after a crash.
+        """
+        now = self._clock.time()
+        # What another client drives is its own to note.
+        ours = [drive for drive in drives if drive.record.owner in (None, self.owner)]
+        fences = {drive.record.record_id: drive.record.fence for drive in ours}
         with anyio.CancelScope(shield=True), typed():
-            async with drive.lock:
-                if drive.record.owner not in (None, self.owner):
-                    return  # it is its owner's to note
+            await self._passing(Point.DELIVERED, self.journal.deliver, now, fences)
+        for drive in ours:
+            if drive.record.fence == fences[drive.record.record_id]:  # it was not taken meanwhile
                 drive.owned = False
-                record = replace(drive.record, delivered_at=self._clock.time())
-                drive.record = await self._save(drive, record, Point.DELIVERED)
+                drive.record = replace(drive.record, delivered_at=now, updated_at=now, owner=None)
 
     async def _save(self, drive: Drive, record: TaskRecord, point: Point, *, new: bool = False) -> TaskRecord:
         if drive.record.owner not in (None, self.owner):

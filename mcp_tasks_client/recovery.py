@@ -43,7 +43,9 @@ class Recovery:
         pending = await self._scheduler.driver.commits.take_pending(
             self._scope, lambda record: self._scheduler.register(Drive(record))
         )
-        drives = [*(drive for drive in self._scheduler.afterwards.unsaved if drive not in pending), *pending]
+        afterwards = self._scheduler.afterwards
+        drives = [*(drive for drive in afterwards.unsaved if drive not in pending), *pending]
+        drives = [drive for drive in drives if not afterwards.was_delivered(drive)]
         async with anyio.create_task_group() as tasks:
             for drive in drives:
                 # Together, so that their commits share one write to the disk.
@@ -134,5 +136,6 @@ class Recovery:
     async def records(self) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal, oldest first."""
         self._scheduler.check_open()
+        await self._scheduler.afterwards.note()
         with typed():
             return await self._journal.records(self._scope)

@@ -78,7 +78,7 @@ class Scheduler:
         self.drives: WeakValueDictionary[str, Drive] = WeakValueDictionary()
         self._tasks = tasks
         self._clock = driver.clock
-        self.afterwards = Afterwards(driver.commits, tasks, self.drives)
+        self.afterwards = Afterwards(driver.commits, tasks, driver.clock, self.drives)
         self.performer = Performer(
             driver, tasks, park=self.park, let_go=self._let_go, release=self.afterwards.release
         )

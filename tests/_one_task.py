@@ -293,6 +293,11 @@ class SlowJournal(MemoryJournal):
             await anyio.lowlevel.checkpoint()
             await super().save(record, known=known)
 
+    async def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+        with self._doings.one("journal"):
+            await anyio.lowlevel.checkpoint()
+            await super().deliver(at, fences)
+
     async def remove(self, record: TaskRecord) -> None:
         with self._doings.one("journal"):
             await anyio.lowlevel.checkpoint()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -58,10 +58,25 @@ def full() -> JournalError:
 
 
 class Troubled(MemoryJournal):
-    """Does not take back intents, let go, or give away, while it is told not to."""
+    """Does not take back intents, note deliveries, let go, or give away, while it is told not to."""
 
     removes = releases = wishes = True
+    refused_notes = 0
     taking: anyio.Event | None = None
+    noting: anyio.Event | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[int] = []
+
+    async def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+        if self.refused_notes:
+            self.refused_notes -= 1
+            raise RuntimeError("a bug in the plug-in")
+        if self.noting is not None:
+            await self.noting.wait()
+        await super().deliver(at, fences)
+        self.noted.append(len(fences))
 
     async def remove(self, record: TaskRecord) -> None:
         if not self.removes:
@@ -189,6 +204,82 @@ async def test_a_refusal_that_was_never_journaled_is_forgotten_with_the_next_att
         await world.clock.advance(3600)
         assert not [line for line in caplog.records if line.levelno >= logging.INFO]
         assert first._engine.scheduler.afterwards.unsaved == []
+
+
+async def test_deliveries_gather_for_a_moment_and_share_a_commit() -> None:
+    world = World()
+    async with world.client() as client:
+        handles = [await client.start_tool("slow") for _ in range(5)]
+        await world.clock.advance(200)
+        for handle in handles:
+            await handle.result()
+        assert await client.resume() == [], "the host has them, though the journal does not know yet"
+        assert world.journal.noted == []
+        await world.clock.advance(0.02)
+        assert world.journal.noted == [5]
+        await handles[0].result()
+        await world.clock.advance(0.02)
+        assert world.journal.noted == [5], "once"
+
+
+async def test_records_say_what_was_delivered_a_moment_ago() -> None:
+    world = World()
+    async with world.client() as client:
+        handle = await client.start_tool("slow")
+        await world.clock.advance(200)
+        await handle.result()
+        (record,) = await client.records()
+        assert record.delivered_at == world.clock.time()
+
+
+async def test_what_is_taken_anew_while_its_delivery_is_being_noted_is_noted_all_the_same() -> None:
+    world = World()
+    async with world.client() as client:
+        handle = await client.start_tool("slow")
+        await world.clock.advance(200)
+        await handle.result()
+        world.journal.noting = anyio.Event()
+        await world.clock.advance(0.02)
+        # As the upkeep does after the lease had run out.
+        assert await client._engine.scheduler.driver.commits.take(handle._drive, again=True)
+        world.journal.noting.set()
+        await world.clock.advance(0.02)
+        (record,) = await client.records()
+        assert record.fence > 0
+        assert record.delivered_at is not None
+
+
+async def test_a_delivery_that_could_not_be_noted_is_noted_later() -> None:
+    world = World()
+    world.journal.refused_notes = 1
+    async with world.client() as client:
+        handle = await client.start_tool("slow")
+        await world.clock.advance(200)
+        await handle.result()
+        await world.clock.advance(1)
+        assert world.journal.refused_notes == 0
+        assert world.journal.noted == []
+        assert await client.resume() == []
+        await world.clock.advance(LEASE_S)
+        assert world.journal.noted == [1]
+
+
+@pytest.mark.parametrize("waited_s", [0, 0.01])
+@pytest.mark.parametrize("failures", [0, 1, 2])
+async def test_what_was_delivered_is_noted_at_once_when_the_client_closes(
+    failures: int, waited_s: float
+) -> None:
+    world = World()
+    with anyio.fail_after(10):
+        async with world.client() as client:
+            handle = await client.start_tool("slow")
+            await world.clock.advance(200)
+            world.journal.refused_notes = failures
+            await handle.result()
+            await world.clock.advance(failures or waited_s)
+        assert len(world.journal.noted) == (failures < 2)
+    async with world.client() as client:
+        assert len(await client.resume()) == (failures == 2), "what was not noted is delivered again"
 
 
 async def ada(context: Any, params: Any) -> ElicitResult:

@@ -543,7 +543,7 @@ async def test_last_updated_at_that_moves_at_every_poll_is_harmless() -> None:
     world.journal.save = counting  # type: ignore[method-assign]  # counts the commits
     async with world.client() as client:
         await world.call(client)
-    assert saves == ["working", "completed", "completed"], "created, finished, delivered; no poll in between"
+    assert saves == ["working", "completed"], "created, finished; no poll in between"
 
 
 # ── refusals and losses ───────────────────────────────────────────────────────────────────────

@@ -307,16 +307,6 @@ async def test_whatever_a_journal_raises_is_a_journal_error_that_names_it_and_lo
     assert len(world.server.log("tools/call")) == 1
 
 
-async def test_a_journal_that_raises_while_nobody_waits_for_the_commit_costs_only_that_commit() -> None:
-    world = World()
-    # Created, finished, and the note that the host has the outcome.
-    world.journal = Faulty("completed", nth=2, error=RuntimeError("a bug in the plug-in"))
-    async with world.client() as client:
-        assert text(await world.call(client)) == "done"
-        await world.clock.advance(1)
-        assert len(await client.resume()) == 1, "what was not noted is delivered again"
-
-
 # ── cancelling what is no task ────────────────────────────────────────────────────────────────
 
 

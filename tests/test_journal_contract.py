@@ -445,6 +445,55 @@ class TestLeases:
         assert await journal.take(given.record_id, "b/1", never_gone) == (given, "a/1", None)
 
 
+class TestDeliver:
+    async def test_an_outcome_that_was_delivered_is_nobodys_and_pending_no_more(
+        self, journal: Journal
+    ) -> None:
+        first, second, other = (
+            record(state=finished(), created_at=number, owner="a/1", fence=3, idempotency_key=str(number))
+            for number in (1.0, 2.0, 3.0)
+        )
+        for given in (first, second, other):
+            await journal.save(given)
+
+        await journal.deliver(9.0, {first.record_id: 3, second.record_id: 3})
+
+        first, second = (
+            replace(given, owner=None, delivered_at=9.0, updated_at=9.0) for given in (first, second)
+        )
+        assert await journal.records(SCOPE) == [first, second, other]
+        assert await journal.records(SCOPE, pending=True) == [other]
+        assert await journal.by_key(SCOPE, "1.0") == first
+        assert await journal.take(first.record_id, "b/1", gone) == (first, None, None)
+        assert await journal.prune(9.5) == 2
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"state": finished(), "fence": 4},
+            {"state": finished(), "fence": 3, "delivered_at": 5.0},
+            {"state": observing(), "fence": 3},
+            {"state": Calling(), "fence": 3},
+            {"state": OutcomeUnknown(), "fence": 3},
+        ],
+        ids=["taken since", "delivered before", "a task", "a call", "of unknown outcome"],
+    )
+    async def test_anything_else_stays_as_it_is(self, journal: Journal, given: dict[str, Any]) -> None:
+        await journal.save(stays := record(owner="a/1", **given))
+        await journal.deliver(9.0, {stays.record_id: 3, "forgotten": 3})
+        assert await journal.records(SCOPE) == [stays]
+        assert await journal.by_task_id(SCOPE, "forgotten") is None
+
+    async def test_nothing_to_note_is_nothing_to_do(self, journal: Journal) -> None:
+        await journal.deliver(9.0, {})
+
+    async def test_a_time_that_is_none_is_refused(self, journal: Journal) -> None:
+        await journal.save(stays := record(state=finished()))
+        with pytest.raises(ValueError, match="finite"):
+            await journal.deliver(float("nan"), {stays.record_id: 0})
+        assert await only(journal) == stays
+
+
 class TestPrune:
     async def test_what_was_delivered_before_the_time_is_forgotten(self, journal: Journal) -> None:
         old = record(state=finished(), delivered_at=99.0, idempotency_key="old")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -262,6 +262,17 @@ class Journal(ABC):
         Raises:
             DrivenElsewhereError: It was taken since, its fence is not the stored one's; or another
                 has brought it to its end, and it was forgotten. Nothing is stored.
+        """
+
+    @abstractmethod
+    async def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+        """Note that hosts have had these outcomes, in one write. Nobody owns them any more.
+
+        Nothing happens to one that was forgotten, taken since, delivered before, or is no outcome.
+
+        Args:
+            at: Wall clock, in seconds since the epoch.
+            fences: Of each record, by its ``record_id``, as its owner knows it.
         """
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -77,6 +77,16 @@ class MemoryJournal(Journal):
             if standing is None or standing.fence != row.fence:
                 raise overtaken(row)
             self._store(row)
+        await checkpoint_if_cancelled()
+
+    async def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+        """Note that hosts have had these outcomes."""
+        with self._lock:
+            self._check_open()
+            for record_id, fence in fences.items():
+                _, row = self._rows.get(escape(record_id), (0, None))
+                if row is not None and row.fence == fence and row.undelivered:
+                    self._store(row.delivered(at))
         await checkpoint_if_cancelled()
 
     async def remove(self, record: TaskRecord) -> None:
@@ -171,8 +181,7 @@ class MemoryJournal(Journal):
             self._check_open()
             for _, row in list(self._rows.values()):
                 if row.owner in escaped:
-                    outcome = row.pending and row.due_at is None
-                    self._store(row._replace(owner=None if outcome else f"{row.owner}/left"))
+                    self._store(row._replace(owner=None if row.undelivered else f"{row.owner}/left"))
             for name in names:
                 self._leases.pop(name, None)
         await checkpoint()

@@ -13,7 +13,7 @@ from ..errors import DrivenElsewhereError, JournalCorruptError
 from ..states import Observing
 from .base import Scope, TaskRecord, dump_state, load_state
 
-__all__ = ["Row", "escape", "overtaken"]
+__all__ = ["Row", "checked_time", "escape", "overtaken"]
 
 
 class Row(NamedTuple):
@@ -57,15 +57,24 @@ class Row(NamedTuple):
             generation=escape(record.generation),
             owner=escape(record.owner),
             fence=record.fence,
-            created_at=_time(record.created_at),
-            updated_at=_time(record.updated_at),
-            delivered_at=None if record.delivered_at is None else _time(record.delivered_at),
+            created_at=checked_time(record.created_at),
+            updated_at=checked_time(record.updated_at),
+            delivered_at=None if record.delivered_at is None else checked_time(record.delivered_at),
             state=dump_state(record.state),
             task_id=escape(record.task_id),
             status=escape(record.status),
             pending=int(record.pending),
             due_at=record.state.due_at if isinstance(record.state, Observing) else None,
         )
+
+    @property
+    def undelivered(self) -> bool:
+        """Whether it is an outcome that nobody has received yet."""
+        return bool(self.pending) and self.due_at is None
+
+    def delivered(self, at: float) -> Self:
+        """The row of an outcome that its host has had."""
+        return self._replace(delivered_at=checked_time(at), updated_at=at, owner=None, pending=0)
 
     def record(self) -> TaskRecord:
         """The record of this row.
@@ -134,7 +143,12 @@ def _unescape(text: str | None) -> str | None:
     return None if text is None else text.encode("ascii").decode("unicode_escape")
 
 
-def _time(value: float) -> float:
+def checked_time(value: float) -> float:
+    """The time, in seconds.
+
+    Raises:
+        ValueError: It is not finite.
+    """
     # SQLite stores NaN as NULL.
     if not math.isfinite(value):
         raise ValueError(f"a time must be a finite number of seconds, not {value}")

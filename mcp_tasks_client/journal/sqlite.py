@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import astuple
 from dataclasses import fields as fields_of
 from functools import cache, partial
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ..errors import JournalError
 from .base import LEASES_KEPT_S, Journal, Judge, Lease, Scope, Taken, TaskRecord
-from .row import Row, escape, overtaken
+from .row import Row, checked_time, escape, overtaken
 
 if TYPE_CHECKING:
     import sqlite3
@@ -39,6 +39,8 @@ _SAVE: Final = f"""{_INSERT} ON CONFLICT (record_id) DO UPDATE SET {_CHANGES}
     WHERE records.fence = excluded.fence"""
 _SAVE_KNOWN: Final = f"""UPDATE records SET ({_COLUMNS}) = ({", ".join("?" * len(Row._fields))})
     WHERE record_id = ? AND fence = ?"""
+_DELIVER: Final = """UPDATE records SET delivered_at = ?, updated_at = ?, owner = NULL, pending = 0
+    WHERE record_id = ? AND fence = ? AND pending = 1 AND due_at IS NULL"""
 _REMOVE: Final = "DELETE FROM records WHERE record_id = ? AND fence = ?"
 _PRUNE: Final = """DELETE FROM records WHERE sequence IN
     (SELECT sequence FROM records WHERE delivered_at < ? LIMIT 5000)"""
@@ -170,6 +172,16 @@ class SqliteJournal(Journal):
         def operation(connection: sqlite3.Connection) -> None:
             if not connection.execute(*statement).rowcount:
                 raise overtaken(row)
+
+        await self._run(operation, writes=True)
+
+    async def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+        """Note that hosts have had these outcomes, and sync it to the disk."""
+        checked_time(at)
+        arguments = [(at, at, escape(record_id), fence) for record_id, fence in fences.items()]
+
+        def operation(connection: sqlite3.Connection) -> None:
+            connection.executemany(_DELIVER, arguments)
 
         await self._run(operation, writes=True)
 

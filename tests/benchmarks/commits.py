@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -35,6 +35,10 @@ class CountingJournal(SqliteJournal):
     async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         self.writes += 1
         await super().save(record, known=known)
+
+    async def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+        self.writes += len(fences)
+        await super().deliver(at, fences)
 
     async def remove(self, record: TaskRecord) -> None:
         self.writes += 1
