@@ -95,7 +95,9 @@ class Drive:
         calling: The ``tools/call`` that is under way.
         waited_s: Seconds of the wait for the next poll.
         polled_at: When the last one was sent, by the monotonic clock.
-        told: What the server has told by itself, and nobody has looked at yet.
+        expected: When the next one is due at the server's pace, by the same clock.
+        told: What the server has told by itself and nobody has looked at yet; ``None`` while nobody looks.
+        heard: How often it has told something.
         abandoned: Whether its caller went away before that.
         unsaved: Events whose commit failed, to be fed again; under the lock ``saving``, by one at a time.
     """
@@ -112,9 +114,11 @@ class Drive:
         "error",
         "error_seen",
         "exact",
+        "expected",
         "fence",
         "followed",
         "following",
+        "heard",
         "held",
         "inherited",
         "journaled",
@@ -150,7 +154,9 @@ class Drive:
         self.due = 0.0
         self.waited_s = 0.0
         self.polled_at = -math.inf
-        self.told: Task | None = None
+        self.told: list[Task] | None = None
+        self.heard = 0
+        self.expected = 0.0
         self.version = 0
         self.unsaved: list[Event] = []
         self.asks: dict[str, Ask] = {}

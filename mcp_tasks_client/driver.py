@@ -48,7 +48,6 @@ from .events import (
 from .inputs import InputContext, Inputs, NoAnswerError
 from .journal.base import Journal
 from .owners import LEASE_S, Place
-from .pace import remaining
 from .points import Passage, Point, Probe
 from .policy import PollPolicy
 from .sessions.base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES, Leaving, Session, TaskRef
@@ -232,12 +231,6 @@ class Driver:
             return AnswerReady(key=ask.key, answer=answer, now=self.clock.time())
         except NoAnswerError as error:
             return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
-
-    def time_left(self, drive: Drive) -> float:
-        """Seconds until a task is to be polled at the server's pace."""
-        state = drive.record.state
-        assert isinstance(state, Observing)
-        return remaining(state, self.clock.time(), self.jitter(), self.policy)
 
     def tick(self, drive: Drive) -> Event:
         """The event of a wait that is over."""

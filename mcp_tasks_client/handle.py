@@ -137,6 +137,7 @@ class TaskHandle:
             return drive.task
         async with self._held(scheduler, drive):
             polls, drive.refreshing = drive.polls, drive.refreshing + 1
+            scheduler.performer.hasten(drive)
             try:
                 await self._wait(scheduler, drive, lambda d: d.polls > polls)
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any, Final, TypeAlias
@@ -37,7 +38,7 @@ class Line:
         self._room = None if in_flight is None else _AHEAD * in_flight
         self._tasks = tasks
         self._call = call
-        self._waiting: dict[CallUnderWay, tuple[Context, _Call]] = {}  # in order
+        self._waiting: OrderedDict[CallUnderWay, tuple[Context, _Call]] = OrderedDict()
         self._calling = 0
 
     def join(self, drive: Drive, send: SendCall, calling: CallUnderWay) -> None:

@@ -48,6 +48,9 @@ _MOMENT_S: Final = 0.05
 _DOUBT_S: Final = 2.0
 """Seconds for a notification to arrive after a poll has found what it should have told."""
 
+_SILENCES: Final = 1
+"""Changes that a server which tells of tasks may pass over in silence. It may tell only of some of them."""
+
 _CALM: Final = frozenset({"open", "asking", "acknowledged"})
 
 
@@ -83,7 +86,8 @@ class Listener:
         self._drives: WeakValueDictionary[str, Drive] = WeakValueDictionary()
         self._stream: _Stream | None = None
         self._in_vain = False
-        self._doubt: int | None = None  # how much had been told when it arose
+        self._doubts: dict[Drive, int] = {}  # how much had been told of each when its doubt arose
+        self._silences = 0
         self._news = anyio.Event()
 
     async def run(self) -> None:
@@ -107,7 +111,7 @@ class Listener:
 
     def patience(self, drive: Drive, after_s: float) -> float:
         """Seconds to the next poll of a drive that would be due after so many."""
-        if self._stream is None or not self.tells(drive):
+        if self._stream is None or drive.refreshing or not self.tells(drive):
             return after_s
         longest = max(after_s, self._driver.policy.backstop_s)
         # One that has told nothing yet is believed a little more with each poll.
@@ -129,10 +133,10 @@ class Listener:
             and all(question.stage in _CALM for question in state.questions)
         )
 
-    def doubt(self) -> None:
+    def doubt(self, drive: Drive) -> None:
         """Note that a poll has found something new, which should have been told."""
-        if self._doubt is None and self._stream is not None:
-            self._doubt = self._stream.notified
+        if self._stream is not None:
+            self._doubts.setdefault(drive, drive.heard)
             self._news.set()
 
     # ── streams ───────────────────────────────────────────────────────────────────────────────
@@ -154,11 +158,12 @@ class Listener:
             while self._stream is not None and not self._missing():
                 if not await self._of_use(self._stream):
                     return None
-                if self._stream.over:
-                    pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
-                    self._forget(self._stream)
-                elif self._clock.monotonic() - self._stream.agreed_at > _LONGEST_AGAIN_S:
+                lasted_s = self._clock.monotonic() - self._stream.agreed_at
+                if lasted_s > _LONGEST_AGAIN_S:
                     pause_s = _AGAIN_S
+                if self._stream.over:
+                    pause_s = pause_s if lasted_s > _LONGEST_AGAIN_S else min(2 * pause_s, _LONGEST_AGAIN_S)
+                    self._forget(self._stream)
 
     async def _to_its_end(self) -> None:
         """Listen on to what there is; there will be no more."""
@@ -167,10 +172,11 @@ class Listener:
 
     async def _of_use(self, stream: _Stream) -> bool:
         """Wait for news, and say whether this stream has been worth its while."""
-        if self._doubt is not None:
+        if self._doubts:
+            doubts, self._doubts = self._doubts, {}
             await self._clock.wait(anyio.Event(), _DOUBT_S)
-            doubt, self._doubt = self._doubt, None
-            if stream.notified == doubt:
+            self._silences += sum(drive.heard == heard for drive, heard in doubts.items())
+            if self._silences > (_SILENCES if stream.notified else 0):
                 logger.info("The server agreed to tell of tasks, and does not; they are polled")
                 return False
         elif not stream.over:
@@ -194,6 +200,7 @@ class Listener:
             except Exception as error:
                 logger.warning("Listening failed, and tasks are polled: %s: %s", type(error).__name__, error)
         stream.over = True
+        self._hasten_all(stream)
         stream.settled.set()
         self._news.set()
 
@@ -204,9 +211,11 @@ class Listener:
 
         def heard(task: Task) -> None:
             drive = self._drives.get(task.task_id)
-            if drive is not None and drive.running:
+            if drive is not None:
                 stream.notified += 1
-                self._told(drive, task)
+                drive.heard += 1  # also after the end, which a poll may have found a moment before
+                if drive.running:
+                    self._told(drive, task)
 
         return agreed, heard
 
@@ -216,7 +225,6 @@ class Listener:
         if before is not None:
             stream.notified += before.notified
             before.scope.cancel()
-            self._hasten_all(before)
 
     def _forget(self, stream: _Stream) -> None:
         """Listen to it no more."""

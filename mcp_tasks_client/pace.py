@@ -84,20 +84,14 @@ def after_restart(
     silence = quiet(state, now)
     # Anchored anew, or a clock that was set back would begin it again at every restart.
     state = replace(state, quiet_until=now + silence, quiet_s=silence)
-    wait = remaining(state, now, jitter, policy)
-    if not exact and _left(state.due_at, state.wait_s, now) <= 0:
+    wait = _left(state.due_at, state.wait_s, now)
+    if wait <= 0 and exact:
+        wait = policy.jitter * jitter * min(_interval(state, policy), 1.0)
+    elif wait <= 0:
         wait = _interval(state, policy) * (1 + policy.jitter * jitter)
     wait = max(wait, silence)
     # How many early looks a crash has cost is not known, and the first interval is over or nearly so.
     return _due(replace(state, failures=0, looks=policy.early_looks), now, wait)
-
-
-def remaining(state: Observing, now: float, jitter: float, policy: PollPolicy) -> float:
-    """Seconds until it is due. What is past due is spread a little, for there may be many."""
-    wait = _left(state.due_at, state.wait_s, now)
-    if wait <= 0:
-        wait = policy.jitter * jitter * min(_interval(state, policy), 1.0)
-    return wait
 
 
 def _interval(state: Observing, policy: PollPolicy) -> float:

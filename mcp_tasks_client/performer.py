@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import assert_never
+from typing import Final, assert_never
 
 import anyio
 import anyio.lowlevel
@@ -47,6 +47,9 @@ from .wire import Task, redact
 
 logger = logging.getLogger("mcp_tasks_client")
 
+_MOST_TOLD: Final = 8
+"""Snapshots of one task that wait to be heard; whatever comes beyond is left to a poll."""
+
 
 class Performer:
     """Acts for the drives of one endpoint.
@@ -74,7 +77,7 @@ class Performer:
         release: Callable[[Drive], None],
     ) -> None:
         self.turns = Turns(driver.clock, driver.policy.polls_in_flight, tasks, self._poll)
-        self.listener = Listener(driver, told=self._told, hasten=self._hasten)
+        self.listener = Listener(driver, told=self._told, hasten=self.hasten)
         self.cancels = Cancels(driver, tasks, perform=self.perform, park=park, release=release)
         self._calls = Calls(driver, perform=self.perform, park=park, release=release)
         self._line = Line(driver.session.calls_in_flight, tasks, self._call)
@@ -101,6 +104,7 @@ class Performer:
         for action in actions:
             match action:
                 case Wake(after_s):
+                    drive.expected = self._driver.clock.monotonic() + after_s
                     self.listener.add(drive, after_s)
                     drive.waited_s = self.listener.patience(drive, after_s)
                     self.turns.wake(drive, drive.waited_s)
@@ -145,7 +149,7 @@ class Performer:
             raise
         actions = await self._commits.feed(drive, event)
         if told and any(isinstance(action, Publish | Finish) for action in actions):
-            self.listener.doubt()
+            self.listener.doubt(drive)
         await self.perform(drive, actions)
         drive.polled()
 
@@ -158,27 +162,35 @@ class Performer:
         if drive.polling:
             drive.polled_at = -math.inf  # its reply may be older than this, and must not be the last for long
         if drive.told is None:
-            drive.told = task
+            drive.told = [task]
             self.spawn(drive, self._hear)
-        elif not drive.told.terminal:
-            drive.told = task  # of many that come at once, the last is enough
+        elif drive.told and drive.told[-1].status == "working" and not task.older_than(drive.told[-1]):
+            drive.told[-1] = task  # of mere progress the last is enough
+        elif len(drive.told) < _MOST_TOLD:
+            drive.told.append(task)
+        else:
+            self._see_for_itself(drive)
 
     async def _hear(self, drive: Drive) -> None:
         try:
-            while observed(drive) and (task := drive.told) is not None:
+            while drive.told and observed(drive):
+                task = drive.told.pop(0)
                 actions = await self._commits.feed(drive, self._driver.notified(task))
                 await self.perform(drive, actions)
                 if not actions and drive.task is not None and not task.same_as(drive.task):
-                    self._hasten(drive)  # it cannot be believed as it is, and the next poll may be far off
-                if drive.told is task:
-                    break
+                    self._see_for_itself(drive)  # it cannot be believed as it is
         finally:
             drive.told = None
 
-    def _hasten(self, drive: Drive) -> None:
-        """Have it polled when the server expects it."""
+    def _see_for_itself(self, drive: Drive) -> None:
+        """Have it polled for what was told and could not be taken over."""
+        drive.polled_at = -math.inf  # or what the poll finds would look as if nobody had told of it
+        self.hasten(drive)
+
+    def hasten(self, drive: Drive) -> None:
+        """Have it polled when the server expects it; the next poll may be planned for much later."""
         if observed(drive) and not drive.polling:
-            self.turns.wake(drive, self._driver.time_left(drive))
+            self.turns.wake(drive, max(0.0, drive.expected - self._driver.clock.monotonic()))
 
     def spawn(self, drive: Drive, work: Callable[..., Awaitable[None]], *args: object) -> None:
         """Begin something that belongs to a drive."""
@@ -232,7 +244,7 @@ class Performer:
             event = await self._driver.update(drive, send.answers)
             await self.perform(drive, await self._commits.feed(drive, event))
             if isinstance(event, UpdateRejected):
-                self._hasten(drive)  # only a poll can tell why
+                self.hasten(drive)  # only a poll can tell why
 
     def send_call(self, drive: Drive, send: SendCall) -> None:
         """Begin a ``tools/call``, or put it in line."""

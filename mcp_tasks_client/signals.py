@@ -45,10 +45,11 @@ def on_asyncio() -> bool:
 class _Futures:
     """A future for each who waits: one that is shared would be cancelled for all with the first of them."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_enough", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
+        self._enough = 2
 
     def set(self) -> None:
         for one in self._waiting:
@@ -59,6 +60,9 @@ class _Futures:
         import asyncio
 
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Whoever stopped waiting has left a future behind.
-        self._waiting = [*(one for one in self._waiting if not one.done()), future]
+        if len(self._waiting) >= self._enough:
+            # Whoever stopped waiting has left a future behind.
+            self._waiting = [one for one in self._waiting if not one.done()]
+            self._enough = 2 * len(self._waiting) + 2
+        self._waiting.append(future)
         return future

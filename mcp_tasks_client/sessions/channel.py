@@ -170,16 +170,21 @@ class HttpChannel:
                 not_executed=True,
             )
         if self._transport is None:
-            self._transport = self._made()
+            self._transport = self._made(message)
         return self._transport
 
-    def _made(self) -> Transport:
+    def _made(self, message: Message) -> Transport:
         """A transport of our own: the fast one, where it can do what is wanted."""
         if isinstance(self._auth, tuple | None) and on_asyncio() and not _proxied(self._url):
             from .over_aiohttp import OverAiohttp  # half as long to import as all the rest
 
-            secure = self._url.scheme == "https"
-            return OverAiohttp(self._auth, user_agent=self._user_agent, secure=secure)
+            # Besides a cookie of the host's own, which comes with each message, httpx sends no other either.
+            return OverAiohttp(
+                self._auth,
+                user_agent=self._user_agent,
+                secure=self._url.scheme == "https",
+                cookies="cookie" not in map(str.lower, message.headers),
+            )
         return OverHttpx(self._library, None, self._auth, max_idle=self._max_idle)
 
 

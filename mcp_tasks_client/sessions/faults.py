@@ -109,7 +109,8 @@ class Faults:
         except failures.by_status as error:
             response = error.response  # type: ignore[attr-defined]  # of either library
             wait_s = retry_after_s(response.headers.get("retry-after", ""))
-            raise self.by_status(response.status_code, wait_s) from error
+            # Its text is the URL, whose query may be a credential.
+            raise self.by_status(response.status_code, wait_s) from None
         except failures.lost as error:
             raise self.lost(self._reason(error, failures)) from failures.cause(error)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
+from http.cookies import BaseCookie
 from typing import Final
 
 import aiohttp
@@ -24,6 +25,9 @@ __all__ = ["OverAiohttp"]
 
 # As much as h11 takes for the head of a response, where aiohttp would refuse a field of 8 KB.
 _LONGEST_FIELD: Final = 100 * 1024
+
+
+_NO_URL: Final = URL()
 
 
 def _words(error: Exception) -> str:
@@ -48,6 +52,21 @@ def _cause(error: Exception) -> Exception:
     return error
 
 
+class _Cookies(aiohttp.CookieJar):
+    """Sends cookies back as they came: one of them may tell a load balancer which server we are to reach.
+
+    On an address too, hence ``unsafe``. Of a value that came in quotes aiohttp would send what it means.
+    """
+
+    def filter_cookies(self, request_url: URL = _NO_URL) -> BaseCookie[str]:
+        chosen: BaseCookie[str] = super().filter_cookies(request_url)
+        for kept in self if chosen else ():
+            sent = chosen.get(kept.key)
+            if sent is not None and sent.value == kept.value and kept.coded_value.startswith('"'):
+                dict.__setitem__(chosen, kept.key, kept)  # by itself it would be taken apart again
+        return chosen
+
+
 class OverAiohttp(Transport):
     """Sends requests with an ``aiohttp.ClientSession`` of our own. Made, used and closed in one asyncio loop.
 
@@ -55,6 +74,7 @@ class OverAiohttp(Transport):
         basic: User and password to send with each request.
         user_agent: Who we are.
         secure: Whether certificates will be needed; loading them takes a moment.
+        cookies: Whether to send back those that the server sets.
     """
 
     failures = Failures(
@@ -66,7 +86,9 @@ class OverAiohttp(Transport):
         cause=_cause,
     )
 
-    def __init__(self, basic: tuple[str, str] | None, *, user_agent: str, secure: bool) -> None:
+    def __init__(
+        self, basic: tuple[str, str] | None, *, user_agent: str, secure: bool, cookies: bool
+    ) -> None:
         self._basic = None if basic is None else _credential(*basic)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -75,8 +97,7 @@ class OverAiohttp(Transport):
                 # The certificates that httpx would trust.
                 ssl=httpx.create_ssl_context() if secure else True,
             ),
-            # Servers behind a load balancer keep a client to one of them by a cookie, on an address too.
-            cookie_jar=aiohttp.CookieJar(unsafe=True, quote_cookie=False),
+            cookie_jar=_Cookies(unsafe=True, quote_cookie=False) if cookies else aiohttp.DummyCookieJar(),
             headers={"User-Agent": user_agent},
             auto_decompress=False,
             max_line_size=_LONGEST_FIELD,
