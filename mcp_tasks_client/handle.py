@@ -331,10 +331,13 @@ class TaskHandle:
         """What the tool promised to return, where that can be known soon enough."""
         if scheduler.closed or self.tool is None:
             return None
+        session = scheduler.driver.session
+        if (listed := session.listed(self.tool)) is not None:
+            return listed.output_schema
         deadline = min(deadline, anyio.current_time() + _SCHEMA_TIMEOUT_S)
         with anyio.CancelScope(deadline=deadline):
             try:
-                tool = await scheduler.driver.session.tool(self.tool)
+                tool = await session.tool(self.tool)
                 return tool.output_schema if tool is not None else None
             except Exception as error:
                 logger.info("The output of %r is not checked against its schema: %s", self.tool, error)

@@ -88,7 +88,8 @@ class Performer:
         self._let_go = let_go
 
     async def _call(self, drive: Drive, send: SendCall, calling: CallUnderWay) -> None:
-        await self._guard(drive, self._calls.run, (send, calling))
+        # In no scope of the drive's: what may be cut short of a call has one of its own.
+        await self._parked_by(drive, self._calls.run, (send, calling))
         if observed(drive):
             drive.call = None  # it is not made again, and its arguments may be large
 
@@ -207,16 +208,23 @@ class Performer:
         with anyio.CancelScope() as scope:
             drive.scopes = (*drive.scopes, scope)
             try:
-                await work(drive, *args)
-            except anyio.get_cancelled_exc_class():
-                if being_stopped():
-                    raise
-                self._park(drive, TasksClientError("A request was cancelled from inside; resume the task."))
-                return False
-            except Exception as error:
-                self._park(drive, error)
+                return await self._parked_by(drive, work, args)
             finally:
                 drive.scopes = tuple(one for one in drive.scopes if one is not scope)
+        return True
+
+    async def _parked_by(
+        self, drive: Drive, work: Callable[..., Awaitable[None]], args: tuple[object, ...]
+    ) -> bool:
+        try:
+            await work(drive, *args)
+        except anyio.get_cancelled_exc_class():
+            if being_stopped():
+                raise
+            self._park(drive, TasksClientError("A request was cancelled from inside; resume the task."))
+            return False
+        except Exception as error:
+            self._park(drive, error)
         return True
 
     async def _ask(self, drive: Drive, scope: anyio.CancelScope) -> None:

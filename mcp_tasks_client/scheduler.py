@@ -277,8 +277,10 @@ class Scheduler:
         drive.stop_asking()
         if drive.polling:
             self.performer.poll_is_cut(drive)  # now, for what is let go of is written at once
-        for scope in drive.scopes:
-            scope.cancel()
+        # With the end of a call the only one is that of whoever has brought it, and returns anyway.
+        if not (drive.record.finished and len(drive.scopes) == 1):
+            for scope in drive.scopes:
+                scope.cancel()
         if drive.calling is not None:
             drive.calling.cut(self.policy.call_grace_s)
         else:

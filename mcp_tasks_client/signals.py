@@ -45,13 +45,15 @@ def on_asyncio() -> bool:
 class _Futures:
     """A future for each who waits: one that is shared would be cancelled for all with the first of them."""
 
-    __slots__ = ("_enough", "_waiting")
+    __slots__ = ("_enough", "_is_set", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
         self._enough = 2
+        self._is_set = False
 
     def set(self) -> None:
+        self._is_set = True
         for one in self._waiting:
             if not one.done():  # cancelled, with whoever waited
                 one.set_result(None)
@@ -60,6 +62,9 @@ class _Futures:
         import asyncio
 
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._is_set:
+            future.set_result(None)
+            return future
         if len(self._waiting) >= self._enough:
             # Whoever stopped waiting has left a future behind.
             self._waiting = [one for one in self._waiting if not one.done()]

@@ -35,3 +35,11 @@ async def test_nothing_is_left_of_those_who_have_stopped_waiting() -> None:
             await told.wait()
     left = getattr(told, "_waiting", [])  # an event of anyio's looks after itself
     assert len(left) <= 4
+
+
+async def test_whoever_waits_for_what_has_happened_does_not_wait() -> None:
+    told = signal()
+    told.set()
+    with anyio.fail_after(5):
+        await told.wait()
+        await told.wait()

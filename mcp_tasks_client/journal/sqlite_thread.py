@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import anyio
 
 from ..errors import DrivenElsewhereError, JournalError
+from ..signals import Signal, signal
 from .sqlite_file import connect, explain, identity, note_use
 
 __all__ = ["Job", "WriterThread"]
@@ -40,7 +41,7 @@ class Job(Generic[T]):
         self.writes = writes
         self.error: Exception | None = None
         self.soon = _soon()
-        self.done = anyio.Event()
+        self.done = signal()
         self._result: list[T] = []
 
     def run(self, connection: sqlite3.Connection) -> None:
@@ -192,7 +193,7 @@ def _soon() -> _Soon:
 
 def _wake(jobs: Iterable[Job[Any]]) -> None:
     """Wake those who wait, with one call for each event loop."""
-    loops: defaultdict[_Soon, list[anyio.Event]] = defaultdict(list)
+    loops: defaultdict[_Soon, list[Signal]] = defaultdict(list)
     for job in jobs:
         loops[job.soon].append(job.done)
     for soon, events in loops.items():
@@ -201,6 +202,6 @@ def _wake(jobs: Iterable[Job[Any]]) -> None:
             soon(_set, events)
 
 
-def _set(events: list[anyio.Event]) -> None:
+def _set(events: list[Signal]) -> None:
     for event in events:
         event.set()

@@ -80,6 +80,10 @@ class Session(ABC):
     async def tool(self, name: str) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
 
+    def listed(self, name: str) -> Tool | None:
+        """The same, where it is known without asking the server."""
+        return None
+
     def forget_tools(self) -> None:  # noqa: B027  # not every session keeps a list
         """Take what the server has listed for out of date."""
 

@@ -120,7 +120,12 @@ class Catalogue:
         Raises:
             SessionError: The server could not be asked.
         """
-        listed = await self.find(name)
+        await self.find(name)
+        return self.listed(name)
+
+    def listed(self, name: str) -> Tool | None:
+        """The same by the list that is there, if there is one."""
+        listed = (self._tools or {}).get(name)
         return listed.tool if listed is not None and listed.fault is None else None
 
     def forget_tools(self) -> None:

@@ -164,6 +164,10 @@ class HttpSession(Session):
         """
         return await self._catalogue.description(name)
 
+    def listed(self, name: str) -> Tool | None:
+        """The same, where the list is there."""
+        return self._catalogue.listed(name)
+
     def forget_tools(self) -> None:
         """Have the next question about a tool fetch the list again."""
         self._catalogue.forget_tools()

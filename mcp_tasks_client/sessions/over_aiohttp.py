@@ -103,6 +103,7 @@ class OverAiohttp(Transport):
             max_line_size=_LONGEST_FIELD,
             max_field_size=_LONGEST_FIELD,
         )
+        self._asked, self._read = httpx.URL(), _NO_URL
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         self._open: set[aiohttp.ClientResponse] = set()
 
@@ -113,12 +114,12 @@ class OverAiohttp(Transport):
 
     async def post(self, url: httpx.URL, request: Request) -> Response:
         """Send a request over a connection that is free, or a new one."""
-        headers = dict(request.headers)
+        headers = request.headers
         if self._basic is not None:
             headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
             headers["Authorization"] = self._basic
         response = await self._session.post(
-            URL(str(url), encoded=True),
+            self._target(url),
             data=request.content,
             headers=headers,
             allow_redirects=False,
@@ -134,6 +135,11 @@ class OverAiohttp(Transport):
             response.content.set_exception(aiohttp.ClientConnectionError("the session was closed"))
         with anyio.move_on_after(CLOSE_S, shield=True):
             await self._session.close()
+
+    def _target(self, url: httpx.URL) -> URL:
+        if url is not self._asked:  # which it nearly always is, and reading it takes a while
+            self._asked, self._read = url, URL(str(url), encoded=True)
+        return self._read
 
     def _timeout(self, read_timeout_s: float) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(read_timeout_s)
