@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from mcp_types import CallToolResult
 
@@ -285,12 +285,15 @@ def _call(name: str, arguments: Mapping[str, Any] | None, meta: Mapping[str, Any
     return ToolCall(name=name, arguments=_json(name, arguments), meta=_json(name, meta) if meta else None)
 
 
+_JSON: Final = json.JSONEncoder(allow_nan=False)  # made once: json.dumps would make one each time
+
+
 def _json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy that later changes do not reach, and proof that it can be sent."""
     if not value:
         return {}
     try:
-        copied = json.loads(json.dumps(dict(value), allow_nan=False))
+        copied = json.loads(_JSON.encode(dict(value)))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"the arguments of {name!r} cannot be sent as JSON: {error}") from None
     assert isinstance(copied, dict)

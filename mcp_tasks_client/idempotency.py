@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from typing import Literal, TypeAlias
 
 import anyio
@@ -53,7 +53,7 @@ class Intents:
         scheduler.check_open()
         now = self._clock.time()
         record = TaskRecord(
-            record_id=uuid.uuid4().hex,
+            record_id=secrets.token_hex(16),
             scope=self._scope,
             tool=call.name,
             arguments_digest=digest(call.arguments),

@@ -129,12 +129,17 @@ class Passage:
     def __init__(self, probe: Probe | None) -> None:
         self._probe = probe
 
-    async def __call__(
+    def __call__(
+        self, point: Point, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]:
+        """Do something that is a point, once it is awaited."""
+        # No coroutine of its own where nobody is told: there is one of these for each request and commit.
+        return work(*args, **kwargs) if self._probe is None else self._watched(point, work, *args, **kwargs)
+
+    async def _watched(
         self, point: Point, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Do something that is a point."""
-        if self._probe is None:
-            return await work(*args, **kwargs)
+        assert self._probe is not None
         await self._probe.before(point)
         done = await work(*args, **kwargs)
         await self._probe.after(point)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Sequence
 
 import anyio
@@ -121,7 +121,7 @@ class Recovery:
         driver = self._scheduler.driver
         now = driver.clock.time()
         record = TaskRecord(
-            record_id=attached_as or uuid.uuid4().hex,
+            record_id=attached_as or secrets.token_hex(16),
             scope=self._scope,
             tool=tool,
             state=Calling(),

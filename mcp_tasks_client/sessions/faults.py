@@ -12,9 +12,9 @@ import math
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC
-from typing import Final
+from typing import Final, NoReturn
 
 from ..errors import (
     ConnectionLostError,
@@ -77,11 +77,14 @@ class Faults:
         self._task_id = task_id
         self._task_ids = task_ids if task_id is None else (task_id, *task_ids)
 
-    @contextmanager
-    def mapped(self, failures: Failures = OF_HTTPX) -> Iterator[None]:
+    def mapped(self, failures: Failures = OF_HTTPX) -> _Mapped:
         """Turn what a library raises into :class:`SessionError`; everything else passes through."""
+        return _Mapped(self, failures)
+
+    def raise_mapped(self, error: BaseException, failures: Failures) -> NoReturn:
+        """Raise what is to be raised in place of an error, or itself."""
         try:
-            yield
+            raise error
         except SessionError:
             raise
         except failures.not_sent as error:
@@ -268,6 +271,22 @@ class Faults:
     def _reason(self, error: Exception, failures: Failures) -> str:
         name, text = type(error).__name__, self.clean(failures.words(error)).rstrip(".")
         return f"{name}, {text}" if text else name
+
+
+class _Mapped:
+    # No generator: each request is in such a block.
+    __slots__ = ("_failures", "_faults")
+
+    def __init__(self, faults: Faults, failures: Failures) -> None:
+        self._faults = faults
+        self._failures = failures
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._faults.raise_mapped(error, self._failures)
 
 
 def _forms(task_id: str) -> Iterator[str]:
