@@ -203,8 +203,12 @@ class Driver:
             sleep=self._rest,
             reraise=True,
         )
+
+        async def send() -> None:
+            await self._passing(Point.CANCEL, self.session.cancel, _ref(drive))
+
         try:
-            await attempts(self._passing, Point.CANCEL, self.session.cancel, _ref(drive))
+            await attempts(send)
         except SessionError as error:
             if _unknown(error):
                 # A task that the server no longer knows needs no cancelling; the next poll says so.
