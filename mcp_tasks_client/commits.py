@@ -37,7 +37,6 @@ from .machine import advance
 from .owners import LEASE_S, Place, Tenure
 from .points import COMMITS, Passage, Point, Probe
 from .policy import PollPolicy
-from .rounds import Step
 from .states import Calling, OutcomeUnknown
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -46,6 +45,8 @@ _REPLIES: Final = (CallFailed, CallLost, CallRefused, CallReturned, InputAsked, 
 
 _KEPT: Final = (AnswerReady, *_REPLIES)
 """Events that will not come again by themselves, as the reply to a poll does."""
+
+_WRITES: Final = (Save, Forget)
 
 _SPARED_S: Final = 60.0
 """Seconds after its delivery for which an outcome is kept in any case."""
@@ -98,17 +99,14 @@ class Commits:
             DrivenElsewhereError: It was taken by another client, which may have gone beyond what happened
                 here; nothing is committed.
         """
-        step = None if drive.lock.locked else self._advance(drive, event)
-        if step is not None:
-            record = drive.record.with_state(step[0])
-            if not (record.kept and any(isinstance(action, Save | Forget) for action in step[1])):
-                # Nothing to wait for, as after nearly every poll, and in a call without key and task.
-                drive.record = record
-                return _to_do(step[1])
+        step = None if drive.lock.locked else self._advanced(drive, event)
+        if step is not None and not (step[0].kept and any(isinstance(one, _WRITES) for one in step[1])):
+            # Nothing to wait for, as after nearly every poll, and in a call without key and task.
+            drive.record = step[0]
+            return _to_do(step[1])
         with anyio.CancelScope(shield=True):
             async with drive.lock:  # which is free at once if it was free, so that the step stands
-                state, actions = step or self._advance(drive, event)
-                record = drive.record.with_state(state)
+                record, actions = step or self._advanced(drive, event)
                 try:
                     with typed():
                         if any(isinstance(action, Save) for action in actions):
@@ -134,14 +132,15 @@ class Commits:
     def note(self, drive: Drive, event: Event) -> None:
         """Advance by an event that leaves nothing to do or to save, unless something is being saved."""
         if not drive.lock.locked:
-            state, actions = self._advance(drive, event)
+            drive.record, actions = self._advanced(drive, event)
             assert not actions, f"{event} is not only to be noted"
-            drive.record = drive.record.with_state(state)
 
-    def _advance(self, drive: Drive, event: Event) -> Step:
+    def _advanced(self, drive: Drive, event: Event) -> tuple[TaskRecord, tuple[Action, ...]]:
+        """The record as the event leaves it, and what is to be done."""
         if _too_late(drive, event):
             raise driven_elsewhere(drive)
-        return advance(drive.record.state, event, self._policy)
+        state, actions = advance(drive.record.state, event, self._policy)
+        return drive.record.with_state(state), actions
 
     async def catch_up(self, drive: Drive) -> tuple[Action, ...]:
         """Feed the first event that could not be committed again. A reply that comes too late is dropped.
@@ -384,7 +383,7 @@ def _too_late(drive: Drive, event: Event) -> bool:
 
 def _to_do(actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """What is left when the commit is done."""
-    return tuple(action for action in actions if not isinstance(action, Save | Forget))
+    return tuple(action for action in actions if not isinstance(action, _WRITES))
 
 
 def _keep(drive: Drive, event: Event) -> None:

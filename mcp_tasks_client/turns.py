@@ -1,7 +1,7 @@
 """Whose turn it is: the due times of waiting drives in a heap, and the cap on polls in flight.
 
-A coroutine that has polled goes on with the next drive that is due, the earliest first, and ends when
-there is none. So there are never more of them than polls in flight, and under load they are not made anew.
+Whoever has polled goes on with the next drive that is due, the earliest first, and waits when there is
+none. So there are never more of them than polls in flight, and none is made anew for a poll.
 """
 
 from __future__ import annotations
@@ -16,6 +16,17 @@ from anyio.abc import TaskGroup
 
 from .clock import Clock
 from .drive import Drive
+from .signals import signal
+
+
+class _Idle:
+    """Somebody who can poll and has nothing to poll."""
+
+    __slots__ = ("called", "drive")
+
+    def __init__(self) -> None:
+        self.called = signal()
+        self.drive: Drive | None = None
 
 
 class Turns:
@@ -39,6 +50,7 @@ class Turns:
         self._heap: list[tuple[float, int, Drive]] = []
         self._order = itertools.count()
         self._polling = 0
+        self._idle: list[_Idle] = []
         self._alarm = anyio.Event()
         self._sleeps_until = -math.inf
 
@@ -47,7 +59,7 @@ class Turns:
         while True:
             self._alarm = anyio.Event()
             while (drive := self._next()) is not None:
-                self._tasks.start_soon(self._work, drive)
+                self._begin(drive)
             del drive  # or the last one would never be forgotten
             full = self._polling >= self._in_flight  # whoever ends a poll then goes on with the next
             self._sleeps_until = self._heap[0][0] if self._heap and not full else math.inf
@@ -91,10 +103,20 @@ class Turns:
                 return drive
         return None
 
+    def _begin(self, drive: Drive) -> None:
+        if self._idle:
+            idle = self._idle.pop()
+            idle.drive = drive
+            idle.called.set()
+        else:
+            self._tasks.start_soon(self._work, drive)
+
     async def _work(self, drive: Drive | None) -> None:
         """Poll this one, and then what is due, for as long as that goes well."""
         fit = True
-        while drive is not None and fit:
+        while fit:
+            # None while it waits, so that what it polled last can be forgotten.
+            drive = drive or await self._called()
             fit = False
             try:
                 fit = await self._poll(drive)
@@ -103,6 +125,14 @@ class Turns:
                 drive = self._next() if fit else None
                 if drive is None:
                     self._alarm_if_sooner()
+
+    async def _called(self) -> Drive:
+        """Wait to be given something to poll."""
+        idle = _Idle()
+        self._idle.append(idle)
+        await idle.called.wait()
+        assert idle.drive is not None
+        return idle.drive
 
     def _over(self, drive: Drive) -> None:
         """End the poll of a drive, which makes room for another."""

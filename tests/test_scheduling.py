@@ -6,9 +6,11 @@ is ours; the specification says nothing of it.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -41,6 +43,7 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
 )
+from mcp_tasks_client.drive import Drive
 from mcp_tasks_client.journal.base import TaskRecord
 from mcp_tasks_client.sessions.base import Leaving, TaskRef, ToolCall
 from mcp_tasks_client.testing import (
@@ -979,6 +982,41 @@ async def test_no_more_polls_are_under_way_than_allowed_and_the_earliest_due_goe
         assert most == 2
         assert polled == [task_ids[hint] for hint in sorted(hints)]
         assert all(handle.done for handle in handles)
+
+
+@pytest.mark.parametrize("apart_s", [0, 3], ids=["together", "one after the other"])
+async def test_whoever_has_polled_polls_again_and_keeps_nothing_of_what_it_polled(
+    apart_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_ids = [f"task-{number:016}" for number in range(6)]
+    world = World(
+        calls=[working(task_id, poll_interval_ms=1000) for task_id in task_ids],
+        gets={task_id: [working(task_id), completed(task_id, text_result("done"))] for task_id in task_ids},
+    )
+    async with world.client(poll=PollPolicy(jitter=0.0, polls_in_flight=2)) as client:
+        turns = client._engine.scheduler.performer.turns
+        begun: list[object] = []
+        works = turns._work
+
+        def counted(drive: Any) -> Any:
+            begun.append(None)
+            return works(drive)
+
+        monkeypatch.setattr(turns, "_work", counted)
+        seen: list[weakref.ref[Drive]] = []
+        for _ in task_ids:
+            handle = await client.start_tool("tool")
+            assert handle._drive is not None
+            seen.append(weakref.ref(handle._drive))
+            await world.clock.advance(apart_s)
+        await world.clock.advance(10)
+        await handle.result()
+        del handle
+        await world.clock.advance(1)
+        gc.collect()
+        assert len(world.polled_at()) == 2 * len(task_ids)
+        assert 1 <= len(begun) <= 2
+        assert [one() for one in seen] == [None] * len(task_ids)
 
 
 # ── a wall clock that jumps ───────────────────────────────────────────────────────────────────
