@@ -213,13 +213,17 @@ class TasksClient:
         """
         return await self._engine.attach(task_id_or_reference)
 
-    async def records(self) -> list[TaskRecord]:
+    async def records(self, *, pending: bool = False) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal, oldest first.
+
+        Args:
+            pending: Only tasks that are not over, and outcomes that nobody has received. It then takes
+                as long as there are of those, however many others there are.
 
         Raises:
             JournalError: The journal could not be read.
         """
-        return await self._engine.records()
+        return await self._engine.records(pending=pending)
 
     async def prune(self, older_than_s: float | None = None) -> int:
         """Forget calls whose outcome was delivered, in the whole journal, whoever made them.

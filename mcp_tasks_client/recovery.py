@@ -133,9 +133,9 @@ class Recovery:
         drive.unsaved.append(TaskCreated(task=task, now=now, jitter=jitter, attached=attached_as is not None))
         return self._scheduler.register(drive)
 
-    async def records(self) -> list[TaskRecord]:
+    async def records(self, *, pending: bool = False) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal, oldest first."""
         self._scheduler.check_open()
         await self._scheduler.afterwards.note()
         with typed():
-            return await self._journal.records(self._scope)
+            return await self._journal.records(self._scope, pending=pending)

@@ -985,6 +985,7 @@ async def test_resume_takes_up_every_unfinished_task_and_undelivered_outcome() -
         await world.clock.advance(2)
     assert world.polled_at() == [1.0]
     async with world.client() as client:
+        assert [record.tool for record in await client.records(pending=True)] == ["first", "second"]
         first, second = await client.resume()
         assert first.done
         assert text(await first) == "done"
@@ -992,6 +993,7 @@ async def test_resume_takes_up_every_unfinished_task_and_undelivered_outcome() -
         await world.during(second.result, 60)
         assert text(await second) == "later"
         assert [h.task_id for h in await client.resume()] == []
+        assert await client.records(pending=True) == []
     async with world.client() as client:
         assert await client.resume() == []
         assert [record.status for record in await client.records()] == ["completed", "completed"]

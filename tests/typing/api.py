@@ -262,6 +262,7 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
 
     assert_type(await client.resume(), list[TaskHandle])
     assert_type(await client.records(), list[TaskRecord])
+    assert_type(await client.records(pending=True), list[TaskRecord])
     await client.resume("task-1")  # type: ignore[call-arg]
 
 
