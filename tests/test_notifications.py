@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +26,7 @@ from mcp_tasks_client.testing import (
     ScriptedServer,
     Stale,
     Stalled,
+    Step,
     ask,
     complete,
     fail,
@@ -32,7 +35,8 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
-from mcp_tasks_client.wire import read_task
+from mcp_tasks_client.testing.session import ServerSession
+from mcp_tasks_client.wire import Task, read_task
 
 from ._requirements import requirement
 
@@ -59,12 +63,65 @@ def server(clock: ManualClock) -> ScriptedServer:
 
 
 @asynccontextmanager
-async def opened(server: ScriptedServer, **options: Any) -> AsyncIterator[TasksClient]:
+async def opened(
+    server: ScriptedServer, *, session: ServerSession | None = None, **options: Any
+) -> AsyncIterator[TasksClient]:
     with anyio.fail_after(30):
         options = {"journal": MemoryJournal(), "poll": STEADY, **options}
-        async with scripted_client(server.session(), **options) as client:
+        async with scripted_client(session or server.session(), **options) as client:
             yield client
     server.witness.check()
+
+
+class Between:
+    """Stands between a server and its client: holds notifications back, and tells others.
+
+    Attributes:
+        session: For the client.
+        passes: Whether a notification gets through.
+        late_s: Seconds that it takes.
+        tell: Tells the client what its server has not said; as often as it is called without a checkpoint,
+            as if it had come in one packet.
+    """
+
+    def __init__(self, server: ScriptedServer) -> None:
+        self.session = server.session()
+        self.passes: Callable[[Task], bool] = lambda task: True
+        self.late_s = 0.0
+        self.tell: Callable[[Task], None] = _nobody
+        self._listen = self.session.listen
+        self.session.listen = self._between  # type: ignore[method-assign]
+
+    async def _between(
+        self, task_ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
+    ) -> None:
+        self.tell = heard
+        async with anyio.create_task_group() as on_the_way:
+
+            async def arrive(task: Task) -> None:
+                await self.session.clock.wait(anyio.Event(), self.late_s)
+                heard(task)
+
+            def leave(task: Task) -> None:
+                if self.passes(task):
+                    if self.late_s:
+                        on_the_way.start_soon(arrive, task)
+                    else:
+                        heard(task)
+
+            await self._listen(task_ids, agreed, leave)
+            on_the_way.cancel_scope.cancel()
+
+
+def _nobody(task: Task) -> None:
+    raise AssertionError("nobody listens")
+
+
+def told(handle: TaskHandle, clock: ManualClock, ago_s: float = 0.0, **fields: object) -> Task:
+    """What a server may tell of a task: as it was seen last but for these fields, and changed so long ago."""
+    assert handle.task is not None
+    changed = datetime.fromtimestamp(clock.time() - ago_s, UTC).isoformat()
+    return read_task({**handle.task.to_wire(), "lastUpdatedAt": changed, **fields})
 
 
 def polls(server: ScriptedServer, handle: TaskHandle) -> list[float]:
@@ -540,3 +597,309 @@ async def test_a_stale_snapshot_changes_nothing(server: ScriptedServer, clock: M
         handle = await client.start_tool("half a minute")
         await clock.advance(33)
         assert handle.done
+
+
+# ── several at once ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_question_is_asked_at_once_though_an_older_snapshot_comes_right_behind_it(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    asked: list[float] = []
+
+    async def answer(context: object, params: object) -> ElicitResult:
+        asked.append(clock.monotonic())
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    question = form("Who?", name="string")
+    steps = [work(40), ask("who", question), work(1), complete(DONE)]
+    server.tool("asks", steps, poll_interval_ms=1000 * HINT_S, ttl_ms=None)
+    between = Between(server)
+    between.passes = lambda task: False
+    async with opened(server, session=between.session, elicitation=answer) as client:
+        handle = await client.start_tool("asks")
+        await clock.advance(40.1)
+        between.tell(told(handle, clock, status="input_required", inputRequests={"who": question}))
+        between.tell(told(handle, clock, ago_s=1.0, statusMessage="a step before it"))
+        await clock.advance(0.1)
+        assert asked == [pytest.approx(40.1)]
+        await clock.advance(60)
+        assert handle.done
+    assert len(asked) == 1
+
+
+async def test_an_end_that_is_told_in_short_and_then_in_full_is_seen_at_once(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    server.tool("long", [work(100), complete(DONE)], poll_interval_ms=600_000, ttl_ms=None)
+    between = Between(server)
+    between.passes = lambda task: False
+    async with opened(server, session=between.session) as client:
+        handle = await client.start_tool("long")
+        await clock.advance(100)
+        between.tell(told(handle, clock, status="completed"))
+        between.tell(told(handle, clock, status="completed", result=DONE))
+        await clock.advance(0)
+        assert handle.done
+        assert (await handle.result()).content[0].text == "done"  # type: ignore[union-attr]
+    assert polls(server, handle) == []
+
+
+async def test_of_much_progress_that_is_told_at_once_only_the_last_is_heard(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    class Counting(MemoryJournal):
+        saved = 0
+
+        async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+            self.saved += 1
+            await super().save(record, known=known)
+
+    journal, between = Counting(), Between(server)
+    async with opened(server, session=between.session, journal=journal) as client:
+        handle = await client.start_tool("quarter of an hour")
+        await clock.advance(20)
+        before = journal.saved
+        for number in range(1000):
+            between.tell(told(handle, clock, statusMessage=f"{number}"))
+        await clock.advance(0)
+        assert handle.task is not None
+        assert handle.task.status_message == "999"
+    assert journal.saved - before <= 3  # the client's last words are one of them
+
+
+async def test_of_much_that_does_not_fit_little_is_kept_and_the_task_is_polled_at_the_servers_pace(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    between, kept = Between(server), 0
+    async with opened(server, session=between.session) as client:
+        await client.start_tool("half a minute")
+        handle = await client.start_tool("quarter of an hour")
+        await clock.advance(40)
+        assert polls(server, handle)[-1] == 35.0
+
+        def let_go(_: object) -> None:
+            nonlocal kept
+            kept -= 1
+
+        watched = []
+        for number in range(4000):
+            # A question that is not said, and then the task as it was: no two in a row are alike.
+            status = "working" if number % 2 else "input_required"
+            one, kept = told(handle, clock, status=status), kept + 1
+            watched.append(weakref.ref(one, let_go))
+            between.tell(one)
+            del one
+        assert kept < 400
+        await clock.advance(HINT_S)
+        assert polls(server, handle)[-1] > 35.0
+
+
+async def test_of_many_questions_that_are_told_one_by_one_at_once_each_is_asked_within_an_interval(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    asked: list[str] = []
+
+    async def answer(context: Any, params: object) -> ElicitResult:
+        asked.append(context.key)
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    questions = {f"{number}": form("Who?", name="string") for number in range(50)}
+    steps = [work(40), ask(questions), work(1), complete(DONE)]
+    server.tool("asks", steps, poll_interval_ms=1000 * HINT_S, ttl_ms=None)
+    between = Between(server)
+    between.passes = lambda task: False
+    async with opened(server, session=between.session, elicitation=answer) as client:
+        handle = await client.start_tool("asks")
+        await clock.advance(40.1)
+        for number in range(1, 51):
+            some = dict(list(questions.items())[:number])
+            between.tell(told(handle, clock, status="input_required", inputRequests=some))
+        await clock.advance(HINT_S)
+    assert sorted(asked) == sorted(questions)
+
+
+# ── a wall clock that jumps ───────────────────────────────────────────────────────────────────
+
+HASTENINGS = pytest.mark.parametrize("by", ["a newer stream", "what is not believed"])
+
+
+async def hasten(
+    client: TasksClient, between: Between, handle: TaskHandle, clock: ManualClock, by: str
+) -> None:
+    """Have a task polled at the server's pace once more, though it is told of."""
+    if by == "a newer stream":
+        await client.start_tool("quarter of an hour")
+    else:
+        between.tell(told(handle, clock, status="completed"))
+
+
+@HASTENINGS
+async def test_however_often_a_poll_is_hastened_it_comes_when_it_was_planned_though_the_clock_was_set_back(
+    server: ScriptedServer, clock: ManualClock, by: str
+) -> None:
+    between = Between(server)
+    async with opened(server, session=between.session) as client:
+        await client.start_tool("half a minute")
+        handle = await client.start_tool("quarter of an hour")
+        await clock.advance(40)
+        clock.jump(-3600)
+        for _ in range(15):
+            await hasten(client, between, handle, clock, by)
+            await clock.advance(HINT_S - 1)
+    since = [35.0, *(one for one in polls(server, handle) if one > 35.0), 100.0]
+    assert max(later - earlier for earlier, later in pairwise(since)) <= 2 * HINT_S
+
+
+@HASTENINGS
+async def test_no_poll_is_hastened_to_before_its_time_though_the_clock_was_set_forward(
+    server: ScriptedServer, clock: ManualClock, by: str
+) -> None:
+    server.tool("long", [work(40_000), complete(DONE)], poll_interval_ms=3_600_000, ttl_ms=None)
+    between = Between(server)
+    async with opened(server, session=between.session) as client:
+        handle = await client.start_tool("long")
+        await clock.advance(300)
+        clock.jump(7200)
+        await hasten(client, between, handle, clock, by)
+        await clock.advance(600)
+        assert polls(server, handle) == []
+        await clock.advance(2701)
+    assert polls(server, handle) == [3600.0]
+
+
+# ── polls that somebody waits for ─────────────────────────────────────────────────────────────
+
+
+async def test_a_refresh_takes_one_interval_although_the_task_is_told_of(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    took: list[float] = []
+
+    async def refresh() -> None:
+        began = clock.monotonic()
+        await handle.refresh()
+        took.append(clock.monotonic() - began)
+
+    async with opened(server) as client, anyio.create_task_group() as tasks:
+        await client.start_tool("half a minute")
+        handle = await client.start_tool("quarter of an hour")
+        await clock.advance(40)
+        assert polls(server, handle)[-1] == 35.0
+        for wait_s in (60, 17, 90):
+            tasks.start_soon(refresh)
+            await clock.advance(wait_s)
+    assert len(took) == 3
+    assert max(took) <= HINT_S
+
+
+async def test_tasks_are_polled_as_soon_as_their_stream_breaks_though_the_next_one_still_has_to_wait(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    steps = [work(1, f"{number}") for number in range(900)]
+    server.tool("chatty", [*steps, complete(DONE)], poll_interval_ms=1000 * HINT_S, ttl_ms=None)
+    server.notifies = Notifies(breaks_after=1)
+    async with opened(server) as client:
+        await client.start_tool("chatty")
+        with anyio.fail_after(20):
+            while listens(server) < 7:  # by then a minute, or nearly, is between two of them
+                await clock.advance(1)
+            server.notifies = Notifies(breaks_after_s=20.0)
+            handle = await client.start_tool("quarter of an hour")
+            while listens(server) < 8:
+                await clock.advance(1)
+        await clock.advance(10)
+        await client.start_tool("chatty")
+        await clock.advance(10 + 2.5 * HINT_S)
+        broken = server.witness.listenings[7]
+        assert broken.ending == "broken"
+        assert listens(server) == 8
+        assert broken.ended_at is not None
+        since = [one.at - broken.ended_at for one in server.witness.log("tasks/get", handle.task_id)]
+    assert [one for one in since if one >= 0] == pytest.approx([0.0, HINT_S, 2 * HINT_S], abs=0.1)
+
+
+# ── whether a server keeps its word ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("others", ["chatty", "calm"])
+async def test_a_server_that_tells_of_some_tasks_only_is_not_listened_to_after_the_second_silence(
+    server: ScriptedServer, clock: ManualClock, others: str
+) -> None:
+    options = {"poll_interval_ms": 1000 * HINT_S, "ttl_ms": None}
+    server.tool("chatty", [*(work(1, f"{number}") for number in range(900)), complete(DONE)], **options)
+    server.tool("calm", [work(3), work(900, "on"), complete(DONE)], **options)
+    server.tool("not told of", [*(work(70, f"{number}") for number in range(9)), complete(DONE)], **options)
+    between = Between(server)
+    async with opened(server, session=between.session) as client:
+        handle = await client.start_tool("not told of")
+        between.passes = lambda task: task.task_id != handle.task_id
+        await client.start_tool(others)
+        await clock.advance(124)
+        assert polls(server, handle) == [5.0, 65.0]
+        await clock.advance(46)
+        (listening,) = server.witness.listenings
+        assert listening.ended_at is None  # one may have been lost
+        await clock.advance(150)
+        assert listening.ended_at is not None
+    late = [one for one in polls(server, handle) if one > 260]
+    assert [round(later - earlier, 1) for earlier, later in pairwise(late)] == [HINT_S] * 11
+
+
+async def test_a_server_that_tells_a_moment_after_the_polls_have_seen_it_is_listened_to_on(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    options = {"poll_interval_ms": 1000 * HINT_S, "ttl_ms": None}
+    steps = [work(3), work(61.5, "proves itself"), *(work(60, f"{number}") for number in range(9))]
+    server.tool("changes", [*steps, complete(DONE)], **options)
+    between = Between(server)
+    between.late_s = 1.0
+    async with opened(server, session=between.session) as client:
+        handle = await client.start_tool("changes")
+        await clock.advance(300)
+        (listening,) = server.witness.listenings
+        assert listening.ended_at is None
+    # From the second on each found a change that was half a second old, and told half a second later.
+    assert polls(server, handle) == [5.0, 65.0, 125.0, 185.0, 245.0]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [complete(DONE), ask("who", form("Who?", name="string"))],
+    ids=["an end", "a question"],
+)
+async def test_a_server_that_tells_everything_without_payloads_is_listened_to_on(
+    server: ScriptedServer, clock: ManualClock, step: Step
+) -> None:
+    async def answer(context: object, params: object) -> ElicitResult:
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    server.notifies = Notifies(payloads=False)
+    steps = [work(20), step] if step == complete(DONE) else [work(20), step, work(5), complete(DONE)]
+    server.tool("short", steps, poll_interval_ms=1000 * HINT_S)
+    async with opened(server, elicitation=answer) as client:
+        handle = await client.start_tool("quarter of an hour")
+        short = await client.start_tool("short")
+        await clock.advance(600)
+        assert short.done
+        (listening,) = server.witness.listenings
+        assert listening.ended_at is None
+    assert len(polls(server, handle)) <= 15
+
+
+async def test_after_a_stream_that_lasted_the_next_one_is_opened_as_soon_as_ever(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    """Something between here and the server may end each connection after some minutes."""
+    server.notifies = Notifies(breaks_after_s=600.0)
+    steps = [work(10, f"{number}") for number in range(900)]
+    server.tool("chatty", [*steps, complete(DONE)], poll_interval_ms=1000 * HINT_S, ttl_ms=None)
+    async with opened(server) as client:
+        await client.start_tool("chatty")
+        await clock.advance(3100)
+        pauses = [
+            later.began_at - (earlier.ended_at or math.inf)
+            for earlier, later in pairwise(server.witness.listenings)
+        ]
+    assert len(pauses) == 5
+    assert all(0.9 < pause < 1.5 for pause in pauses)
