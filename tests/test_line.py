@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import time
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -13,6 +15,7 @@ import pytest
 
 from mcp_tasks_client import MemoryJournal, TasksClient, WaitTimeoutError
 from mcp_tasks_client.drive import Drive
+from mcp_tasks_client.line import Line
 from mcp_tasks_client.sessions.base import Leaving, ToolCall
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, complete, text_result, work
 from mcp_tasks_client.testing.client import scripted_client
@@ -168,3 +171,38 @@ async def test_what_is_cut_in_line_is_not_kept(
         assert len([one for one in gc.get_objects() if isinstance(one, Drive)]) == 4 * CAP
         may_go.set()
         await clock.advance(10)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # it knows nothing of the event loop
+async def test_the_last_of_many_calls_in_line_costs_no_more_to_begin_than_the_first() -> None:
+    """What has left the line must not be passed on the way to what is next.
+
+    Nothing of that can be counted, so the processor's time is compared: that of this thread alone, with
+    its own, and the least of many measurements.
+    """
+    many, some = 30_000, 500
+    begun: deque[Any] = deque()
+
+    class Tasks:
+        def start_soon(self, *work: Any) -> None:
+            begun.append(work)
+
+    class Calling:
+        begin: Any = None
+
+    async def call(*given: Any) -> None:
+        pass
+
+    line = Line(1, Tasks(), call)  # type: ignore[arg-type]  # all that it wants of them
+    for _ in range(many):
+        line.join(None, None, Calling())  # type: ignore[arg-type]  # it looks at none of them
+    costs: list[float] = []
+    for _ in range(many // some):
+        began = time.thread_time()
+        for _ in range(some):
+            work, *given = begun.popleft()
+            await work(*given)
+        costs.append(time.thread_time() - began)
+    assert not begun
+    quarter = len(costs) // 4
+    assert min(costs[-quarter:]) < 3 * min(costs[:quarter])

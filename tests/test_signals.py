@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import anyio
 import pytest
 
@@ -43,3 +46,70 @@ async def test_whoever_waits_for_what_has_happened_does_not_wait() -> None:
     with anyio.fail_after(5):
         await told.wait()
         await told.wait()
+
+
+class Counted(asyncio.Future[None]):
+    """A future that counts how often one of its kind is looked at."""
+
+    looks = 0
+
+    def done(self) -> bool:
+        Counted.looks += 1
+        return super().done()
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Counts from 0 what is looked at, once the loop has been told to make such futures."""
+
+    def count() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "create_future", lambda: Counted(loop=loop))
+
+    monkeypatch.setattr(Counted, "looks", 0)
+    return count
+
+
+ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # on trio it is an event of anyio's
+
+
+@ON_ASYNCIO
+async def test_each_who_waits_costs_the_same_however_many_wait(counted: Any) -> None:
+    many = 2000
+    told, woken = signal(), 0
+
+    async def wait() -> None:
+        nonlocal woken
+        await told.wait()
+        woken += 1
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            counted()
+            for _ in range(many):
+                tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            told.set()
+    assert woken == many
+    assert 0 < Counted.looks <= 10 * many
+
+
+@ON_ASYNCIO
+async def test_those_who_come_and_go_cost_the_same_however_many_stay(counted: Any) -> None:
+    many = 1000
+    told = signal()
+
+    async def stay() -> None:
+        await told.wait()
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            counted()
+            for _ in range(many):
+                tasks.start_soon(stay)
+            await anyio.wait_all_tasks_blocked()
+            for _ in range(many):
+                with anyio.move_on_after(0):
+                    await told.wait()
+            told.set()
+    assert 0 < Counted.looks <= 20 * many
