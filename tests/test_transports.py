@@ -107,6 +107,48 @@ async def test_a_cookie_is_sent_back_to_an_address_too() -> None:
     assert cookies == [None, "server=Zm9v/YmFy+AbCd=="]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"Zm9v/YmFy=="',
+        '"a b"',
+        r'"a\073b"',
+        r'"{\"id\": 7\054 \"w\": 1}"',
+    ],
+    ids=["quoted", "with a blank", "with a semicolon", "JSON"],
+)
+async def test_a_cookie_in_quotes_is_sent_back_as_it_came(value: str) -> None:
+    """What it means is its server's business, which may compare it as it is."""
+    cookies: list[str | None] = []
+
+    def reply(fields: dict[str, str], body: Any) -> tuple[str, dict[str, str]]:
+        cookies.append(fields.get("cookie"))
+        return "200 OK", {"set-cookie": f"server={value}; Path=/"}
+
+    async with serving(reply) as server, connected(server.url) as session:
+        for _ in range(3):
+            await session.get(REF)
+    assert cookies == [None, f"server={value}", f"server={value}"]
+
+
+@pytest.mark.parametrize("name", ["Cookie", "cookie"])
+@pytest.mark.parametrize("own", ["auth=secret", 'auth="a b"; x=y@z,1; j={"a":1}'])
+@pytest.mark.parametrize("set_", ["server=7", "auth=7"])
+async def test_a_cookie_of_the_hosts_own_stays_as_it_is_whatever_the_server_sets(
+    name: str, own: str, set_: str
+) -> None:
+    cookies: list[str | None] = []
+
+    def reply(fields: dict[str, str], body: Any) -> tuple[str, dict[str, str]]:
+        cookies.append(fields.get("cookie"))
+        return "200 OK", {"set-cookie": f"{set_}; Path=/"}
+
+    async with serving(reply) as server, connected(server.url, headers={name: own}) as session:
+        await session.get(REF)
+        await session.get(REF)
+    assert cookies == [own, own]
+
+
 @pytest.mark.parametrize("how", ["argument", "url"])
 async def test_user_and_password_go_with_each_request_in_place_of_other_credentials(how: str) -> None:
     seen: list[list[str]] = []
@@ -243,6 +285,30 @@ async def test_a_client_of_either_library_is_used_with_all_it_brings(library: An
     async with serving(reply) as server, connected(server.url, http_client=client) as session:
         with pytest.raises(ConnectionLostError, match="http_client is closed"):
             await session.get(REF)
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize("status", ["503 Service Unavailable", "401 Unauthorized", "404 Not Found"])
+async def test_what_a_hook_says_of_a_status_shows_the_query_in_no_traceback(
+    library: Any, status: str
+) -> None:
+    """``raise_for_status`` quotes the whole URL."""
+
+    async def hook(response: Any) -> None:
+        response.raise_for_status()
+
+    def reply(fields: dict[str, str], body: Any) -> tuple[str, dict[str, str]]:
+        return status, {}
+
+    async with serving(reply) as server, library.AsyncClient(event_hooks={"response": [hook]}) as client:
+        session = HttpSession(f"{server.url}?token=s3cret", http_client=client)
+        try:
+            await session.get(REF)
+        except SessionError as error:
+            told, http_status = traceback.format_exc() + repr(error.__cause__), error.http_status
+        await session.aclose()
+    assert http_status == int(status[:3])
+    assert "s3cret" not in told
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])
