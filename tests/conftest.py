@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import socket
-from typing import Any
+from typing import Any, Final
 
+import hypothesis  # noqa: F401  # it asks who refers to what as it is imported, and nobody sees what is frozen
 import pytest
+from jsonschema import Draft202012Validator
 
 from mcp_tasks_client.sessions import channel
 from tests.real_server import real_server
 from tests.strict_server import strict_server
 
-__all__ = ["anyio_backend", "over_httpx", "real_server", "strict_server", "unused_url"]
+__all__ = [
+    "anyio_backend",
+    "over_httpx",
+    "real_server",
+    "schemas_checked_once",
+    "strict_server",
+    "unused_url",
+]
 
 
 # Looking for garbage at every turn takes a tenth of the run. Whoever tests what is dropped collects it
@@ -34,11 +44,34 @@ def over_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def schemas_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of many lives that see the same schemas: each is looked up in the meta-schema once."""
+    check = Draft202012Validator.check_schema
+
+    def check_once(schema: Any) -> None:
+        text = json.dumps(schema)
+        if text not in _VALID:
+            check(schema)
+            _VALID.add(text)
+
+    monkeypatch.setattr(Draft202012Validator, "check_schema", check_once)
+
+
+_VALID: Final[set[str]] = set()
+
+
+@pytest.fixture
 def unused_url() -> str:
     """A loopback URL at which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}/mcp"
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays to the end, and need not be looked at each time garbage is looked for."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -38,7 +38,7 @@ from ._one_task import TASK_ID, Doings, HttpWorld, InMemory, Server, World
 from ._requirements import requirement
 from ._stops import LIMIT_S, TIMEOUT_S, How, QuickClock, Stop, Watch, watched
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("schemas_checked_once")]
 
 Life: TypeAlias = Callable[[World, TasksClient], Awaitable[None]]
 

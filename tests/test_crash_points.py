@@ -21,7 +21,7 @@ from mcp_tasks_client.testing.probes import Moment
 from tests._crash_scenarios import OLD, SCENARIOS, TOOL, Fate, How, Scenario, World, result_of, templates
 from tests.simulation.__main__ import files
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("schemas_checked_once")]
 
 Passed = tuple[Moment, Point]
 

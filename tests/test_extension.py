@@ -1160,6 +1160,7 @@ IN_A_CALL: Final = IN_A_DRIVE | {"tools/call", "opening", "tools/list"}
 @pytest.mark.parametrize(
     "how", [How.BLOCK, How.CALL, How.NATIVE_BLOCK, How.NATIVE_CALL, How.TIMEOUT], ids=lambda how: how.value
 )
+@pytest.mark.usefixtures("schemas_checked_once")
 async def test_a_call_of_the_sdk_that_is_stopped_at_any_moment_leaves_nothing_but_its_record(
     how: How, on_abandon: str, anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
