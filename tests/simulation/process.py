@@ -59,6 +59,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Process", "Spot"]
 
+FLOOR_S: Final = 0.2
+"""Seconds between polls that the server wants at once. By default these are some 2,000 of a minute, and a
+tenth of all the time went into looking on while nothing happened."""
+
 LISTEN_AGAIN_S: Final = 0.999
 """Seconds from one attempt to listen to the next, at least."""
 
@@ -159,7 +163,7 @@ class Process(Probe):
             elicitation=None if deaf == "elicitation" else self._ask,
             sampling=None if deaf == "sampling" else self._ask,
             roots=None if deaf == "roots" else self._ask,
-            poll=PollPolicy(call_grace_s=1.0),
+            poll=PollPolicy(call_grace_s=1.0, floor_s=FLOOR_S),
             on_abandon=world.plan.on_abandon,
         )
         engine = client._engine
