@@ -419,6 +419,8 @@ class World:
         self.scenario = self.plan = scenario  # a Spot looks for blind in a plan
         self.clock = WorldClock()
         self.path = copy_of(folder / f"{scenario.template}.sqlite3", folder / "world.sqlite3")
+        # One for all that is looked up. As after a real kill, whoever dies is not the last to close the file.
+        self._reader = sqlite3.connect(self.path, isolation_level=None)
         self.theirs_before = self.theirs()
         self.lives: list[Life] = []
         self.living: set[int] = set()
@@ -482,13 +484,8 @@ class World:
     # ── what the file holds ───────────────────────────────────────────────────────────────────
 
     def rows(self) -> list[Row]:
-        connection = sqlite3.connect(self.path)
-        try:
-            connection.execute("PRAGMA synchronous = OFF")  # closing it may write; no machine fails here
-            found = connection.execute(f"SELECT {', '.join(Row._fields)} FROM records ORDER BY sequence")
-            return [Row(*row) for row in found]
-        finally:
-            connection.close()
+        found = self._reader.execute(f"SELECT {', '.join(Row._fields)} FROM records ORDER BY sequence")
+        return [Row(*row) for row in found]
 
     def records(self) -> list[TaskRecord]:
         """Ours."""
@@ -499,6 +496,9 @@ class World:
         return [row for row in self.rows() if row.principal]
 
     def close(self) -> None:
+        # As a rule that writes; no machine fails here.
+        self._reader.execute("PRAGMA synchronous = OFF")
+        self._reader.close()
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 
