@@ -11,7 +11,7 @@ import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import anyio.abc
@@ -32,7 +32,16 @@ REF = TaskRef("task-0123456789")
 TASK = {"resultType": "task", "taskId": "task-0123456789", "status": "working"}
 
 
-@pytest.fixture(params=["asyncio-aiohttp", "asyncio-httpx", "asyncio-httpx2", "trio-httpx"])
+LIBRARIES: Final = ("asyncio-aiohttp", "asyncio-httpx", "trio-httpx")
+
+also_over_httpx2 = pytest.mark.parametrize("anyio_backend", [*LIBRARIES, "asyncio-httpx2"], indirect=True)
+"""For what an adapter has to get right. httpx and httpx2 share one, and all that is above it."""
+
+over_a_given_client = pytest.mark.parametrize("anyio_backend", ["asyncio-httpx", "trio-httpx"], indirect=True)
+"""For what brings an httpx client of its own, which none of our own libraries then stands in for."""
+
+
+@pytest.fixture(params=LIBRARIES)
 def anyio_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each event loop, with each library that may carry the requests on it."""
     loop, _, library = str(request.param).partition("-")
@@ -166,8 +175,7 @@ def is_lost_reply(error: SessionError) -> bool:
 
 
 # ── the request ───────────────────────────────────────────────────────────────────────────────
-
-
+@also_over_httpx2
 async def test_the_request_on_the_wire() -> None:
     heads: list[bytes] = []
 
@@ -195,6 +203,7 @@ async def test_the_request_on_the_wire() -> None:
     }
 
 
+@also_over_httpx2
 async def test_a_server_that_is_not_there_has_executed_nothing() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -207,8 +216,7 @@ async def test_a_server_that_is_not_there_has_executed_nothing() -> None:
 
 
 # ── broken connections ────────────────────────────────────────────────────────────────────────
-
-
+@also_over_httpx2
 async def test_no_reply_at_all_is_a_lost_reply() -> None:
     async def close(peer: Connection, number: int) -> None:
         await peer.request()
@@ -221,6 +229,7 @@ async def test_no_reply_at_all_is_a_lost_reply() -> None:
     assert is_lost_reply(await lost(reset))
 
 
+@also_over_httpx2
 async def test_a_body_that_is_cut_off_is_a_lost_reply() -> None:
     async def json_cut(peer: Connection, number: int) -> None:
         await peer.request()
@@ -259,8 +268,7 @@ async def test_a_broken_error_page_still_tells_its_status() -> None:
 
 
 # ── slow servers ──────────────────────────────────────────────────────────────────────────────
-
-
+@also_over_httpx2
 async def test_a_silent_server_is_given_up() -> None:
     async def script(peer: Connection, number: int) -> None:
         await peer.request()
@@ -392,6 +400,7 @@ async def test_a_compressed_body_of_which_nothing_comes_is_refused() -> None:
         assert type(await lost(script, max_response_bytes=50_000)) is RemoteProtocolError
 
 
+@also_over_httpx2
 async def test_no_iteration_is_dropped_half_way() -> None:
     """trio warns of each asynchronous generator that is, and warnings are errors here."""
 
@@ -427,6 +436,7 @@ async def test_no_iteration_is_dropped_half_way() -> None:
             gc.collect()
 
 
+@over_a_given_client
 async def test_a_request_that_is_cancelled_while_its_body_leaves_drops_no_iteration() -> None:
     class Slow(httpx.AsyncBaseTransport):
         """Takes the body, and never gets to the end of it."""
@@ -454,8 +464,7 @@ async def test_a_request_that_is_cancelled_while_its_body_leaves_drops_no_iterat
 
 
 # ── connections are used again, or closed ─────────────────────────────────────────────────────
-
-
+@also_over_httpx2
 async def test_a_connection_is_used_again_after_any_reply_that_ended() -> None:
     async def script(peer: Connection, number: int) -> None:
         turns = iter(
@@ -539,6 +548,7 @@ async def test_a_connection_that_breaks_after_the_response_costs_nothing() -> No
         assert (await session.get(REF)).task_id == REF.task_id
 
 
+@also_over_httpx2
 async def test_our_own_client_allows_as_many_connections_as_the_session_does() -> None:
     """httpx's own limit is 100, and a request that waits for a connection is lost in the pool."""
     arrived, go = 0, anyio.Event()
@@ -560,6 +570,7 @@ async def test_our_own_client_allows_as_many_connections_as_the_session_does() -
         assert server.connections == 110
 
 
+@also_over_httpx2
 @pytest.mark.parametrize("begun", [b"", SSE, SSE + chunk(b"data: {"), head(1000) + b"{"])
 async def test_closing_the_session_ends_what_is_under_way(begun: bytes) -> None:
     arrived = anyio.Event()
@@ -586,8 +597,7 @@ async def test_closing_the_session_ends_what_is_under_way(begun: bytes) -> None:
 
 
 # ── being cancelled ───────────────────────────────────────────────────────────────────────────
-
-
+@also_over_httpx2
 async def test_a_cancelled_request_closes_its_connection_and_frees_its_slot() -> None:
     arrived, closed = anyio.Event(), anyio.Event()
 
@@ -610,6 +620,7 @@ async def test_a_cancelled_request_closes_its_connection_and_frees_its_slot() ->
         assert (await session.get(REF)).task_id == REF.task_id
 
 
+@over_a_given_client
 async def test_a_reply_is_returned_although_closing_its_response_fails() -> None:
     class BrokenEnd(httpx.AsyncByteStream):
         def __init__(self, text: str) -> None:
@@ -687,6 +698,7 @@ async def first_call(session: HttpSession) -> object:
     return await session.call(ToolCall(name="deploy"))
 
 
+@over_a_given_client
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 @pytest.mark.parametrize("request_", [poll, first_call])
 async def test_cancelled_at_any_point_nothing_stays_open_and_no_slot_is_lost(
@@ -713,6 +725,7 @@ async def test_cancelled_at_any_point_nothing_stays_open_and_no_slot_is_lost(
     assert n > cancelled
 
 
+@over_a_given_client
 async def test_a_reply_that_has_arrived_is_returned_although_its_reader_is_cancelled() -> None:
     """A task ID is never lost: the end of the stream is waited for under a shield."""
     with anyio.CancelScope() as scope, anyio.fail_after(5):

@@ -30,11 +30,13 @@ from .test_http_sockets import (
     END,
     SSE,
     Connection,
+    also_over_httpx2,
     anyio_backend,
     chunk,
     connected,
     head,
     is_lost_reply,
+    over_a_given_client,
     serving,
     whole,
 )
@@ -134,8 +136,7 @@ async def failed(*sent: bytes, **options: Any) -> tuple[list[Any], SessionError]
 
 
 # ── what is asked, and what is told ───────────────────────────────────────────────────────────
-
-
+@also_over_httpx2
 async def test_the_request_on_the_wire() -> None:
     seen: list[Connection] = []
 
@@ -166,6 +167,7 @@ async def test_the_request_on_the_wire() -> None:
     }
 
 
+@also_over_httpx2
 async def test_what_is_told_is_passed_on_in_order_and_as_it_comes() -> None:
     go = anyio.Event()
 
@@ -381,6 +383,7 @@ LONG_STREAM = (
 )  # fmt: skip
 
 
+@over_a_given_client
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 async def test_a_stream_means_the_same_wherever_it_is_split(line_end: bytes) -> None:
     stream = LONG_STREAM.replace(b"\n", line_end)
@@ -396,6 +399,7 @@ async def test_a_stream_means_the_same_wherever_it_is_split(line_end: bytes) -> 
         assert await in_pieces([stream[:i], stream[i:]]) == whole_, f"split at {i}"
 
 
+@also_over_httpx2
 async def test_a_stream_may_come_byte_by_byte_over_a_socket() -> None:
     async def script(peer: Connection, number: int) -> None:
         await peer.request()
@@ -412,6 +416,7 @@ async def test_a_stream_may_come_byte_by_byte_over_a_socket() -> None:
     assert ear.tasks[0].status_message == WORDS
 
 
+@over_a_given_client
 async def test_what_a_hook_of_the_hosts_has_read_already_is_told_all_the_same() -> None:
     async def read(response: httpx.Response) -> None:
         await response.aread()
@@ -438,6 +443,7 @@ async def test_a_stream_that_ends_without_the_result_is_lost() -> None:
         assert is_lost_reply(error)
 
 
+@also_over_httpx2
 async def test_a_connection_that_is_reset_is_lost() -> None:
     async def script(peer: Connection, number: int) -> None:
         await peer.request()
@@ -452,6 +458,7 @@ async def test_a_connection_that_is_reset_is_lost() -> None:
     assert is_lost_reply(caught.value)
 
 
+@also_over_httpx2
 async def test_closing_the_session_ends_it_and_none_begins_after_it() -> None:
     async def script(peer: Connection, number: int) -> None:
         await peer.request()
@@ -515,8 +522,7 @@ async def test_an_endless_event_is_refused_before_it_ends() -> None:
 
 
 # ── silence ───────────────────────────────────────────────────────────────────────────────────
-
-
+@also_over_httpx2
 async def test_a_server_that_does_not_answer_is_given_up() -> None:
     async def nothing(peer: Connection, number: int) -> None:
         await peer.request()
@@ -612,6 +618,7 @@ async def test_listening_takes_no_place_of_a_poll_or_a_call() -> None:
         group.cancel_scope.cancel()
 
 
+@also_over_httpx2
 async def test_a_connection_is_used_again_after_a_stream_that_ended_in_order() -> None:
     async def script(peer: Connection, number: int) -> None:
         while await peer.request():
@@ -629,6 +636,7 @@ async def test_a_connection_is_used_again_after_a_stream_that_ended_in_order() -
     assert server.connections == 1
 
 
+@also_over_httpx2
 @pytest.mark.parametrize("sent", [b"", SSE, SSE + chunk(ack()), SSE + chunk(ack()) + chunk(b"data: {")])
 async def test_who_stops_listening_closes_the_connection(sent: bytes) -> None:
     arrived, closed = anyio.Event(), anyio.Event()
@@ -729,6 +737,7 @@ class InterruptedBody(httpx.AsyncByteStream):
         self._transport.open -= 1
 
 
+@over_a_given_client
 async def test_cancelled_at_any_point_nothing_stays_open_and_nothing_is_told_afterwards() -> None:
     cancelled = 0
     for n in range(1, 100):
