@@ -23,6 +23,7 @@ import anyio
 import anyio.lowlevel
 import trio
 
+from mcp_tasks_client import TasksClient
 from mcp_tasks_client.clock import Clock
 
 __all__ = ["LIMIT_S", "TIMEOUT_S", "How", "QuickClock", "Stop", "Watch", "watched"]
@@ -84,11 +85,28 @@ class Watch:
 
     def ended(self, task: object) -> None:
         if self.alive.pop(task, None) is not None:
-            self._ended.set()
-            self._ended = anyio.Event()
+            self.look()
+
+    def look(self) -> None:
+        """Have whoever waits look again."""
+        self._ended.set()
+        self._ended = anyio.Event()
+
+    def pollers_of(self, client: TasksClient) -> Callable[[], int]:
+        """Says how many tasks of a client wait for something to poll."""
+        turns = client._engine.scheduler.performer.turns
+        look = self.look
+
+        class Resting(list[Any]):
+            def append(self, poller: Any) -> None:
+                super().append(poller)
+                look()
+
+        turns._idle = resting = Resting()
+        return lambda: len(resting)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when the condition holds; it is looked at whenever a task has ended.
+        """Return when the condition holds; it is looked at whenever a task has ended, or rests.
 
         Raises:
             TimeoutError: It never did.

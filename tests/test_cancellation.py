@@ -271,6 +271,7 @@ class Run:
     async def _first_life(self) -> None:
         async with self.stop.block(), self.world.client() as client:
             self.idle = set(self.watch.alive)
+            self.pollers = self.watch.pollers_of(client)
             if self.how is How.TIMEOUT:
                 await self._timed_out(client)
             else:
@@ -314,8 +315,9 @@ class Run:
             await self._at_rest()
 
     async def _at_rest(self) -> None:
-        """Nothing is left but the scheduler's loop, and the handles' work is done."""
-        await self.watch.until(lambda: set(self.watch.alive) <= self.idle)
+        """Nothing is left but the scheduler's loop and pollers that rest, and the handles' work is done."""
+        # Whoever rests is alive, so that as many as rest are those.
+        await self.watch.until(lambda: len(self.watch.alive.keys() - self.idle) <= self.pollers())
         self.world.at_rest()
         self.world.doings.frozen = False
 
