@@ -41,6 +41,11 @@ class Line:
         self._waiting: OrderedDict[CallUnderWay, tuple[Context, _Call]] = OrderedDict()
         self._calling = 0
 
+    @property
+    def waits(self) -> bool:
+        """Whether any call has to wait for its turn."""
+        return bool(self._waiting)
+
     def join(self, drive: Drive, send: SendCall, calling: CallUnderWay) -> None:
         """Make a call, now or when it is its turn; one that is cut before at once, to be taken back."""
         if self._room is None or self._calling < self._room:

@@ -76,11 +76,17 @@ class Performer:
         let_go: Callable[[Drive], None],
         release: Callable[[Drive], None],
     ) -> None:
-        self.turns = Turns(driver.clock, driver.policy.polls_in_flight, tasks, self._poll)
         self.listener = Listener(driver, told=self._told, hasten=self.hasten)
         self.cancels = Cancels(driver, tasks, perform=self.perform, park=park, release=release)
         self._calls = Calls(driver, perform=self.perform, park=park, release=release)
         self._line = Line(driver.session.calls_in_flight, tasks, self._call)
+        self.turns = Turns(
+            driver.clock,
+            driver.policy.polls_in_flight,
+            tasks,
+            self._poll,
+            pressed=lambda: self._line.waits,
+        )
         self._driver = driver
         self._commits = driver.commits
         self._tasks = tasks

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_tasks_client import MemoryJournal, TasksClient, WaitTimeoutError
+from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, WaitTimeoutError
 from mcp_tasks_client.drive import Drive
 from mcp_tasks_client.line import Line
 from mcp_tasks_client.sessions.base import Leaving, ToolCall
@@ -42,7 +42,10 @@ def server(clock: ManualClock) -> ScriptedServer:
 
 @asynccontextmanager
 async def capped(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, **seen: Any
+    server: ScriptedServer,
+    monkeypatch: pytest.MonkeyPatch,
+    seen: dict[str, Any],
+    poll: PollPolicy | None = None,
 ) -> AsyncIterator[TasksClient]:
     """A client whose session sends four calls at once, and holds each until it may go."""
     session = server.session()
@@ -56,7 +59,7 @@ async def capped(
     monkeypatch.setattr(type(session), "calls_in_flight", property(lambda self: CAP))
     monkeypatch.setattr(session, "call", held)
     with anyio.fail_after(20):
-        async with scripted_client(session, journal=MemoryJournal()) as client:
+        async with scripted_client(session, journal=MemoryJournal(), poll=poll) as client:
             yield client
 
 
@@ -71,7 +74,7 @@ async def test_no_more_calls_are_begun_than_there_is_room_for_and_each_in_its_ow
         await client.call_tool("tool")
 
     async with (
-        capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
+        capped(server, monkeypatch, {"under_way": under_way, "may_go": may_go}) as client,
         anyio.create_task_group() as callers,
     ):
         for number in range(40):
@@ -91,7 +94,7 @@ async def test_a_call_that_is_cut_while_it_waits_in_line_is_taken_back_at_once(
     under_way: list[int] = []
     may_go = anyio.Event()
     async with (
-        capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
+        capped(server, monkeypatch, {"under_way": under_way, "may_go": may_go}) as client,
         anyio.create_task_group() as callers,
     ):
         for _ in range(4 * CAP):
@@ -113,7 +116,7 @@ async def test_a_client_that_closes_sends_nothing_of_what_is_in_line(
     may_go = anyio.Event()
     handles = []
     async with (
-        capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
+        capped(server, monkeypatch, {"under_way": under_way, "may_go": may_go}) as client,
         anyio.create_task_group() as callers,
     ):
         for _ in range(10 * CAP):
@@ -132,7 +135,7 @@ async def test_a_call_that_was_cut_in_line_and_is_wanted_again_is_made_once(
     under_way: list[int] = []
     may_go = anyio.Event()
     async with (
-        capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
+        capped(server, monkeypatch, {"under_way": under_way, "may_go": may_go}) as client,
         anyio.create_task_group() as callers,
     ):
         for _ in range(4 * CAP):
@@ -148,14 +151,52 @@ async def test_a_call_that_was_cut_in_line_and_is_wanted_again_is_made_once(
     assert sum(server.witness.calls.values()) == 4 * CAP + 1
 
 
+async def test_while_calls_wait_in_line_each_poll_is_followed_by_a_rest(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[int] = []
+    may_go = anyio.Event()
+    may_go.set()
+    seen: dict[str, Any] = {"under_way": under_way, "may_go": may_go}
+    policy = PollPolicy(jitter=0.0, polls_in_flight=2)
+
+    def polls() -> int:
+        return len(server.witness.log("tasks/get"))
+
+    async with (
+        capped(server, monkeypatch, seen, policy) as client,
+        anyio.create_task_group() as callers,
+    ):
+        for _ in range(20):
+            await client.start_tool("tool")
+        seen["may_go"] = anyio.Event()
+        for _ in range(4 * CAP + 1):
+            callers.start_soon(client.call_tool, "tool")
+        await clock.advance(1)
+        assert polls() == 2, "as many as may be under way"
+        for rests in range(1, 4):
+            await clock.advance(0.02)
+            assert polls() == 2 + 2 * rests
+        seen["may_go"].set()
+        await clock.advance(0.02)
+        assert polls() == 20, "nobody is in a hurry any more"
+        await clock.advance(10)
+
+
 async def test_what_is_cut_in_line_is_not_kept(
     server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its arguments may be large, and the calls before it may take hours."""
+
+    def drives() -> int:
+        gc.collect()
+        return len([one for one in gc.get_objects() if isinstance(one, Drive)])
+
+    before = drives()  # tests that have failed before keep theirs
     under_way: list[int] = []
     may_go = anyio.Event()
     async with (
-        capped(server, monkeypatch, under_way=under_way, may_go=may_go) as client,
+        capped(server, monkeypatch, {"under_way": under_way, "may_go": may_go}) as client,
         anyio.create_task_group() as callers,
     ):
         for _ in range(4 * CAP):
@@ -167,8 +208,7 @@ async def test_what_is_cut_in_line_is_not_kept(
             await clock.advance(0)
             others.cancel_scope.cancel()
         await clock.advance(0)
-        gc.collect()
-        assert len([one for one in gc.get_objects() if isinstance(one, Drive)]) == 4 * CAP
+        assert drives() - before == 4 * CAP
         may_go.set()
         await clock.advance(10)
 
