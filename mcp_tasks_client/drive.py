@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import anyio
 import anyio.lowlevel
@@ -15,6 +16,9 @@ from .sessions.base import ToolCall
 from .signals import Signal, signal
 from .states import Gathering, Observing
 from .wire import Task
+
+NEVER: Final = -math.inf
+"""By the monotonic clock. One object, where thousands of drives have it."""
 
 
 class CallUnderWay:
@@ -104,10 +108,11 @@ class Drive:
 
     __slots__ = (
         "__weakref__",
+        "_asks",
         "_changed",
+        "_saving",
         "abandoned",
         "ask_scope",
-        "asks",
         "call",
         "calling",
         "due",
@@ -131,7 +136,6 @@ class Drive:
         "record",
         "refreshing",
         "running",
-        "saving",
         "scopes",
         "told",
         "unsaved",
@@ -153,13 +157,13 @@ class Drive:
         self.running = False
         self.due = 0.0
         self.waited_s = 0.0
-        self.polled_at = -math.inf
+        self.polled_at = NEVER
         self.told: list[Task] | None = None
         self.heard = 0
         self.expected = 0.0
         self.version = 0
         self.unsaved: list[Event] = []
-        self.asks: dict[str, Ask] = {}
+        self._asks: dict[str, Ask] | None = None  # as most have none
         self.scopes: tuple[anyio.CancelScope, ...] = ()  # few, mostly none; an empty set takes 200 bytes
         self.pending: SendCall | None = None
         self.calling: CallUnderWay | None = None
@@ -169,7 +173,7 @@ class Drive:
         self.polls = 0
         self.refreshing = 0
         self.lock = Lock()
-        self.saving = Lock()
+        self._saving: Lock | None = None
         self._changed: Signal | None = None
 
     @property
@@ -185,6 +189,20 @@ class Drive:
         if not self.unsaved:
             return self.record.task_id
         return None if self.task is None else self.task.task_id
+
+    @property
+    def asks(self) -> dict[str, Ask]:
+        """Questions to put to the host, by key; until they are withdrawn, then it is another dictionary."""
+        if self._asks is None:
+            self._asks = {}
+        return self._asks
+
+    @property
+    def saving(self) -> Lock:
+        """Held by whoever feeds what is unsaved again."""
+        if self._saving is None:
+            self._saving = Lock()
+        return self._saving
 
     @property
     def over(self) -> bool:
@@ -229,7 +247,7 @@ class Drive:
 
     def stop_asking(self) -> None:
         """Withdraw the prompt that is up, and those in the queue."""
-        self.asks.clear()
+        self._asks = None
         if self.ask_scope is not None:
             self.ask_scope.cancel()
             self.ask_scope = None

@@ -109,16 +109,20 @@ class Engine:
     ) -> CallToolResult:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
         handle = drive = None
+        wanted: ToolCall | None = call
+        del call  # the drive has it for as long as it is of use, and then its arguments can go
         listeners = (on_update,) if on_update is not None else ()
         with within(timeout) as waiting:
-            while True:
-                drive = await self._begin(call, key, on_unknown)
+            while wanted is not None:
+                drive, wanted = await self._begin(wanted, key, on_unknown), None
                 handle = TaskHandle(self.scheduler, drive)
                 try:
                     await self._see_through(handle, drive, listeners)
-                    break
                 except (OvertakenError, OutcomeUnknownError) as error:
                     _check_repeatable(error, drive, on_unknown)
+                    wanted = drive.call
+                    if wanted is None:
+                        raise  # it has been made, and is not made again
         if handle is None or drive is None:
             raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
         if not handle.done:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from anyio.abc import TaskGroup
 
@@ -13,9 +13,6 @@ from .drive import CallUnderWay, Drive
 from .events import SendCall
 
 __all__ = ["Line"]
-
-_AHEAD: Final = 4
-"""How many times as many calls are begun as can be sent at once: the others' replies are being journaled."""
 
 _Call: TypeAlias = tuple[Drive, SendCall, CallUnderWay]
 
@@ -35,7 +32,7 @@ class Line:
         tasks: TaskGroup,
         call: Callable[[Drive, SendCall, CallUnderWay], Coroutine[Any, Any, object]],
     ) -> None:
-        self._room = None if in_flight is None else _AHEAD * in_flight
+        self._room = in_flight
         self._tasks = tasks
         self._call = call
         self._waiting: OrderedDict[CallUnderWay, tuple[Context, _Call]] = OrderedDict()

@@ -6,7 +6,6 @@ Each belongs to its drive and ends with it; what fails parks it.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from typing import Final, assert_never
 
@@ -17,7 +16,7 @@ from anyio.abc import TaskGroup
 from .calls import Calls
 from .cancels import Cancels
 from .clock import being_stopped
-from .drive import CallUnderWay, Drive
+from .drive import NEVER, CallUnderWay, Drive
 from .driver import Driver
 from .errors import InputUnansweredError, SessionError, TasksClientError
 from .events import (
@@ -167,7 +166,7 @@ class Performer:
 
     def _told(self, drive: Drive, task: Task) -> None:
         if drive.polling:
-            drive.polled_at = -math.inf  # its reply may be older than this, and must not be the last for long
+            drive.polled_at = NEVER  # its reply may be older than this, and must not be the last for long
         if drive.told is None:
             drive.told = [task]
             self.spawn(drive, self._hear)
@@ -191,7 +190,7 @@ class Performer:
 
     def _see_for_itself(self, drive: Drive) -> None:
         """Have it polled for what was told and could not be taken over."""
-        drive.polled_at = -math.inf  # or what the poll finds would look as if nobody had told of it
+        drive.polled_at = NEVER  # or what the poll finds would look as if nobody had told of it
         self.hasten(drive)
 
     def hasten(self, drive: Drive) -> None:

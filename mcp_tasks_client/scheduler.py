@@ -12,7 +12,6 @@ finish, so that a task ID on its way is still journaled.
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
@@ -24,7 +23,7 @@ from anyio.abc import TaskGroup
 
 from .afterwards import Afterwards
 from .calls import lost, needs_its_call
-from .drive import Drive, OvertakenError
+from .drive import NEVER, Drive, OvertakenError
 from .driver import Driver
 from .errors import (
     ConnectionLostError,
@@ -47,12 +46,12 @@ T = TypeVar("T")
 class Hold:
     """A reason to go on driving, for as long as the block lasts."""
 
-    # No generator: each call that waits is in such a block.
-    __slots__ = ("_drive", "_let_go")
+    # No generator, and no method of somebody's: each call that waits is in such a block.
+    __slots__ = ("_drive", "_scheduler")
 
-    def __init__(self, drive: Drive, let_go: Callable[[Drive], None]) -> None:
+    def __init__(self, drive: Drive, scheduler: Scheduler) -> None:
         self._drive = drive
-        self._let_go = let_go
+        self._scheduler = scheduler
 
     def __enter__(self) -> None:
         self._drive.held += 1
@@ -60,7 +59,7 @@ class Hold:
     def __exit__(self, *raised: object) -> None:
         self._drive.held -= 1
         if not self._drive.held:
-            self._let_go(self._drive)
+            self._scheduler._let_go(self._drive)
 
 
 class Scheduler:
@@ -103,7 +102,7 @@ class Scheduler:
     def held(self, drive: Drive) -> Hold:
         """Hold it without having taken it up, so that being stopped meanwhile is seen within the block."""
         self.check_open()
-        return Hold(drive, self._let_go)
+        return Hold(drive, self)
 
     async def take_up(self, drive: Drive) -> None:
         """Drive what is held, unless it is driven."""
@@ -186,7 +185,7 @@ class Scheduler:
         if drive.record.finished or drive.running or drive.following:
             return
         before, drive.error, drive.running = drive.error, None, True
-        drive.polled_at = -math.inf  # what the server told meanwhile was not heard
+        drive.polled_at = NEVER  # what the server told meanwhile was not heard
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
             drive.forget_refusals()
