@@ -98,8 +98,8 @@ class Performer:
         if observed(drive):
             drive.call = None  # it is not made again, and its arguments may be large
 
-    async def _poll(self, drive: Drive) -> bool:
-        return await self._guard(drive, self._tick, ())
+    async def _poll(self, drive: Drive, scope: anyio.CancelScope) -> bool:
+        return await self._belonging(scope, drive, self._tick, ())
 
     async def _tick(self, drive: Drive) -> None:
         if observed(drive):
@@ -204,19 +204,28 @@ class Performer:
 
     async def _guard(
         self, drive: Drive, work: Callable[..., Awaitable[None]], args: tuple[object, ...]
+    ) -> None:
+        """Run something of a drive's: it ends with the drive, and its failure parks the drive."""
+        with anyio.CancelScope() as scope:
+            await self._belonging(scope, drive, work, args)
+
+    async def _belonging(
+        self,
+        scope: anyio.CancelScope,
+        drive: Drive,
+        work: Callable[..., Awaitable[None]],
+        args: tuple[object, ...],
     ) -> bool:
-        """Run something of a drive's: it ends with the drive, and its failure parks the drive.
+        """Run something in a scope that the drive cancels when it ends.
 
         Returns:
             Whether the coroutine can be used for something else: it was not cancelled from inside.
         """
-        with anyio.CancelScope() as scope:
-            drive.scopes = (*drive.scopes, scope)
-            try:
-                return await self._parked_by(drive, work, args)
-            finally:
-                drive.scopes = tuple(one for one in drive.scopes if one is not scope)
-        return True
+        drive.scopes = (*drive.scopes, scope)
+        try:
+            return await self._parked_by(drive, work, args)
+        finally:
+            drive.scopes = tuple(one for one in drive.scopes if one is not scope)
 
     async def _parked_by(
         self, drive: Drive, work: Callable[..., Awaitable[None]], args: tuple[object, ...]

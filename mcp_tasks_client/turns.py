@@ -42,8 +42,8 @@ class Turns:
         clock: Monotonic time.
         in_flight: Polls under way at once, at most.
         tasks: Where they run.
-        poll: Polls a drive. Returns whether whoever ran it is fit for another: not, if it was cancelled
-            from inside.
+        poll: Polls a drive, which may cancel the scope that this runs in. Returns whether whoever ran it is
+            fit for another: not, if it was cancelled from inside.
         pressed: Whether calls wait to be made.
     """
 
@@ -52,7 +52,7 @@ class Turns:
         clock: Clock,
         in_flight: int,
         tasks: TaskGroup,
-        poll: Callable[[Drive], Awaitable[bool]],
+        poll: Callable[[Drive, anyio.CancelScope], Awaitable[bool]],
         pressed: Callable[[], bool],
     ) -> None:
         self._clock = clock
@@ -127,22 +127,26 @@ class Turns:
     async def _work(self, drive: Drive | None) -> None:
         """Poll this one, and then what is due, for as long as that goes well."""
         fit = True
-        while fit:
-            # None while it waits, so that what it polled last can be forgotten.
-            drive = drive or await self._called()
-            fit = False
-            try:
-                fit = await self._polled(drive)
-            finally:
-                self._polling -= 1
-                drive = self._next() if fit else None
-                if drive is None:
-                    self._alarm_if_sooner()
+        # One for all, as a scope for each would be a tenth of what a poll costs. Whoever cancels it ends us.
+        with anyio.CancelScope() as scope:
+            while fit:
+                # None while it waits, so that what it polled last can be forgotten.
+                drive = drive or await self._called()
+                fit = False
+                try:
+                    fit = await self._polled(drive, scope)
+                finally:
+                    self._polling -= 1
+                    # Not what another drive's end would stop.
+                    fit = fit and not scope.cancel_called
+                    drive = self._next() if fit else None
+                    if drive is None:
+                        self._alarm_if_sooner()
 
-    async def _polled(self, drive: Drive) -> bool:
+    async def _polled(self, drive: Drive, scope: anyio.CancelScope) -> bool:
         """Poll it, and rest a little if others are in a hurry. Returns whether all went well."""
         try:
-            fit = await self._poll(drive)
+            fit = await self._poll(drive, scope)
         finally:
             drive.polling = False
             if drive.running and drive.due <= self._clock.monotonic():

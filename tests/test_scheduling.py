@@ -173,6 +173,33 @@ class SlowJournal(MemoryJournal):
         await super().save(record, known=known)
 
 
+async def test_a_poll_whose_call_was_let_go_of_takes_the_next_poll_not_along() -> None:
+    """The commit of what a poll has brought is not stopped, so it ends as one that was, and is not."""
+    other = "task-fedcba9876543210"
+    world = World(
+        calls=[working(TASK, poll_interval_ms=1000), working(other, poll_interval_ms=2000)],
+        gets={
+            TASK: [working(TASK, status_message="half")],
+            other: [completed(other, text_result("done"))],
+        },
+    )
+    world.journal = journal = SlowJournal()
+    async with world.client(poll=PollPolicy(jitter=0.0, polls_in_flight=1)) as client:
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(client.call_tool, "first")
+            await world.clock.advance(0)
+            handle = await client.start_tool("second")
+            journal.writes = anyio.Event()
+            await world.clock.advance(5)
+            assert len(world.server.log("tasks/get")) == 1
+            callers.cancel_scope.cancel()
+        await world.clock.advance(0)
+        journal.writes.set()
+        await world.clock.advance(0)
+        assert handle.done
+        assert text(await handle.result()) == "done"
+
+
 # ── abandoned calls ───────────────────────────────────────────────────────────────────────────
 
 
