@@ -24,6 +24,18 @@ _REST_S: Final = 0.02
 they wait for, and a call that has not begun goes before a poll, which would only be late. Should it be the
 server that is slow, 16 pollers still make 800 polls a second."""
 
+_FAR_APART: Final = -6
+"""Binary logarithm of the seconds between the moments at which polls are due, at most."""
+
+
+def together(due: float, after_s: float) -> float:
+    """Up to a thousandth of the wait later, where many are due at once. A wake-up costs as much as a poll."""
+    if not 0 < after_s < math.inf:
+        return due
+    # A power of two, so that drives with nearly the same wait meet, and nothing is rounded down.
+    apart_s = math.ldexp(1.0, min(math.frexp(after_s)[1] - 11, _FAR_APART))
+    return math.ceil(due / apart_s) * apart_s
+
 
 class _Idle:
     """Somebody who can poll and has nothing to poll."""
@@ -82,7 +94,7 @@ class Turns:
     def wake(self, drive: Drive, after_s: float) -> None:
         """Make a drive due in so many seconds; whatever it was due for before no longer counts."""
         if drive.running:
-            drive.due = self._clock.monotonic() + after_s
+            drive.due = together(self._clock.monotonic() + after_s, after_s)
             self._push(drive)
 
     def clear(self) -> None:

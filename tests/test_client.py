@@ -309,7 +309,8 @@ async def test_a_hint_counts_whatever_its_type_and_size(hint: object, first: flo
     world = World(calls=[{**working(TASK), "pollIntervalMs": hint}])
     async with world.client() as client:
         await world.call(client, within=2.0 * 10**6)
-    assert world.polled_at() == [pytest.approx(first)]
+    (polled,) = world.polled_at()
+    assert first <= polled <= 1.001 * first
 
 
 @requirement("law:4", "law:7")

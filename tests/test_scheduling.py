@@ -24,6 +24,8 @@ import anyio.to_thread
 import httpx
 import pytest
 import respx
+from hypothesis import given
+from hypothesis import strategies as st
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import (
@@ -54,6 +56,7 @@ from mcp_tasks_client.testing import (
     text_result,
     working,
 )
+from mcp_tasks_client.turns import together
 from mcp_tasks_client.wire import CallReply, JSONObject, Task
 
 from ._requirements import requirement
@@ -1044,6 +1047,33 @@ async def test_whoever_has_polled_polls_again_and_keeps_nothing_of_what_it_polle
         assert len(world.polled_at()) == 2 * len(task_ids)
         assert 1 <= len(begun) <= 2
         assert [one() for one in seen] == [None] * len(task_ids)
+
+
+@requirement("law:4")
+@given(st.floats(0, 1e9), st.floats(0, 1e6))
+def test_a_poll_is_due_a_thousandth_of_its_wait_later_at_most_and_never_sooner(
+    now: float, after_s: float
+) -> None:
+    due = together(now + after_s, after_s)
+    assert now + after_s <= due <= now + after_s * 1.001 + 1e-6
+    assert due - (now + after_s) <= 1 / 64
+
+
+@requirement("law:4")
+async def test_polls_that_are_due_at_nearly_the_same_time_need_one_wake_up() -> None:
+    task_ids = [f"task-{number:016}" for number in range(8)]
+    world = World(
+        calls=[working(task_id, poll_interval_ms=5000) for task_id in task_ids],
+        gets={task_id: [working(task_id)] for task_id in task_ids},
+    )
+    async with world.client(poll=PollPolicy(jitter=0.001)) as client:
+        for _ in task_ids:
+            await client.start_tool("tool")
+            await world.clock.advance(0.0001)
+        await world.clock.advance(6)
+    polled = world.polled_at()
+    assert len(polled) == len(task_ids)
+    assert len(set(polled)) <= 2
 
 
 # ── a wall clock that jumps ───────────────────────────────────────────────────────────────────
