@@ -81,7 +81,7 @@ class Afterwards:
 
     def was_delivered(self, drive: Drive) -> bool:
         """Whether the host has its outcome, though the journal may not say so yet."""
-        return drive in self._delivered
+        return drive in self._delivered or drive.record.delivered_at is not None
 
     async def note(self) -> bool:
         """Journal what was delivered until now; false if that could not be."""
@@ -144,10 +144,12 @@ class Afterwards:
             with anyio.CancelScope(shield=True):
                 noted = True
                 while self._delivered and noted:
-                    if not self._closed:
+                    last = self._closed
+                    if not last:
                         self._enough = anyio.Event()
                         await self._clock.wait(self._enough, _GATHERED_S)
-                    noted = await self.note()
+                    # What failed just before the end is tried once more at the end.
+                    noted = await self.note() or (self._closed and not last)
         finally:
             self._gathering = False
 

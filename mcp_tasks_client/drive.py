@@ -99,7 +99,8 @@ class Drive:
         calling: The ``tools/call`` that is under way.
         waited_s: Seconds of the wait for the next poll.
         polled_at: When the last one was sent, by the monotonic clock.
-        expected: When the next one is due at the server's pace, by the same clock.
+        expected: When the next one is due at the server's pace, by the same clock; infinite while that is
+            not known.
         told: What the server has told by itself and nobody has looked at yet; ``None`` while nobody looks.
         heard: How often it has told something.
         abandoned: Whether its caller went away before that.
@@ -160,7 +161,7 @@ class Drive:
         self.polled_at = NEVER
         self.told: list[Task] | None = None
         self.heard = 0
-        self.expected = 0.0
+        self.expected = math.inf
         self.version = 0
         self.unsaved: list[Event] = []
         self._asks: dict[str, Ask] | None = None  # as most have none

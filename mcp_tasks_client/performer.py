@@ -6,6 +6,7 @@ Each belongs to its drive and ends with it; what fails parks it.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final, assert_never
 
@@ -195,7 +196,7 @@ class Performer:
 
     def hasten(self, drive: Drive) -> None:
         """Have it polled when the server expects it; the next poll may be planned for much later."""
-        if observed(drive) and not drive.polling:
+        if observed(drive) and not drive.polling and drive.expected < math.inf:
             self.turns.wake(drive, max(0.0, drive.expected - self._driver.clock.monotonic()))
 
     def spawn(self, drive: Drive, work: Callable[..., Awaitable[None]], *args: object) -> None:

@@ -12,6 +12,7 @@ finish, so that a task ID on its way is still journaled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
@@ -186,6 +187,7 @@ class Scheduler:
             return
         before, drive.error, drive.running = drive.error, None, True
         drive.polled_at = NEVER  # what the server told meanwhile was not heard
+        drive.expected = math.inf  # until it is known whose it is, and when it is due
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
             drive.forget_refusals()

@@ -24,13 +24,14 @@ _REST_S: Final = 0.02
 they wait for, and a call that has not begun goes before a poll, which would only be late. Should it be the
 server that is slow, 16 pollers still make 800 polls a second."""
 
+_SHORT_S: Final = 0.001
 _FAR_APART: Final = -6
 """Binary logarithm of the seconds between the moments at which polls are due, at most."""
 
 
 def together(due: float, after_s: float) -> float:
     """Up to a thousandth of the wait later, where many are due at once. A wake-up costs as much as a poll."""
-    if not 0 < after_s < math.inf:
+    if not _SHORT_S < after_s < math.inf:
         return due
     # A power of two, so that drives with nearly the same wait meet, and nothing is rounded down.
     apart_s = math.ldexp(1.0, min(math.frexp(after_s)[1] - 11, _FAR_APART))

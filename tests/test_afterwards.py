@@ -25,7 +25,7 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.drive import OvertakenError
 from mcp_tasks_client.errors import ConnectionLostError
-from mcp_tasks_client.journal.base import Judge, Taken, TaskRecord
+from mcp_tasks_client.journal.base import Judge, Scope, Taken, TaskRecord
 from mcp_tasks_client.owners import LEASE_S
 from mcp_tasks_client.sessions.base import Leaving, ToolCall
 from mcp_tasks_client.testing import (
@@ -64,17 +64,18 @@ class Troubled(MemoryJournal):
     refused_notes = 0
     taking: anyio.Event | None = None
     noting: anyio.Event | None = None
+    taking_all: anyio.Event | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.noted: list[int] = []
 
     async def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+        if self.noting is not None:
+            await self.noting.wait()
         if self.refused_notes:
             self.refused_notes -= 1
             raise RuntimeError("a bug in the plug-in")
-        if self.noting is not None:
-            await self.noting.wait()
         await super().deliver(at, fences)
         self.noted.append(len(fences))
 
@@ -87,6 +88,12 @@ class Troubled(MemoryJournal):
         if not self.wishes and getattr(record.state, "cancel", "no") != "no":
             raise full()
         await super().save(record, known=known)
+
+    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+        taken = await super().take_pending(scope, owner, gone)
+        if self.taking_all is not None:
+            await self.taking_all.wait()
+        return taken
 
     async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
         taken = await super().take(record_id, owner, gone)
@@ -280,6 +287,46 @@ async def test_what_was_delivered_is_noted_at_once_when_the_client_closes(
         assert len(world.journal.noted) == (failures < 2)
     async with world.client() as client:
         assert len(await client.resume()) == (failures == 2), "what was not noted is delivered again"
+
+
+async def test_what_could_not_be_noted_just_before_the_client_closed_is_tried_once_more() -> None:
+    world = World()
+    world.journal.refused_notes = 1
+    world.journal.noting = anyio.Event()
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+
+            async def live() -> None:
+                async with world.client() as client:
+                    handle = await client.start_tool("slow")
+                    await world.clock.advance(200)
+                    await handle.result()
+                    await world.clock.advance(1)
+
+            tasks.start_soon(live)
+            await anyio.wait_all_tasks_blocked()
+            world.journal.noting.set()
+    assert world.journal.noted == [1]
+
+
+async def test_what_is_noted_while_all_is_taken_up_is_not_handed_out_again() -> None:
+    world = World()
+    async with world.client() as client:
+        handle = await client.start_tool("slow")
+        await world.clock.advance(200)
+        await handle.result()
+        world.journal.taking_all = anyio.Event()
+        resumed: list[Any] = [None]
+
+        async def resume() -> None:
+            resumed.extend(await client.resume())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(resume)
+            await world.clock.advance(1)
+            assert world.journal.noted == [1]
+            world.journal.taking_all.set()
+        assert resumed == [None]
 
 
 async def ada(context: Any, params: Any) -> ElicitResult:

@@ -50,10 +50,16 @@ from mcp_tasks_client.journal.base import TaskRecord
 from mcp_tasks_client.sessions.base import Leaving, TaskRef, ToolCall
 from mcp_tasks_client.testing import (
     STALL,
+    Delayed,
+    ManualClock,
+    ScriptedServer,
     ScriptedSession,
+    complete,
     completed,
     input_required,
+    scripted_client,
     text_result,
+    work,
     working,
 )
 from mcp_tasks_client.turns import together
@@ -201,6 +207,57 @@ async def test_a_poll_whose_call_was_let_go_of_takes_the_next_poll_not_along() -
         await world.clock.advance(0)
         assert handle.done
         assert text(await handle.result()) == "done"
+
+
+@requirement("law:4")
+async def test_a_refresh_while_the_task_is_being_taken_up_keeps_the_pace_that_was_set_before() -> None:
+    world = World(calls=[working(TASK, poll_interval_ms=60_000)], gets={TASK: [working(TASK)]})
+    world.journal = journal = SlowJournal()
+    async with world.client() as client:
+        reference = (await client.start_tool("tool")).reference
+        await world.clock.advance(5)
+    async with world.client() as client, anyio.create_task_group() as tasks:
+
+        async def refresh() -> None:
+            await (await client.attach(reference)).refresh()
+
+        journal.writes = anyio.Event()
+        tasks.start_soon(client.attach, reference)
+        await world.clock.advance(0)
+        tasks.start_soon(refresh)
+        await world.clock.advance(0)
+        heap = client._engine.scheduler.performer.turns._heap
+        assert heap == [], "or it would hold the drive for ever"
+        journal.writes.set()
+        await world.clock.advance(54)
+        assert world.polled_at() == []
+        await world.clock.advance(2)
+        assert len(world.polled_at()) == 1
+
+
+@requirement("law:4")
+async def test_a_refresh_after_a_poll_that_was_cut_keeps_the_pace_that_was_set_with_it() -> None:
+    clock, journal = ManualClock(), SlowJournal()
+    server = ScriptedServer(clock=clock)
+    server.tool("tool", [work(3.5), complete(text_result("done"))], poll_interval_ms=1000)
+    server.misbehave("tasks/get", Delayed(1.0))
+    async with scripted_client(server.session(), journal=journal, poll=NO_JITTER) as client:
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(client.call_tool, "tool")
+            await clock.advance(1.3)
+            (drive,) = client._engine.scheduler.drives.values()
+            callers.cancel_scope.cancel()
+        await clock.advance(0)
+        handle = TaskHandle(client._engine.scheduler, drive)
+        journal.writes = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(handle.result)
+            await clock.advance(0)
+            tasks.start_soon(handle.refresh)
+            await clock.advance(0)
+            journal.writes.set()
+            await clock.advance(10)
+    server.witness.check()
 
 
 # ── abandoned calls ───────────────────────────────────────────────────────────────────────────
