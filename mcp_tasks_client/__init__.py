@@ -16,9 +16,10 @@ The rooms, each importing only those above it:
 ``pace``                when the next request for a task may go
 ``machine``             the life of one call: ``advance(state, event, policy)``; in ``rounds`` what comes
                         before there is a task, in ``outcomes`` how it ends; pure, like all above
+``clock``, ``signals``  time, passed in; being told that something has happened
 ``journal``             what must survive a crash: the contract, SQLite, memory
 ``sessions``            ways of reaching a server: the contract, HTTP, the official SDK
-``clock``, ``schema``   time, passed in, and in ``signals`` what is waited for; values against JSON Schemas
+``schema``              values against JSON Schemas
 ``inputs``              questions to the host's callbacks, answers checked before they go
 ``owners``              who drives what: a client by its name, a process by its lease
 ``points``              names of all the places where it would matter if we were stopped just there

@@ -79,6 +79,12 @@ class Afterwards:
             self._delivered.add(drive)
             self._note_soon()
 
+    def taken(self, drive: Drive) -> None:
+        """Note a delivery again that was noted under an old fence, just when the drive was taken anew."""
+        if drive.owned and drive.record.delivered_at is not None:
+            self._delivered.add(drive)
+            self._note_soon()
+
     def was_delivered(self, drive: Drive) -> bool:
         """Whether the host has its outcome, though the journal may not say so yet."""
         return drive in self._delivered or drive.record.delivered_at is not None

@@ -229,6 +229,7 @@ class Listener:
     def _forget(self, stream: _Stream) -> None:
         """Listen to it no more."""
         self._stream = None
+        self._doubts.clear()  # they hold their drives
         self._hasten_all(stream)
 
     def _hasten_all(self, stream: _Stream) -> None:

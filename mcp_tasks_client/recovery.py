@@ -44,13 +44,16 @@ class Recovery:
             self._scope, lambda record: self._scheduler.register(Drive(record))
         )
         afterwards = self._scheduler.afterwards
+        for drive in pending:
+            afterwards.taken(drive)
         drives = [*(drive for drive in afterwards.unsaved if drive not in pending), *pending]
         drives = [drive for drive in drives if not afterwards.was_delivered(drive)]
         async with anyio.create_task_group() as tasks:
             for drive in drives:
                 # Together, so that their commits share one write to the disk.
                 tasks.start_soon(self._keep, drive)
-        return drives
+        # What was delivered meanwhile, by a handle that there was already, is not handed out again.
+        return [drive for drive in drives if not afterwards.was_delivered(drive)]
 
     async def _keep(self, drive: Drive) -> None:
         if self._scheduler.closed:

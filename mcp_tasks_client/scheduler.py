@@ -187,7 +187,7 @@ class Scheduler:
             return
         before, drive.error, drive.running = drive.error, None, True
         drive.polled_at = NEVER  # what the server told meanwhile was not heard
-        drive.expected = math.inf  # until it is known whose it is, and when it is due
+        drive.due = drive.expected = math.inf  # until it is known whose it is, and when it is due
         if drive.pending is not None:
             send, drive.pending = drive.pending, None
             drive.forget_refusals()
@@ -230,8 +230,8 @@ class Scheduler:
                     self.park(drive, before if before and told else lost(drive, before))
         except DrivenElsewhereError:
             self._look_on(drive)
-        except (JournalError, OvertakenError) as error:
-            self.park(drive, error)
+        except Exception as error:
+            self.park(drive, error)  # or it would be held to be driven, and never be polled
         finally:
             if not drive.running and drive.calling is None:
                 self.afterwards.release(drive)  # for whoever stopped it meanwhile, it was not ours yet

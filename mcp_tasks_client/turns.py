@@ -25,14 +25,15 @@ they wait for, and a call that has not begun goes before a poll, which would onl
 server that is slow, 16 pollers still make 800 polls a second."""
 
 _SHORT_S: Final = 0.001
+_LONG_S: Final = 1e9
 _FAR_APART: Final = -6
 """Binary logarithm of the seconds between the moments at which polls are due, at most."""
 
 
 def together(due: float, after_s: float) -> float:
     """Up to a thousandth of the wait later, where many are due at once. A wake-up costs as much as a poll."""
-    if not _SHORT_S < after_s < math.inf:
-        return due
+    if not _SHORT_S < after_s < _LONG_S:
+        return due  # where it would not matter, or could not be reckoned
     # A power of two, so that drives with nearly the same wait meet, and nothing is rounded down.
     apart_s = math.ldexp(1.0, min(math.frexp(after_s)[1] - 11, _FAR_APART))
     return math.ceil(due / apart_s) * apart_s
@@ -103,6 +104,8 @@ class Turns:
         self._heap.clear()
 
     def _push(self, drive: Drive) -> None:
+        if drive.due == math.inf:
+            return  # and nothing holds it
         heapq.heappush(self._heap, (drive.due, next(self._order), drive))
         if not drive.polling:  # or whoever polls it looks next
             self._alarm_if_sooner()

@@ -82,6 +82,7 @@ class Upkeep:
 
     async def _take_again(self, drive: Drive) -> None:
         ours = await self._commits.take(drive, again=True)
+        self._scheduler.afterwards.taken(drive)
         if not ours and drive.running:
             self._scheduler.park(drive, driven_elsewhere(drive))
         elif observed(drive) or gathers(drive):

@@ -44,6 +44,7 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
+from mcp_tasks_client.upkeep import Upkeep
 from mcp_tasks_client.wire import CallReply
 
 from ._requirements import requirement
@@ -327,6 +328,77 @@ async def test_what_is_noted_while_all_is_taken_up_is_not_handed_out_again() -> 
             assert world.journal.noted == [1]
             world.journal.taking_all.set()
         assert resumed == [None]
+
+
+async def test_what_is_delivered_while_all_is_taken_up_is_not_handed_out_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    save, may_save = world.journal.save, anyio.Event()
+
+    async def slow(record: TaskRecord, *, known: bool = False) -> None:
+        await may_save.wait()
+        await save(record, known=known)
+
+    async with world.client() as client:
+        for _ in range(2):
+            await client.start_tool("slow")
+            await world.clock.advance(100)
+    async with world.client() as client:
+        first, second = await client.resume()
+        assert first.done
+    async with world.client() as client:
+        reference = first.reference
+        monkeypatch.setattr(world.journal, "save", slow)
+        resumed: list[Any] = []
+
+        async def resume() -> None:
+            resumed.extend(await client.resume())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(resume)
+            await world.clock.advance(0)
+            assert resumed == []
+            await (await client.attach(reference)).result()
+            may_save.set()
+        assert [handle.task_id for handle in resumed] == [second.task_id]
+
+
+async def test_a_delivery_noted_just_when_its_drive_was_taken_anew_is_noted_again() -> None:
+    world = World()
+    async with world.client() as client:
+        handle = await client.start_tool("slow")
+        await world.clock.advance(200)
+        await handle.result()
+        world.journal.taking = anyio.Event()
+        assert handle._drive is not None
+        async with anyio.create_task_group() as tasks:
+            scheduler = client._engine.scheduler
+            tasks.start_soon(Upkeep(scheduler, world.clock)._take_again, handle._drive)
+            await world.clock.advance(1)
+            assert world.journal.noted == [1], "under the fence that was"
+            world.journal.taking.set()
+            await world.clock.advance(1)
+        (record,) = await client.records()
+        assert record.delivered_at is not None
+
+
+async def test_a_delivery_noted_just_when_all_was_taken_anew_is_noted_again() -> None:
+    world = World()
+    async with world.client() as client:
+        handle = await client.start_tool("slow")
+        await world.clock.advance(200)
+        await handle.result()
+        await world.journal.release(client._engine.scheduler.driver.commits.owner)
+        world.journal.taking_all = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.resume)
+            await world.clock.advance(1)
+            assert world.journal.noted == [1], "under the fence that was"
+            world.journal.taking_all.set()
+            await world.clock.advance(1)
+        (record,) = await client.records()
+        assert record.delivered_at is not None
 
 
 async def ada(context: Any, params: Any) -> ElicitResult:

@@ -652,6 +652,48 @@ async def test_a_journal_that_is_cancelled_from_inside_leaves_nobody_waiting(any
         assert text(await world.call(client, idempotency_key=KEY)) == "done"
 
 
+@pytest.mark.parametrize("step", ["take", "save"])
+@pytest.mark.parametrize("comes_back", ["attach", "resume"])
+async def test_a_take_up_that_is_cancelled_from_inside_is_told_and_can_be_repeated(
+    step: str, comes_back: str, anyio_backend_name: str
+) -> None:
+    world = World(calls=[working(TASK, poll_interval_ms=60_000)], gets={TASK: [DONE]})
+    async with world.client() as client:
+        await client.start_tool("tool")
+    works, broken = getattr(world.journal, step), True
+
+    async def cut(*args: Any, **options: Any) -> Any:
+        if broken:
+            await cancelled_from_inside(anyio_backend_name)
+        return await works(*args, **options)
+
+    setattr(world.journal, step, cut)
+    async with world.client() as client:
+        with anyio.fail_after(5):
+            handle = await client.attach(TASK) if comes_back == "attach" else (await client.resume())[0]
+            if comes_back == "attach" or step == "save":
+                with pytest.raises(TasksClientError, match="cancelled from inside"):
+                    await handle.result()
+        broken = False
+        await world.during(handle.result, 120)
+        assert text(await handle.result()) == "done"
+
+
+async def test_a_silence_of_any_length_that_the_server_asks_for_is_kept_over_restarts() -> None:
+    silence = SessionError("busy", retryable=True, http_status=429, retry_after_s=1e307)
+    world = World(calls=[POLLED_AT_ONCE], gets={TASK: [silence, DONE]})
+    async with world.client() as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(5000)
+        assert handle._drive is not None
+        assert not handle._drive.over
+    async with world.client() as client:
+        (handle,) = await client.resume()
+        await world.clock.advance(5000)
+        assert not handle.done
+    assert world.polled_at() == [1.0]
+
+
 # ── keys that are refused and taken up at once ────────────────────────────────────────────────
 
 

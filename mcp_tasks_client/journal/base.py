@@ -15,8 +15,10 @@ from functools import cache
 from types import TracebackType
 from typing import Annotated, Any, Final, NamedTuple, Self, TypeAlias
 
+import anyio
 from pydantic import Field, TypeAdapter
 
+from ..clock import being_stopped
 from ..errors import JournalError, TasksClientError
 from ..states import Completed, Failed, Finished, Gone, Observing, State
 from ..wire import PROTOCOL_VERSION, Task, redact, shorten
@@ -363,7 +365,7 @@ class Journal(ABC):
 
 
 class typed:  # noqa: N801  # it is used as a function; a generator would take thrice as long, at each commit
-    """Turn what a journal raises of its own into :class:`JournalError`."""
+    """Turn what a journal raises of its own into :class:`JournalError`, and what cancels it from inside."""
 
     __slots__ = ()
 
@@ -375,6 +377,11 @@ class typed:  # noqa: N801  # it is used as a function; a generator would take t
             raise JournalError(
                 f"The journal failed, {type(error).__name__}: {error}. Mend it, and take up the task."
             ) from error
+        if error is None or isinstance(error, Exception):
+            return
+        if isinstance(error, anyio.get_cancelled_exc_class()) and not being_stopped():
+            # Passed on it would look like the end of whatever waits for the journal, the whole client even.
+            raise JournalError("The journal was cancelled from inside. Take up the task.") from error
 
 
 _TaggedState: TypeAlias = Annotated[State, Field(discriminator="kind")]
