@@ -31,11 +31,12 @@ _FAR_APART: Final = -6
 
 
 def together(due: float, after_s: float) -> float:
-    """Up to a thousandth of the wait later, where many are due at once. A wake-up costs as much as a poll."""
+    """Up to 0.4 % of the wait later, where many are due at once. A wake-up costs as much as a poll."""
     if not _SHORT_S < after_s < _LONG_S:
         return due  # where it would not matter, or could not be reckoned
-    # A power of two, so that drives with nearly the same wait meet, and nothing is rounded down.
-    apart_s = math.ldexp(1.0, min(math.frexp(after_s)[1] - 11, _FAR_APART))
+    # A power of two, so that drives with nearly the same wait meet, and nothing is rounded down. It grows
+    # with the square of the wait: of a task that is soon over even a millisecond counts.
+    apart_s = math.ldexp(1.0, min(2 * math.frexp(after_s)[1] - 12, _FAR_APART))
     return math.ceil(due / apart_s) * apart_s
 
 

@@ -1143,12 +1143,11 @@ async def test_whoever_has_polled_polls_again_and_keeps_nothing_of_what_it_polle
 
 @requirement("law:4")
 @given(st.floats(0, 1e9), st.floats(0, sys.float_info.max))
-def test_a_poll_is_due_a_thousandth_of_its_wait_later_at_most_and_never_sooner(
-    now: float, after_s: float
-) -> None:
+def test_a_poll_is_due_a_moment_later_at_most_and_never_sooner(now: float, after_s: float) -> None:
     due = together(now + after_s, after_s)
-    assert now + after_s <= due <= now + after_s * 1.001 + 1e-6
-    assert due - (now + after_s) <= 1 / 64 or after_s > 1e9
+    assert now + after_s <= due <= now + after_s * 1.004 + 1e-6
+    assert after_s > 1 or due <= now + after_s + after_s**2 / 1024 + 1e-6
+    assert after_s > 1e9 or due - (now + after_s) <= 1 / 64
 
 
 @requirement("law:4")
