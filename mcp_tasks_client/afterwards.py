@@ -22,7 +22,7 @@ from .states import Calling, Finished
 
 logger = logging.getLogger("mcp_tasks_client")
 
-_GATHERED_S: Final = 0.02
+_GATHERED_S: Final = 0.005
 """Seconds for which deliveries gather, so that one commit does for many."""
 
 
