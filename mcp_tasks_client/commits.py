@@ -32,7 +32,8 @@ from .events import (
     TaskCreated,
     UpdateFailed,
 )
-from .journal.base import Journal, Scope, Taken, TaskRecord, typed
+from .journal.base import Journal, Scope, Taken, TaskRecord
+from .journal.failures import typed
 from .machine import advance
 from .owners import LEASE_S, Place, Tenure
 from .points import COMMITS, Passage, Point, Probe
@@ -108,7 +109,7 @@ class Commits:
             async with drive.lock:  # which is free at once if it was free, so that the step stands
                 record, actions = step or self._advanced(drive, event)
                 try:
-                    with typed():
+                    with typed:
                         if any(isinstance(action, Save) for action in actions):
                             # Somebody else may be attaching it just now.
                             new = isinstance(event, TaskCreated) and event.attached
@@ -162,7 +163,7 @@ class Commits:
         Returns:
             The record that stands. The drive is owned if that is its own, and as we left it.
         """
-        with anyio.CancelScope(shield=True), typed():
+        with anyio.CancelScope(shield=True), typed:
             async with drive.lock:
                 record = replace(drive.record, owner=self.owner, updated_at=self._clock.time())
                 standing = record
@@ -178,7 +179,7 @@ class Commits:
 
     async def take_back(self, drive: Drive) -> None:
         """Forget the intent of a call that was not sent."""
-        with anyio.CancelScope(shield=True), typed():
+        with anyio.CancelScope(shield=True), typed:
             await self._remove(drive, drive.record, Point.TAKE_BACK)
 
     async def delivered(self, drives: Collection[Drive]) -> None:
@@ -191,7 +192,7 @@ class Commits:
         # What another client drives is its own to note.
         ours = [drive for drive in drives if drive.record.owner in (None, self.owner)]
         fences = {drive.record.record_id: drive.record.fence for drive in ours}
-        with anyio.CancelScope(shield=True), typed():
+        with anyio.CancelScope(shield=True), typed:
             await self._passing(Point.DELIVERED, self.journal.deliver, now, fences)
         for drive in ours:
             if drive.record.fence == fences[drive.record.record_id]:  # it was not taken meanwhile
@@ -236,7 +237,7 @@ class Commits:
             OvertakenError: It was another client's, who has taken it back.
             JournalError: Another client has brought it to its end, and it was forgotten.
         """
-        with anyio.CancelScope(shield=True), typed():
+        with anyio.CancelScope(shield=True), typed:
             async with drive.lock:
                 if drive.owned and not again:
                     return True
@@ -266,7 +267,7 @@ class Commits:
         Returns:
             All that is pending and ours.
         """
-        with anyio.CancelScope(shield=True), typed():
+        with anyio.CancelScope(shield=True), typed:
             await self._enrol()
             judge = self.tenure.judge(self._clock)
             taken = await self._passing(
@@ -284,7 +285,7 @@ class Commits:
 
     async def release(self, drive: Drive) -> None:
         """Let go of a call that nobody here drives any more, so that others can take it."""
-        with anyio.CancelScope(shield=True), typed():
+        with anyio.CancelScope(shield=True), typed:
             async with drive.lock:
                 # One that may just be sent again is on its way to be driven. And what a commit that was
                 # waited for here could not write, others do not know and must not go on without.
@@ -308,7 +309,7 @@ class Commits:
         self.tenure.leave(self.owner)  # which this process knows, whatever the journal says
         for tries_left in reversed(range(_TRIES_TO_LEAVE)):
             try:
-                with typed():
+                with typed:
                     await self._let_go()
                 return
             except JournalError:
@@ -328,7 +329,7 @@ class Commits:
             JournalError: It could not be written. Others may come to think that we are gone.
         """
         # Whoever closes meanwhile must not take along that the lease had lapsed.
-        with anyio.CancelScope(shield=True), typed():
+        with anyio.CancelScope(shield=True), typed:
             await self._let_go()
             if self.tenure.due(self._clock):
                 await self._passing(Point.RENEW, self.tenure.renew, self._clock)
@@ -347,7 +348,7 @@ class Commits:
         forgotten = 0
         # Who follows a call looks every few seconds, and must see its end.
         before = min(before, self._clock.time() - _SPARED_S)
-        with typed():
+        with typed:
             while found := await self._passing(Point.FORGET, self.journal.prune, before):
                 forgotten += found
         return forgotten

@@ -193,7 +193,7 @@ class Drive:
 
     @property
     def asks(self) -> dict[str, Ask]:
-        """Questions to put to the host, by key; until they are withdrawn, then it is another dictionary."""
+        """Questions to put to the host, by key. After a withdrawal it is a new dictionary."""
         if self._asks is None:
             self._asks = {}
         return self._asks

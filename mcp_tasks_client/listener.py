@@ -161,8 +161,9 @@ class Listener:
                 lasted_s = self._clock.monotonic() - self._stream.agreed_at
                 if lasted_s > _LONGEST_AGAIN_S:
                     pause_s = _AGAIN_S
+                elif self._stream.over:
+                    pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
                 if self._stream.over:
-                    pause_s = pause_s if lasted_s > _LONGEST_AGAIN_S else min(2 * pause_s, _LONGEST_AGAIN_S)
                     self._forget(self._stream)
 
     async def _to_its_end(self) -> None:

@@ -10,7 +10,8 @@ import anyio
 from .drive import Drive
 from .events import TaskCreated
 from .handle import TaskReference
-from .journal.base import Journal, Scope, TaskRecord, typed
+from .journal.base import Journal, Scope, TaskRecord
+from .journal.failures import typed
 from .scheduler import Scheduler
 from .states import Calling
 from .wire import Task, digest
@@ -98,7 +99,7 @@ class Recovery:
                 )
             task_id, tool, record_id = wanted["task_id"] or "", wanted["tool"], wanted["record_id"]
         if task_id:
-            with typed():
+            with typed:
                 known = await self._journal.by_task_id(self._scope, task_id)
             if known is None or (known.gone and record_id is None):
                 return task_id, tool, known  # what the server did not know, it may know again
@@ -140,5 +141,5 @@ class Recovery:
         """What the journal knows of this endpoint and principal, oldest first."""
         self._scheduler.check_open()
         await self._scheduler.afterwards.note()
-        with typed():
+        with typed:
             return await self._journal.records(self._scope, pending=pending)

@@ -230,6 +230,21 @@ async def test_deliveries_gather_for_a_moment_and_share_a_commit() -> None:
         assert world.journal.noted == [5], "once"
 
 
+async def test_whoever_followed_does_not_note_the_delivery_for_the_owner() -> None:
+    world = World()
+    async with world.client() as owner, world.client() as follower:
+        handle = await owner.start_tool("slow", idempotency_key="k")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(world.call, follower)
+            await world.clock.advance(200)
+        assert world.results == ["done"]
+        (record,) = await follower.records()
+        assert record.delivered_at is None
+        await handle.result()
+        (record,) = await owner.records()
+        assert record.delivered_at is not None
+
+
 async def test_records_say_what_was_delivered_a_moment_ago() -> None:
     world = World()
     async with world.client() as client:

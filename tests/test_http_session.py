@@ -840,7 +840,9 @@ async def test_a_header_mismatch_makes_the_next_call_fetch_the_tools_again(
 async def test_what_the_server_has_listed_can_be_forgotten(
     server: ScriptedServer, session: HttpSession
 ) -> None:
+    assert session.listed("deploy") is None
     assert await session.tool("deploy") is not None
+    assert session.listed("deploy") == await session.tool("deploy")
     schema = {"type": "object", "required": ["amount"]}
     new = {"name": "deploy", "inputSchema": {"type": "object"}, "outputSchema": schema}
     server.answers("tools/list", result({"tools": [new]}))
@@ -848,6 +850,7 @@ async def test_what_the_server_has_listed_can_be_forgotten(
     assert listed is not None
     assert listed.output_schema is None, "one list for all who ask"
     session.forget_tools()
+    assert session.listed("deploy") is None
     listed = await session.tool("deploy")
     assert listed is not None
     assert listed.output_schema == schema

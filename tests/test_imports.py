@@ -34,6 +34,7 @@ ORDER: Final = (
     "signals",
     "journal",
     "journal.base",
+    "journal.failures",
     "sessions",
     "sessions.base",
     "journal.row",

@@ -568,6 +568,24 @@ async def test_a_notification_that_comes_a_moment_after_the_poll_that_found_the_
         assert listener._doubts == {}, "or it would be held for ever"
 
 
+async def test_an_end_that_is_told_during_a_poll_stops_the_poll_which_others_wait_for(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    server.tool("told", [work(6), complete(DONE)], poll_interval_ms=1000 * HINT_S)
+    server.tool("waits", [work(60), complete(DONE)], poll_interval_ms=8000)
+    policy = PollPolicy(jitter=0.0, polls_in_flight=1)
+    async with scripted_client(server.session(), journal=MemoryJournal(), poll=policy) as client:
+        told = await client.start_tool("told")
+        waits = await client.start_tool("waits")
+        server.misbehave("tasks/get", Stalled())
+        await clock.advance(HINT_S + 0.5)
+        assert told._drive is not None
+        assert told._drive.polling
+        await clock.advance(4)
+        assert told.done
+        assert len(server.witness.log("tasks/get", waits.task_id)) == 1
+
+
 async def test_two_calls_with_one_task_are_both_polled(server: ScriptedServer, clock: ManualClock) -> None:
     """What is told of it is told to one of them. The server sees the polls of both, and is not asked here."""
     async with scripted_client(server.session(), journal=MemoryJournal(), poll=STEADY) as client:

@@ -15,15 +15,12 @@ from functools import cache
 from types import TracebackType
 from typing import Annotated, Any, Final, NamedTuple, Self, TypeAlias
 
-import anyio
 from pydantic import Field, TypeAdapter
 
-from ..clock import being_stopped
-from ..errors import JournalError, TasksClientError
 from ..states import Completed, Failed, Finished, Gone, Observing, State
 from ..wire import PROTOCOL_VERSION, Task, redact, shorten
 
-__all__ = ["Journal", "Judge", "Lease", "Scope", "Taken", "TaskRecord", "dump_state", "load_state", "typed"]
+__all__ = ["Journal", "Judge", "Lease", "Scope", "Taken", "TaskRecord", "dump_state", "load_state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,26 +359,6 @@ class Journal(ABC):
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-
-class typed:  # noqa: N801  # it is used as a function; a generator would take thrice as long, at each commit
-    """Turn what a journal raises of its own into :class:`JournalError`, and what cancels it from inside."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, TasksClientError):
-            raise JournalError(
-                f"The journal failed, {type(error).__name__}: {error}. Mend it, and take up the task."
-            ) from error
-        if error is None or isinstance(error, Exception):
-            return
-        if isinstance(error, anyio.get_cancelled_exc_class()) and not being_stopped():
-            # Passed on it would look like the end of whatever waits for the journal, the whole client even.
-            raise JournalError("The journal was cancelled from inside. Take up the task.") from error
 
 
 _TaggedState: TypeAlias = Annotated[State, Field(discriminator="kind")]

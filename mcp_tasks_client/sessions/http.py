@@ -303,8 +303,8 @@ class HttpSession(Session):
         said = self._meta
         if meta is not None:
             said = _json(request_meta(self._client_info, self._capabilities, meta), method)
-        # Put together, because what is the same in all of them is most of a poll.
-        params_json = f"{_json({**params, '_meta': None}, method)[:-5]}{said}}}"
+        # Put together, because what is the same in all of them is most of a poll: in place of the null.
+        params_json = _json({**params, "_meta": None}, method).removesuffix("null}") + said + "}"
         message = f'{{"jsonrpc":"2.0","id":{request_id},"method":"{method}","params":{params_json}}}'
         headers = {**self._headers, "Mcp-Method": method}
         if named is not None:
