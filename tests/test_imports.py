@@ -54,6 +54,7 @@ ORDER: Final = (
     "sessions.replies",
     "sessions.catalogue",
     "sessions.channel",
+    "sessions.event_stream",
     "sessions.listening",
     "sessions.http",
     "sessions.tasks_2025_11_25",

@@ -1,4 +1,4 @@
-"""One URL to POST JSON-RPC requests to: which HTTP library, redirects, and from responses to replies.
+"""One URL to send JSON-RPC requests to: which HTTP library, redirects, and from responses to replies.
 
 The proxies, the credentials and the certificates are the library's business; a client that is given is
 used as it is and never closed. A redirect is followed only within the origin, since a task ID is
@@ -45,6 +45,7 @@ class Message:
     content: bytes = field(repr=False)
     headers: dict[str, str] = field(repr=False)
     faults: Faults = field(repr=False)
+    verb: str = "POST"
 
 
 class HttpChannel:
@@ -113,11 +114,11 @@ class HttpChannel:
             SessionError: No result.
         """
         transport = self._open(message)
-        request = Request(message.content, message.headers, read_timeout_s)
+        request = Request(message.content, message.headers, read_timeout_s, message.verb)
         url = self._url
         with message.faults.mapped(transport.failures):
             for _ in range(_MOST_REDIRECTS + 1):
-                answer = await self._post(transport, url, request, message, read)
+                answer = await self._once(transport, url, request, message, read)
                 if not isinstance(answer, httpx.URL):
                     return answer
                 url = answer
@@ -132,11 +133,11 @@ class HttpChannel:
         if self._transport is not None:
             await self._transport.aclose()
 
-    async def _post(
+    async def _once(
         self, transport: Transport, url: httpx.URL, request: Request, message: Message, read: Read
     ) -> JSONObject | httpx.URL:
-        """One POST: the result, or the URL where to ask instead."""
-        response = await transport.post(url, request)
+        """One request: the result, or the URL where to ask instead."""
+        response = await transport.send(url, request)
         try:
             if 300 <= response.status < 400:
                 await drain(response)

@@ -112,13 +112,14 @@ class OverAiohttp(Transport):
         """Whether the session is closed."""
         return self._session.closed
 
-    async def post(self, url: httpx.URL, request: Request) -> Response:
+    async def send(self, url: httpx.URL, request: Request) -> Response:
         """Send a request over a connection that is free, or a new one."""
         headers = request.headers
         if self._basic is not None:
             headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
             headers["Authorization"] = self._basic
-        response = await self._session.post(
+        response = await self._session.request(
+            request.verb,
             self._target(url),
             data=request.content,
             headers=headers,

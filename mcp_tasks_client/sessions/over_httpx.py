@@ -64,10 +64,10 @@ class OverHttpx(Transport):
         """Whether the client is closed."""
         return bool(self._client.is_closed)
 
-    async def post(self, url: httpx.URL, request: Request) -> Response:
+    async def send(self, url: httpx.URL, request: Request) -> Response:
         """Send a request through the client, its auth and its hooks."""
         built = self._client.build_request(
-            "POST",
+            request.verb,
             str(url),
             content=request.content,
             headers=request.headers,

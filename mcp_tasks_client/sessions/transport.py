@@ -1,4 +1,4 @@
-"""What a session needs of an HTTP library: one POST, and the response as it begins.
+"""What a session needs of an HTTP library: one request, and the response as it begins.
 
 There are two ways to send one: :mod:`.over_httpx`, which is httpx's and httpx2's own client with all
 that a host may have set up in it, and :mod:`.over_aiohttp`, which costs a third of it and is taken
@@ -123,12 +123,14 @@ class Response(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One POST, ready to be sent, and sent again where it is redirected."""
+    """One request, ready to be sent, and sent again where it is redirected."""
 
     content: bytes = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     read_timeout_s: float
     """Seconds of silence before it is given up, unless the host's own client says otherwise."""
+
+    verb: str = "POST"
 
 
 class Transport(ABC):
@@ -146,7 +148,7 @@ class Transport(ABC):
         """Whether nothing can be sent any more."""
 
     @abstractmethod
-    async def post(self, url: httpx.URL, request: Request) -> Response:
+    async def send(self, url: httpx.URL, request: Request) -> Response:
         """Send a request, once, and follow no redirect.
 
         Raises:

@@ -262,7 +262,7 @@ class OverOurTransport(OverHttpx):
     async def post(self, content: bytes, headers: dict[str, str]) -> bytes:
         from mcp_tasks_client.sessions.transport import Request
 
-        response = await self._transport.post(self._url, Request(content, headers, 60))
+        response = await self._transport.send(self._url, Request(content, headers, 60))
         body = b"".join([chunk async for chunk in response.chunks()])
         await response.aclose()
         return body
