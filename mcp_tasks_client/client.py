@@ -13,7 +13,7 @@ from mcp_types import CallToolResult
 from .engine import Engine, OnAbandon, OnUpdate
 from .handle import TaskHandle, TaskReference
 from .idempotency import OnUnknown
-from .inputs import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
+from .inputs import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from .journal.base import Journal, Scope, TaskRecord
 from .journal.sqlite import chosen_journal
 from .policy import PollPolicy
@@ -100,7 +100,7 @@ class TasksClient:
         session = _session(
             server,
             endpoint=endpoint,
-            capabilities=inputs.capabilities,
+            inputs=inputs,
             policy=policy,
             http_client=http_client,
             headers=headers,
@@ -268,19 +268,15 @@ class TasksClient:
 
 
 def _session(
-    server: object, *, endpoint: str | None, capabilities: Any, policy: PollPolicy, **http: Any
+    server: object, *, endpoint: str | None, inputs: Inputs, policy: PollPolicy, **http: Any
 ) -> Session:
     if isinstance(server, Session):
         return server
     if isinstance(server, str):
-        from .sessions.http import HttpSession
+        from .sessions.generations import session_at
 
-        return HttpSession(
-            server,
-            endpoint=endpoint,
-            capabilities=capabilities,
-            tasks_in_flight=policy.polls_in_flight,
-            **http,
+        return session_at(
+            server, endpoint=endpoint, inputs=inputs, tasks_in_flight=policy.polls_in_flight, **http
         )
     raise TypeError(f"server must be a URL, a client or a Session, not {type(server).__name__}")
 

@@ -127,7 +127,9 @@ class Driver:
                 return CallReturned(result=result), None
             case InputRequired(requests, state):
                 return InputAsked(requests=requests, request_state=state), None
-            case Created(task):
+            case Created(task, generation):
+                if generation != drive.record.generation:
+                    drive.record = replace(drive.record, generation=generation)
                 return TaskCreated(task=task, now=self.clock.time(), jitter=self.jitter()), None
 
     async def poll(self, drive: Drive) -> Event:
@@ -283,7 +285,8 @@ def _foreign(method: str, cause: Exception) -> SessionError:
 def _ref(drive: Drive) -> TaskRef:
     state = drive.record.state
     assert isinstance(state, Observing), "tasks/* is sent for tasks that are being observed"
-    return TaskRef(state.task.task_id, state.request_state)
+    answered = frozenset(q.key for q in state.questions if q.stage == "acknowledged")
+    return TaskRef(state.task.task_id, state.request_state, drive.record.generation, answered)
 
 
 def _name(drive: Drive) -> str:

@@ -64,6 +64,7 @@ class _Stream:
         self.notified = 0
         self.over = False
         self.settled = anyio.Event()
+        self.ended = anyio.Event()
         self.scope = anyio.CancelScope()
 
 
@@ -152,7 +153,7 @@ class Listener:
                 streams.start_soon(self._open, stream)
                 await stream.settled.wait()
                 if not stream.agreed:
-                    return await self._to_its_end()
+                    return await self._to_its_end(stream)
                 self._replace(stream)
                 pause_s = max(pause_s, _AGAIN_S)
             while self._stream is not None and not self._missing():
@@ -166,8 +167,9 @@ class Listener:
                 if self._stream.over:
                     self._forget(self._stream)
 
-    async def _to_its_end(self) -> None:
+    async def _to_its_end(self, refused: _Stream) -> None:
         """Listen on to what there is; there will be no more."""
+        await refused.ended.wait()  # at once, unless it gives hints
         while self._stream is not None and await self._of_use(self._stream) and not self._stream.over:
             pass
 
@@ -203,6 +205,7 @@ class Listener:
         stream.over = True
         self._hasten_all(stream)
         stream.settled.set()
+        stream.ended.set()
         self._news.set()
 
     def _ears(self, stream: _Stream) -> tuple[Callable[[frozenset[str]], None], Callable[[Task], None]]:

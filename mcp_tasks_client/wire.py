@@ -274,6 +274,8 @@ class Created:
     """``tools/call`` answered with a task."""
 
     task: Task
+    generation: str = PROTOCOL_VERSION
+    """The protocol version whose task it is."""
 
 
 CallReply: TypeAlias = Returned | InputRequired | Created

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 import anyio
 from mcp_types import Tool
 
-from ..wire import CallReply, JSONObject, Task
+from ..wire import PROTOCOL_VERSION, CallReply, JSONObject, Task
 
 __all__ = ["GATEWAY_STATUSES", "INVALID_PARAMS", "REFUSED_CODES", "Leaving", "Session", "TaskRef", "ToolCall"]
 
@@ -55,7 +55,12 @@ class TaskRef:
     """What the server needs to find a task again."""
 
     task_id: str = field(repr=False)
-    request_state: str | None = None
+    request_state: str | None = field(default=None, repr=False)
+    generation: str = PROTOCOL_VERSION
+    """The protocol version whose task it is; empty if that is not known."""
+
+    answered: frozenset[str] = frozenset()
+    """Keys of its questions whose answers the server has."""
 
 
 class Session(ABC):
@@ -115,6 +120,9 @@ class Session(ABC):
     ) -> None:
         """Have the server tell of tasks, for as long as it does. Returns when it has ended that in order.
 
+        A session that agrees to none of them and goes on may still tell of any. Its word is a hint then:
+        polls keep their pace, and it listens for all tasks that there are, and will be.
+
         Both callbacks run in the caller's own task. What is told comes in whichever order, more than once,
         late, or about others' tasks, and may lack what a poll would bring. A session that cannot listen
         agrees to nothing and returns at once. To stop, cancel it.
@@ -130,7 +138,11 @@ class Session(ABC):
         agreed(frozenset())
 
     async def watch(self) -> None:
-        """Return when nothing can be sent any more. Never, where the next request is what tells."""
+        """Return when nothing can be sent any more. Never, where the next request is what tells.
+
+        Runs for as long as the session is in use, so that a session which does anything besides its
+        requests does it here.
+        """
         await anyio.sleep_forever()
 
     @abstractmethod

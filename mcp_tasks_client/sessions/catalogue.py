@@ -22,7 +22,7 @@ from ..wire import PROTOCOL_VERSION, JSONObject, MalformedError
 from .faults import UNSUPPORTED_VERSION
 from .headers import HeaderMap, header_map
 
-__all__ = ["Catalogue", "ListedTool"]
+__all__ = ["Catalogue", "ListedTool", "OtherVersionError"]
 
 _log = logging.getLogger("mcp_tasks_client")
 
@@ -58,19 +58,26 @@ class ListedTool:
     """Why it must be neither offered nor called: marks for headers that the protocol does not allow."""
 
 
+class OtherVersionError(RemoteProtocolError):
+    """The server does not speak 2026-07-28. Nothing but the question was sent."""
+
+
 class Catalogue:
     """The tools of one server, looked up by name.
 
     Args:
         request: Sends a request of the given method and params once, and returns its result.
         endpoint: The server's name, for the log.
+
+    Attributes:
+        version_known: Whether the server has said that it speaks our version.
     """
 
     def __init__(self, request: Callable[[str, JSONObject], Awaitable[JSONObject]], endpoint: str) -> None:
         self._request = request
         self._endpoint = endpoint
         self._lock = anyio.Lock()
-        self._version_known = False
+        self.version_known = False
         self._tools: dict[str, ListedTool] | None = None
 
     async def find(self, name: str) -> ListedTool | None:
@@ -133,9 +140,7 @@ class Catalogue:
         self._tools = None
 
     async def _fetch(self) -> dict[str, ListedTool]:
-        if not self._version_known:
-            await _retrying()(self._check_version)
-            self._version_known = True
+        await self._discover()
         tools: dict[str, ListedTool] = {}
         cursor: str | None = None
         seen: set[str] = set()
@@ -153,6 +158,21 @@ class Catalogue:
             "No tool can be called until its tools/list is mended.",
             not_executed=True,
         )
+
+    async def discover(self) -> None:
+        """Ask the server whether it speaks our version, unless it has said so.
+
+        Raises:
+            OtherVersionError: It does not.
+            SessionError: It could not be asked.
+        """
+        async with self._lock:
+            await self._discover()
+
+    async def _discover(self) -> None:
+        if not self.version_known:
+            await _retrying()(self._check_version)
+            self.version_known = True
 
     async def _check_version(self) -> None:
         try:
@@ -214,12 +234,10 @@ def _has_ours(versions: object) -> bool:
     return isinstance(versions, list) and PROTOCOL_VERSION in versions
 
 
-def _other_version(
-    offered: object, code: int | None = None, status: int | None = None
-) -> RemoteProtocolError:
+def _other_version(offered: object, code: int | None = None, status: int | None = None) -> OtherVersionError:
     versions = [v[:20] for v in offered if isinstance(v, str)][:8] if isinstance(offered, list) else []
     instead = f"it offers {', '.join(versions)}" if versions else "it does not say what else it speaks"
-    return RemoteProtocolError(
+    return OtherVersionError(
         f"The server does not speak MCP {PROTOCOL_VERSION} ({instead}). Check that the URL is its MCP "
         "endpoint, update the server, or use a session of a version that it speaks.",
         not_executed=True,

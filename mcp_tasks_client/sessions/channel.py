@@ -7,6 +7,7 @@ a credential, like the other one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -25,7 +26,7 @@ from .over_httpx import OverHttpx, library_of
 from .replies import Reply, read_reply
 from .transport import Errors, Request, Response, Transport
 
-__all__ = ["Basic", "HttpChannel", "Message", "Read"]
+__all__ = ["Basic", "HttpChannel", "Message", "Read", "encoded"]
 
 _MOST_REDIRECTS: Final = 5
 
@@ -237,3 +238,24 @@ def _target(response: Response, url: httpx.URL, faults: Faults) -> httpx.URL:
         )
     # Only path and query are taken over: credentials in the Location are nobody's.
     return url.copy_with(raw_path=target.raw_path)
+
+
+_JSON: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # json.dumps would make one each time
+
+
+def encoded(params: JSONObject, method: str) -> str:
+    """Params, or a part of them, as JSON in ASCII, so that a lone surrogate survives it.
+
+    Raises:
+        ValueError: It holds NaN, an infinity, itself, or more levels than Python can follow.
+        TypeError: It holds something that has no JSON form.
+    """
+    what = f"the params of {method}"
+    try:
+        return _JSON.encode(params)
+    except RecursionError:
+        raise ValueError(f"{what} are nested too deeply for JSON") from None
+    except ValueError as error:
+        raise ValueError(f"{what} must be plain JSON: {error}") from error
+    except TypeError as error:
+        raise TypeError(f"{what} must be plain JSON: {error}") from error

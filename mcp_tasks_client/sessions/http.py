@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -39,10 +38,11 @@ from ..wire import (
 from .base import Leaving, Session, TaskRef, ToolCall
 from .bodies import ACCEPTED_ENCODINGS
 from .catalogue import Catalogue
-from .channel import HttpChannel, Message
+from .channel import HttpChannel, Message, encoded
 from .endpoints import parse_url, url_endpoint
 from .faults import HEADER_MISMATCH, Faults
 from .headers import FIELD_NAME, param_headers
+from .limits import Limits
 from .listening import LISTEN, Subscription, listen, listen_params
 
 __all__ = ["HttpSession"]
@@ -62,6 +62,7 @@ _FIXED: Final[Mapping[str, str]] = {
     "Accept-Encoding": ", ".join(ACCEPTED_ENCODINGS),
     "MCP-Protocol-Version": PROTOCOL_VERSION,
 }
+_DISCOVER: Final = "server/discover"
 _PROTOCOL_FIELDS: Final = frozenset({*map(str.lower, _FIXED), "mcp-method", "mcp-name"})
 _FIELD_VALUE: Final = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
 
@@ -88,6 +89,12 @@ class HttpSession(Session):
         task_timeout_s: Seconds of silence after which a request is given up; twice as many in all.
         call_read_timeout_s: Seconds of silence after which a ``tools/call`` is given up.
 
+    Attributes:
+        channel: Sends the requests, also those of another generation.
+        headers: Sent with each of them.
+        client_info: As given, or ours.
+        limits: As given.
+
     Raises:
         ValueError: The URL is not an absolute ``http`` or ``https`` URL, a header cannot be sent,
             or a limit is not positive.
@@ -110,7 +117,7 @@ class HttpSession(Session):
         task_timeout_s: float = 30.0,
         call_read_timeout_s: float = 300.0,
     ) -> None:
-        _check_positive(
+        self.limits = Limits(
             max_response_bytes=max_response_bytes,
             tasks_in_flight=tasks_in_flight,
             calls_in_flight=calls_in_flight,
@@ -119,21 +126,17 @@ class HttpSession(Session):
         )
         parsed = parse_url(url)
         self._endpoint = url_endpoint(parsed) if endpoint is None else endpoint
-        self._headers = {**_checked_headers(headers), **_FIXED}
+        self.headers: Mapping[str, str] = {**_checked_headers(headers), **_FIXED}
         self._capabilities = capabilities or {}
-        self._client_info = client_info or _own_info()
-        self._meta = _json(request_meta(self._client_info, self._capabilities, None), "every request")
-        self._task_timeout_s = task_timeout_s
-        self._max_response_bytes = max_response_bytes
-        self._call_read_timeout_s = call_read_timeout_s
+        self.client_info = client_info or _own_info()
+        self._meta = encoded(request_meta(self.client_info, self._capabilities, None), "every request")
         self._poll_slots = anyio.Semaphore(tasks_in_flight, fast_acquire=True)
         # Of their own: a server that holds every poll open must not keep a cancellation from leaving.
         self._word_slots = anyio.Semaphore(tasks_in_flight, fast_acquire=True)
         self._call_slots = anyio.Semaphore(calls_in_flight, fast_acquire=True)
-        self._calls_in_flight = calls_in_flight
         self._ids = itertools.count(1)
         self._catalogue = Catalogue(self._look_up, self._endpoint)
-        self._channel = HttpChannel(
+        self.channel = HttpChannel(
             parsed,
             http_client,
             auth,
@@ -153,7 +156,7 @@ class HttpSession(Session):
     @property
     def calls_in_flight(self) -> int:
         """How many ``tools/call`` it sends at once, at most."""
-        return self._calls_in_flight
+        return self.limits.calls_in_flight
 
     async def tool(self, name: str) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name.
@@ -167,6 +170,20 @@ class HttpSession(Session):
     def listed(self, name: str) -> Tool | None:
         """The same, where the list is there."""
         return self._catalogue.listed(name)
+
+    @property
+    def spoken(self) -> bool:
+        """Whether the server is known to speak 2026-07-28."""
+        return self._catalogue.version_known
+
+    async def discover(self) -> None:
+        """Find out whether it does.
+
+        Raises:
+            OtherVersionError: It does not.
+            SessionError: It could not be asked.
+        """
+        await self._catalogue.discover()
 
     def forget_tools(self) -> None:
         """Have the next question about a tool fetch the list again."""
@@ -198,7 +215,7 @@ class HttpSession(Session):
         async with self._call_slots:
             await leaving()
             try:
-                result = await self._channel.send(request, self._call_read_timeout_s)
+                result = await self.channel.send(request, self.limits.call_read_timeout_s)
             except SessionError as error:
                 if error.code == HEADER_MISMATCH:
                     # Most likely the tool's schema has changed since it was listed.
@@ -253,11 +270,13 @@ class HttpSession(Session):
         # A compressed stream holds back what is to be told until there is more of it.
         _replace(request.headers, {"Accept-Encoding": "identity"})
         subscription = Subscription(task_ids, agreed, heard)
-        await listen(self._channel, request, subscription, self._task_timeout_s, self._max_response_bytes)
+        await listen(
+            self.channel, request, subscription, self.limits.task_timeout_s, self.limits.max_response_bytes
+        )
 
     async def aclose(self) -> None:
         """Close the HTTP client, if it is our own. Further requests are refused."""
-        await self._channel.aclose()
+        await self.channel.aclose()
 
     async def _ask_task(
         self, method: str, ref: TaskRef, answers: Mapping[str, JSONObject] | None = None
@@ -277,6 +296,10 @@ class HttpSession(Session):
 
     async def _look_up(self, method: str, params: JSONObject) -> JSONObject:
         request = self._request(method, params)
+        if method == _DISCOVER:
+            # One server of an older version takes a request without a session ID for the beginning of a
+            # session, by which it ends the tasks of all others. An unknown one it just refuses.
+            request.headers["Mcp-Session-Id"] = "none"
         # The catalogue asks one thing at a time, so it needs no cap.
         result = await self._send_in_time(request)
         _refuse_task(result, request)
@@ -284,9 +307,9 @@ class HttpSession(Session):
 
     async def _send_in_time(self, request: Message) -> JSONObject:
         # Bounded as a whole: a server that drips, byte by byte, would hold a poll for ever.
-        limit_s = 2 * self._task_timeout_s
+        limit_s = 2 * self.limits.task_timeout_s
         with anyio.move_on_after(limit_s):
-            return await self._channel.send(request, self._task_timeout_s)
+            return await self.channel.send(request, self.limits.task_timeout_s)
         raise request.faults.overdue(limit_s)
 
     def _request(
@@ -302,22 +325,16 @@ class HttpSession(Session):
         request_id = next(self._ids)
         said = self._meta
         if meta is not None:
-            said = _json(request_meta(self._client_info, self._capabilities, meta), method)
+            said = encoded(request_meta(self.client_info, self._capabilities, meta), method)
         # Put together, because what is the same in all of them is most of a poll: in place of the null.
-        params_json = _json({**params, "_meta": None}, method).removesuffix("null}") + said + "}"
+        params_json = encoded({**params, "_meta": None}, method).removesuffix("null}") + said + "}"
         message = f'{{"jsonrpc":"2.0","id":{request_id},"method":"{method}","params":{params_json}}}'
-        headers = {**self._headers, "Mcp-Method": method}
+        headers = {**self.headers, "Mcp-Method": method}
         if named is not None:
             headers["Mcp-Name"] = named
         return Message(
             request_id, method, message.encode("ascii"), headers, Faults(method, task_id, task_ids)
         )
-
-
-def _check_positive(**limits: float) -> None:
-    for name, value in limits.items():
-        if not value > 0:
-            raise ValueError(f"{name} must be more than 0, got {value}")
 
 
 def _checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -349,27 +366,6 @@ def _own_info() -> JSONObject:
     except importlib.metadata.PackageNotFoundError:
         version = "0"
     return {"name": "mcp-tasks-client", "version": version}
-
-
-_JSON: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # json.dumps would make one each time
-
-
-def _json(params: JSONObject, method: str) -> str:
-    """Params, or a part of them, as JSON in ASCII, so that a lone surrogate survives it.
-
-    Raises:
-        ValueError: It holds NaN, an infinity, itself, or more levels than Python can follow.
-        TypeError: It holds something that has no JSON form.
-    """
-    what = f"the params of {method}"
-    try:
-        return _JSON.encode(params)
-    except RecursionError:
-        raise ValueError(f"{what} are nested too deeply for JSON") from None
-    except ValueError as error:
-        raise ValueError(f"{what} must be plain JSON: {error}") from error
-    except TypeError as error:
-        raise TypeError(f"{what} must be plain JSON: {error}") from error
 
 
 def _read(read: Callable[[object], T], result: JSONObject, request: Message) -> T:

@@ -255,7 +255,7 @@ class OverOurTransport(OverHttpx):
         self.stack.push_async_callback(session.aclose)
         await session.tool("plain")  # it makes its transport for the first request
         # Private, because a copy of how it is made would stop being the same transport unnoticed.
-        transport = session._channel._transport
+        transport = session.channel._transport
         assert transport is not None
         self._transport, self._url = transport, httpx.URL(self.url)
 

@@ -1,0 +1,121 @@
+"""What a server asks on behalf of its tasks, in requests of its own: each question under a name that lasts.
+
+A request has an ID only while its connection lives, and a question may be asked again over another. So it
+goes by what it asks, and by how many times that was answered before: the same question asked again is the
+same, and so are two of them at once; once it was answered, it is a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
+
+import anyio
+
+from ..wire import JSONObject, digest
+from .shapes_2025_11_25 import RELATED_TASK
+
+__all__ = ["Asked", "RequestId", "request_id_of"]
+
+PeerT = TypeVar("PeerT")
+
+RequestId: TypeAlias = str | int | float
+
+_VOLATILE = frozenset({RELATED_TASK, "progressToken"})
+
+
+def request_id_of(message: JSONObject) -> RequestId | None:
+    """The ID of a request, which may be 0 or empty; ``None`` if it has none that could be answered."""
+    request_id = message.get("id")
+    usable = isinstance(request_id, str | int | float) and not isinstance(request_id, bool)
+    return request_id if usable else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Request(Generic[PeerT]):
+    peer: PeerT
+    request_id: RequestId
+    question: JSONObject = field(repr=False)
+    digest: str
+
+
+class Asked(Generic[PeerT]):
+    """The open questions of one task.
+
+    Attributes:
+        news: Set when there is one; replaced by whoever waits for the next.
+    """
+
+    def __init__(self) -> None:
+        self.news = anyio.Event()
+        self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
+        self._answered: set[str] = set()
+
+    @property
+    def open(self) -> bool:
+        """Whether anything is."""
+        return bool(self._requests)
+
+    def add(self, peer: PeerT, request_id: RequestId, method: str, params: JSONObject) -> None:
+        """Note a request, which may have come before."""
+        question = {"method": method, "params": _lasting(params)}
+        # By the text, for 0 and "0" are two IDs, and 1 and 1.0 are one.
+        name = id(peer), repr(request_id if isinstance(request_id, str) else float(request_id))
+        self._requests[name] = _Request(peer, request_id, question, digest(question))
+        self.news.set()
+
+    def withdraw(self, peer: PeerT, request_id: object) -> None:
+        """Forget a request that the server does not wait for any more."""
+        self._requests = {
+            name: one
+            for name, one in self._requests.items()
+            if not (one.peer is peer and one.request_id == request_id)
+        }
+
+    def questions(self, answered: Collection[str]) -> JSONObject:
+        """What is asked, by key.
+
+        Args:
+            answered: Keys of this task that were answered before, as the journal has them.
+        """
+        return {self._key(one, answered): one.question for one in self._requests.values()}
+
+    def waiting(self, key: str, answered: Collection[str]) -> list[tuple[PeerT, RequestId]]:
+        """The requests that an answer is for, with those who sent them."""
+        before = {one for one in answered if one != key}
+        found = (one for one in self._requests.values() if self._key(one, before) == key)
+        return [(one.peer, one.request_id) for one in found]
+
+    def answered(self, key: str, peer: PeerT, request_id: RequestId) -> None:
+        """Note that a request has its answer."""
+        self.withdraw(peer, request_id)
+        self._answered.add(key)
+
+    def was_answered(self, key: str) -> bool:
+        """Whether an answer under this key has gone out already."""
+        return key in self._answered
+
+    def lose(self, peer: PeerT) -> None:
+        """Forget what was asked over a connection that is gone; it may be asked again over another."""
+        self._requests = {name: one for name, one in self._requests.items() if one.peer is not peer}
+
+    def clear(self) -> None:
+        """Forget all that is open."""
+        self._requests.clear()
+
+    def _key(self, request: _Request[PeerT], answered: Collection[str]) -> str:
+        key, times = request.digest, 1
+        while key in answered or key in self._answered:
+            key, times = f"{request.digest}#{times}", times + 1
+        return key
+
+
+def _lasting(params: JSONObject) -> JSONObject:
+    """Params without what differs each time that they come."""
+    meta = params.get("_meta")
+    if not isinstance(meta, dict):
+        return params
+    kept = {name: value for name, value in meta.items() if name not in _VOLATILE}
+    rest = {name: value for name, value in params.items() if name != "_meta"}
+    return {**rest, "_meta": kept} if kept else rest

@@ -1,0 +1,244 @@
+"""What a server of 2025-11-25 says by itself: questions, on whichever stream, and how its tasks are.
+
+It asks in requests of its own, which belong to a task or to a call that is none. Those of a task are put
+where its next snapshot finds them; the others are answered here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from ..errors import SessionError
+from ..inputs import InputContext, Inputs, NoAnswerError
+from ..wire import JSONObject, MalformedError, RpcError, Task, read_task
+from .asked import Asked, request_id_of
+from .base import GATEWAY_STATUSES
+from .peer import SILENCE_S, Peer
+from .shapes_2025_11_25 import ended, related_task, snapshot
+
+__all__ = ["Hearing", "about_the_call"]
+
+_QUESTION_S: Final = 1.0
+"""Seconds for a question to come, once it has been asked for."""
+
+_AGAIN_S: Final = 1.0
+_LONGEST_AGAIN_S: Final = 60.0
+_QUESTIONS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+_WANTED: Final = frozenset({"completed", "failed", "input_required"})
+_METHOD_NOT_FOUND: Final = -32601
+_NO_ANSWER: Final = -32603
+
+
+class _Retrieval:
+    """A ``tasks/result`` that waits for the end."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.reply: JSONObject | RpcError | None = None
+
+
+class Hearing:
+    """Hears what servers say, for one session of ours.
+
+    Args:
+        inputs: Answers what is asked for a call that is no task.
+        timeout_s: Seconds that an answer may take to be taken.
+        tools_changed: Called when a server says that its list of tools has changed.
+
+    Attributes:
+        heard: Told of each snapshot that can be made of what was said; ``None`` while nobody listens.
+    """
+
+    def __init__(self, inputs: Inputs, timeout_s: float, tools_changed: Callable[[], None]) -> None:
+        self.heard: Callable[[Task], None] | None = None
+        self._inputs = inputs
+        self._timeout_s = timeout_s
+        self._tools_changed = tools_changed
+        self._tasks: TaskGroup | None = None
+        self._streams: set[Peer] = set()
+        self._seen: dict[str, JSONObject] = {}
+        self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
+        self._retrievals: dict[str, _Retrieval] = {}
+        self._given_up: set[str] = set()
+
+    async def run(self) -> None:
+        """Keep the streams open on which servers speak. Never returns."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._tasks = None
+
+    # ── tasks ─────────────────────────────────────────────────────────────────────────────────
+
+    def saw(self, peer: Peer, task: JSONObject) -> None:
+        """Note a snapshot of a task that goes on."""
+        self._seen[task["taskId"]] = task
+        if self._tasks is not None and peer not in self._streams:
+            self._streams.add(peer)
+            self._tasks.start_soon(self._listen, peer)
+
+    def forget(self, task_id: str) -> None:
+        """Forget a task that is over."""
+        self._seen.pop(task_id, None)
+        self._asked.pop(task_id, None)
+        self._retrievals.pop(task_id, None)
+        self._given_up.discard(task_id)
+
+    def give_up(self, task_id: str) -> None:
+        """Answer none of a task's questions any more."""
+        self._given_up.add(task_id)
+        self._asked.pop(task_id, None)
+
+    def given_up(self, task_id: str) -> bool:
+        """Whether its questions are not answered any more."""
+        return task_id in self._given_up
+
+    def lose(self, peer: Peer) -> None:
+        """Forget what was asked over a session that is gone."""
+        for asked in self._asked.values():
+            asked.lose(peer)
+
+    def asked(self, task_id: str) -> Asked[Peer]:
+        """What is open for a task."""
+        return self._asked[task_id]
+
+    def asks(self, task_id: str) -> bool:
+        """Whether anything is open for a task."""
+        asked = self._asked.get(task_id)
+        return asked is not None and asked.open
+
+    async def questions(self, peer: Peer, task_id: str, answered: Collection[str]) -> JSONObject:
+        """What the server asks for a task, waited for a moment if it has only begun to."""
+        if task_id in self._given_up:
+            return {}
+        asked = self._asked[task_id]
+        self._retrieve(peer, task_id)
+        if not asked.questions(answered):
+            asked.news = anyio.Event()
+            with anyio.move_on_after(_QUESTION_S):
+                await asked.news.wait()
+        return asked.questions(answered)
+
+    async def retrieved(self, task_id: str, timeout_s: float) -> JSONObject | RpcError | None:
+        """What the ``tasks/result`` that waits for a task has brought, if there is one."""
+        retrieval = self._retrievals.get(task_id)
+        if retrieval is None:
+            return None
+        with anyio.move_on_after(timeout_s):
+            await retrieval.done.wait()
+        return retrieval.reply
+
+    def _retrieve(self, peer: Peer, task_id: str) -> None:
+        """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
+        if self._tasks is not None and task_id not in self._retrievals:
+            self._retrievals[task_id] = retrieval = _Retrieval()
+            self._tasks.start_soon(self._await_result, peer, task_id, retrieval)
+
+    async def _await_result(self, peer: Peer, task_id: str, retrieval: _Retrieval) -> None:
+        try:
+            params = {"taskId": task_id}
+            retrieval.reply = await peer.request("tasks/result", params, SILENCE_S, task_id=task_id)
+        except SessionError as error:
+            if about_the_call(error):
+                retrieval.reply = RpcError(error.code, error.remote_message, error.data)
+        finally:
+            retrieval.done.set()
+            if retrieval.reply is None and self._retrievals.get(task_id) is retrieval:
+                del self._retrievals[task_id]  # the next poll tries again
+        task, reply = self._seen.get(task_id), retrieval.reply
+        # Of anything else a poll tells what it means.
+        if task is not None and isinstance(reply, dict) and "content" in reply:
+            self._hint(ended({**task, "status": "completed"}, reply))
+
+    # ── messages ──────────────────────────────────────────────────────────────────────────────
+
+    def told(self, peer: Peer, message: JSONObject) -> None:
+        """Take a request or a notification."""
+        method, params = message.get("method"), message.get("params")
+        params = params if isinstance(params, dict) else {}
+        request_id = request_id_of(message)
+        if request_id is not None:
+            task_id = related_task(params)
+            if method not in _QUESTIONS or task_id is None:
+                if self._tasks is not None:
+                    self._tasks.start_soon(self._answer, peer, message)
+            elif task_id not in self._given_up:
+                self._asked[task_id].add(peer, request_id, str(method), params)
+                self._hint_question(task_id)
+            return
+        match method:
+            case "notifications/tasks/status":
+                self._status(peer, params)
+            case "notifications/tools/list_changed":
+                self._tools_changed()
+            case "notifications/cancelled":
+                for asked in self._asked.values():
+                    asked.withdraw(peer, params.get("requestId"))
+            case _:
+                pass  # says nothing to us
+
+    def _status(self, peer: Peer, params: JSONObject) -> None:
+        task = snapshot(params)
+        task_id = task.get("taskId")
+        if not isinstance(task_id, str) or task_id not in self._seen:
+            return  # somebody else's, or come before the reply that brings its ID
+        if task.get("status") == "working":
+            self._hint(task)
+        elif task.get("status") in _WANTED and task_id not in self._given_up:
+            self._retrieve(peer, task_id)
+
+    def _hint_question(self, task_id: str) -> None:
+        task = self._seen.get(task_id)
+        if task is not None:
+            # Of those answered before this process began only the journal knows, and none is asked again.
+            questions = self._asked[task_id].questions(())
+            self._hint({**task, "status": "input_required", "inputRequests": questions})
+
+    def _hint(self, task: JSONObject) -> None:
+        if self.heard is not None:
+            with suppress(MalformedError):  # a poll brings what can be read
+                self.heard(read_task(task))
+
+    async def _listen(self, peer: Peer) -> None:
+        """Keep the stream open on which a server speaks outside of responses, if it offers one."""
+        pause_s = _AGAIN_S
+        while not peer.lost:
+            begun = anyio.current_time()
+            try:
+                await peer.listen()
+            except SessionError as error:
+                if error.http_status is not None and 400 <= error.http_status < 500:
+                    return
+            pause_s = _AGAIN_S if anyio.current_time() - begun > pause_s else 2 * pause_s
+            await anyio.sleep(min(pause_s, _LONGEST_AGAIN_S))
+
+    async def _answer(self, peer: Peer, message: JSONObject) -> None:
+        """Answer what the server asks for a call that is no task, or for itself."""
+        request_id, method = request_id_of(message), message.get("method")
+        assert request_id is not None, "only requests are answered"
+        answer: JSONObject | RpcError
+        try:
+            if method == "ping":
+                answer = {}
+            elif method in _QUESTIONS:
+                context = InputContext(tool=None, key=str(request_id), task=None)
+                answer = await self._inputs.answer(context, message)
+            else:
+                answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
+        except NoAnswerError as error:
+            answer = RpcError(_NO_ANSWER, f"The client has no answer: {error}", None)
+        with suppress(SessionError):  # the call that it was for fails by itself
+            await peer.answer(request_id, answer, self._timeout_s)
+
+
+def about_the_call(error: SessionError) -> bool:
+    """Whether it is how the call itself ended, and not how it was asked for."""
+    return error.code is not None and error.http_status not in GATEWAY_STATUSES and error.http_status != 429

@@ -1,0 +1,92 @@
+"""What the core tasks of 2025-11-25 look like on the wire, and as the shapes that the rest knows. Pure.
+
+There the client asks for a task, a snapshot holds no payload, and the result is fetched by itself; so what
+``tasks/get`` of 2026-07-28 tells at once is put together here from two replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..wire import JSONObject, MalformedError, RpcError
+
+__all__ = [
+    "CORE_TASKS_VERSION",
+    "IMMEDIATE_RESPONSE",
+    "RELATED_TASK",
+    "created_task",
+    "ended",
+    "marked",
+    "related_task",
+    "snapshot",
+]
+
+CORE_TASKS_VERSION: Final = "2025-11-25"
+
+RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
+IMMEDIATE_RESPONSE: Final = "io.modelcontextprotocol/model-immediate-response"
+
+_RENAMED: Final = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
+_INTERNAL_ERROR: Final = -32603
+
+
+def snapshot(raw: object) -> JSONObject:
+    """A task under the names of 2026-07-28.
+
+    Raises:
+        MalformedError: It is no object.
+    """
+    if not isinstance(raw, dict):
+        raise MalformedError(f"a task must be an object, not {type(raw).__name__}")
+    return {_RENAMED.get(str(name), str(name)): value for name, value in raw.items()}
+
+
+def created_task(result: JSONObject) -> JSONObject | None:
+    """The task in the result of a ``tools/call``; ``None`` if it is a result.
+
+    Its ``_meta`` is that of the whole reply, which may hold a text for the model.
+    """
+    task = result.get("task")
+    if not isinstance(task, dict) or "taskId" not in task:
+        return None
+    meta = result.get("_meta")
+    return snapshot(task) | ({"_meta": meta} if isinstance(meta, dict) else {})
+
+
+def ended(task: JSONObject, reply: JSONObject | RpcError) -> JSONObject:
+    """A task that is over, with what ``tasks/result`` said of it.
+
+    Whatever the tool returned is a result, with ``isError`` or without, though its task is called failed.
+
+    Source: 2025-11-25, "Result Retrieval"; that a failed one may have none, and then tells why in its
+    ``statusMessage``, is what servers do.
+    """
+    if isinstance(reply, RpcError):
+        return {**task, "status": "failed", "error": _error(reply.code, reply.message, reply.data)}
+    if task.get("status") == "failed" and not reply.keys() - {"_meta"}:
+        said = task.get("statusMessage")
+        message = said if isinstance(said, str) and said else "The task failed; the server does not say why."
+        return {**task, "error": _error(_INTERNAL_ERROR, message, None)}
+    return {**task, "status": "completed", "result": reply}
+
+
+def related_task(params: object) -> str | None:
+    """The ID of the task that a message belongs to; ``None`` if it says nothing of one."""
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    related = meta.get(RELATED_TASK) if isinstance(meta, dict) else None
+    task_id = related.get("taskId") if isinstance(related, dict) else None
+    return task_id if isinstance(task_id, str) and task_id else None
+
+
+def marked(answer: Mapping[str, Any], task_id: str) -> JSONObject:
+    """An answer that says which task it belongs to.
+
+    Source: 2025-11-25, "Associating Task-Related Messages" (MUST).
+    """
+    return {**answer, "_meta": {**answer.get("_meta", {}), RELATED_TASK: {"taskId": task_id}}}
+
+
+def _error(code: int | None, message: str, data: Any) -> JSONObject:
+    error: JSONObject = {"code": code, "message": message}
+    return error if data is None else {**error, "data": data}

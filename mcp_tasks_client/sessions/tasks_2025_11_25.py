@@ -1,0 +1,358 @@
+"""The session of the generation before: MCP 2025-11-25, whose core tasks the client asks for.
+
+Theory of operation
+===================
+
+There is a handshake, and a session that the server gives an ID, to which it may bind its tasks. So the ID
+travels with each task, as its ``requestState``: another process goes on in that session, and a new one is
+begun only for new calls, or where the server has forgotten the old one.
+
+``tasks/get`` tells the status and nothing else. What belongs to a snapshot comes from elsewhere:
+
+- an end, from ``tasks/result``, which then answers at once;
+- questions, from requests that the server sends for the task, on whichever stream. For a task in
+  ``input_required`` a ``tasks/result`` is kept waiting, because that is where they come;
+- what the server tells by itself is a hint, for it promises nothing: polls keep their pace.
+
+Of a task that was cancelled no question is answered any more: one server loses its session by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+import anyio
+from anyio.lowlevel import checkpoint
+from mcp_types import Tool
+
+from ..errors import ConnectionLostError, RemoteProtocolError, SessionError
+from ..inputs import Inputs
+from ..params import call_params
+from ..wire import CallReply, Created, JSONObject, MalformedError, Returned, RpcError, Task, read_task
+from .base import INVALID_PARAMS, Leaving, Session, TaskRef, ToolCall
+from .catalogue import Catalogue
+from .channel import HttpChannel
+from .faults import CREDENTIAL_STATUSES, Faults
+from .hearing import Hearing, about_the_call
+from .limits import Limits
+from .peer import Peer
+from .shapes_2025_11_25 import CORE_TASKS_VERSION, created_task, ended, marked, snapshot
+
+__all__ = ["CoreTasksSession", "Preference"]
+
+Preference: TypeAlias = Literal["auto", "always", "never"]
+"""When to ask for a task: where the tool allows it, or only where it must (``"never"``: not even there)."""
+
+_TTL_MS: Final = 86_400_000
+_ENDS: Final = frozenset({"completed", "failed"})
+
+
+class CoreTasksSession(Session):
+    """A server of 2025-11-25, reached by URL.
+
+    Args:
+        channel: Sends everything; closed by whoever made it.
+        endpoint: The server's name in the journal.
+        headers: Sent with each request.
+        inputs: Answers what the server asks for a call that is no task.
+        client_info: ``name`` and ``version`` of the host.
+        prefer: Whether to ask for tasks.
+        task_ttl_ms: Milliseconds for which a task and its result are to be kept.
+        limits: Of what is sent and read.
+    """
+
+    def __init__(
+        self,
+        channel: HttpChannel,
+        *,
+        endpoint: str,
+        headers: Mapping[str, str],
+        inputs: Inputs,
+        client_info: JSONObject,
+        prefer: Preference = "auto",
+        task_ttl_ms: int = _TTL_MS,
+        limits: Limits,
+    ) -> None:
+        self._channel = channel
+        self._endpoint = endpoint
+        self._headers = headers
+        self._inputs = inputs
+        self._client_info = client_info
+        self._prefer = prefer
+        self._task_ttl_ms = task_ttl_ms
+        self._limits = limits
+        self._poll_slots = anyio.Semaphore(limits.tasks_in_flight)
+        self._call_slots = anyio.Semaphore(limits.calls_in_flight)
+        self._catalogue = Catalogue(self._look_up, endpoint)
+        self._shaking = anyio.Lock()
+        self._now: Peer | None = None
+        self._makes_tasks = False
+        self._adopted: dict[str, Peer] = {}
+        self._hearing = Hearing(inputs, limits.task_timeout_s, self._catalogue.forget_tools)
+
+    def __repr__(self) -> str:
+        return f"<CoreTasksSession {self._endpoint}>"
+
+    @property
+    def endpoint(self) -> str:
+        """As given."""
+        return self._endpoint
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many ``tools/call`` it sends at once, at most."""
+        return self._limits.calls_in_flight
+
+    async def tool(self, name: str) -> Tool | None:
+        """The tool's description, as the server lists it; ``None`` if it lists none of that name.
+
+        Raises:
+            SessionError: The server could not be asked.
+        """
+        return await self._catalogue.description(name)
+
+    def listed(self, name: str) -> Tool | None:
+        """The same, where the list is there."""
+        return self._catalogue.listed(name)
+
+    def forget_tools(self) -> None:
+        """Have the next question about a tool fetch the list again."""
+        self._catalogue.forget_tools()
+
+    async def connect(self) -> Peer:
+        """The session that new calls are made in, begun if there is none.
+
+        Raises:
+            SessionError: The server does not want to, or does not speak this generation.
+        """
+        async with self._shaking:
+            if self._now is None or self._now.lost:
+                # The last one's tools may not be this one's, nor what it can do.
+                self._catalogue.forget_tools()
+                peer = Peer(
+                    self._channel,
+                    self._headers,
+                    self._hearing.told,
+                    max_bytes=self._limits.max_response_bytes,
+                )
+                result = await self._introduced(peer)
+                self._makes_tasks = _offers(result, "tasks", "requests", "tools", "call")
+                self._now = peer
+            return self._now
+
+    async def call(self, call: ToolCall, leaving: Leaving = checkpoint) -> CallReply:
+        """Send ``tools/call`` once, with a wish for a task where the tool allows it.
+
+        Raises:
+            SessionError: No result. ``not_executed`` is set if nothing can have happened.
+        """
+        await self._catalogue.to_call(call.name)
+        params = call_params(call.name, call.arguments)
+        if call.meta:
+            params["_meta"] = dict(call.meta)
+        async with self._call_slots:
+            peer = await self.connect()
+            if self._as_task(call.name):
+                params["task"] = {"ttl": self._task_ttl_ms}
+            await leaving()
+            try:
+                result = await peer.request("tools/call", params, self._limits.call_read_timeout_s)
+            except SessionError:
+                if not peer.lost:
+                    raise
+                # There was no such session any more, so that nothing can have happened.
+                peer = await self.connect()
+                result = await peer.request("tools/call", params, self._limits.call_read_timeout_s)
+        task = created_task(result)
+        if task is None:
+            return Returned(result)
+        return Created(self._read(task, peer, Faults("tools/call")), generation=CORE_TASKS_VERSION)
+
+    async def get(self, ref: TaskRef) -> Task:
+        """Send ``tasks/get`` once, and ask for whatever else belongs to the snapshot.
+
+        Raises:
+            SessionError: No snapshot; its code is -32602 if the server does not know the task.
+        """
+        async with self._poll_slots:
+            peer, raw = await self._ask("tasks/get", ref)
+        faults = Faults("tasks/get", ref.task_id)
+        try:
+            task = snapshot(raw)
+        except MalformedError as error:
+            raise faults.malformed(str(error)) from None
+        if task.get("status") in _ENDS:
+            task = ended(task, await self._end(peer, ref, task))
+        elif self._hearing.asks(ref.task_id) or task.get("status") == "input_required":
+            # A server may say that it goes on as soon as one of two questions is answered.
+            task["status"] = "input_required"
+            task["inputRequests"] = await self._hearing.questions(peer, ref.task_id, ref.answered)
+        return self._read(task, peer, faults)
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        """Answer what the server has asked for a task.
+
+        Raises:
+            SessionError: Not all of it was answered. ``retryable`` if the server did not ask just now.
+        """
+        if self._hearing.given_up(ref.task_id):
+            raise SessionError("The task was cancelled; its questions are not answered.", code=INVALID_PARAMS)
+        asked = self._hearing.asked(ref.task_id)
+        for key, answer in answers.items():
+            if asked.was_answered(key):
+                continue
+            if not asked.waiting(key, ref.answered):
+                await self._hearing.questions(await self._peer_of(ref), ref.task_id, ref.answered)
+            requests = asked.waiting(key, ref.answered)
+            if not requests:
+                raise ConnectionLostError(
+                    "The answer could not be sent: the server does not ask for it over this connection. "
+                    "It is kept, and sent when it asks again.",
+                    retryable=True,
+                )
+            for peer, request_id in requests:
+                await peer.answer(
+                    request_id, marked(answer, ref.task_id), self._limits.task_timeout_s, ref.task_id
+                )
+                asked.answered(key, peer, request_id)
+
+    async def cancel(self, ref: TaskRef) -> None:
+        """Send ``tasks/cancel`` once. From here on none of its questions is answered.
+
+        Raises:
+            SessionError: No acknowledgement; its code is -32602 if the task is over already.
+        """
+        self._hearing.give_up(ref.task_id)
+        await self._ask("tasks/cancel", ref)
+
+    async def listen(
+        self, task_ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
+    ) -> None:
+        """Tell of tasks what comes unasked, of whichever, until cancelled. Nothing of it is promised."""
+        agreed(frozenset())
+        self._hearing.heard = heard
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._hearing.heard = None
+
+    async def watch(self) -> None:
+        """Keep the streams open on which the server speaks. Never returns."""
+        await self._hearing.run()
+
+    async def aclose(self) -> None:
+        """Nothing: the channel is somebody else's, and a session that has tasks is not ended."""
+
+    # ── requests ──────────────────────────────────────────────────────────────────────────────
+
+    async def _introduced(self, peer: Peer) -> JSONObject:
+        introduction = {"capabilities": self._inputs.capabilities, "clientInfo": self._client_info}
+        try:
+            return await self._in_time(
+                "initialize", peer.initialize(introduction, self._limits.task_timeout_s)
+            )
+        except SessionError as error:
+            error.not_executed = True
+            if error.retryable or error.http_status in CREDENTIAL_STATUSES:
+                raise
+            raise RemoteProtocolError(
+                f"The server does not speak MCP {CORE_TASKS_VERSION}: {error} If it was upgraded since, a "
+                "task that was made in that version is out of reach, and only new calls can be made.",
+                not_executed=True,
+                code=None,
+                http_status=error.http_status,
+            ) from error
+
+    def _as_task(self, name: str) -> bool:
+        tool = self._catalogue.listed(name)
+        support = tool.execution.task_support if tool is not None and tool.execution is not None else None
+        return self._makes_tasks and self._prefer != "never" and support in ("optional", "required")
+
+    async def _look_up(self, method: str, params: JSONObject) -> JSONObject:
+        if method == "server/discover":
+            return {"supportedVersions": ["2026-07-28"]}  # what is spoken was agreed on in the handshake
+        peer = await self.connect()
+        return await self._in_time(method, peer.request(method, params, self._limits.task_timeout_s))
+
+    async def _ask(self, method: str, ref: TaskRef) -> tuple[Peer, JSONObject]:
+        """Send one of ``tasks/*``, in the task's own session, or in ours if that one is lost."""
+        peer = await self._peer_of(ref)
+        try:
+            return peer, await self._about(peer, method, ref)
+        except SessionError as error:
+            if not peer.lost:
+                raise
+            self._hearing.lose(peer)
+            other = await self.connect()
+            try:
+                return other, await self._about(other, method, ref)
+            except SessionError as again:
+                if again.code == INVALID_PARAMS:
+                    again.remote_message += " (the server has ended the session that the task was made in)"
+                raise again from error
+
+    async def _about(self, peer: Peer, method: str, ref: TaskRef) -> JSONObject:
+        params = {"taskId": ref.task_id}
+        request = peer.request(method, params, self._limits.task_timeout_s, task_id=ref.task_id)
+        return await self._in_time(method, request, ref.task_id)
+
+    async def _in_time(
+        self, method: str, request: Awaitable[JSONObject], task_id: str | None = None
+    ) -> JSONObject:
+        # Bounded as a whole: a server that drips, byte by byte, would hold it for ever.
+        limit_s = 2 * self._limits.task_timeout_s
+        with anyio.move_on_after(limit_s):
+            return await request
+        raise Faults(method, task_id).overdue(limit_s)
+
+    async def _peer_of(self, ref: TaskRef) -> Peer:
+        """The session that a task was made in, which may be one of another process."""
+        session_id, now = ref.request_state, self._now
+        if not session_id or (now is not None and now.session_id == session_id and not now.lost):
+            return await self.connect()
+        peer = self._adopted.get(session_id)
+        if peer is None:
+            peer = Peer(
+                self._channel,
+                self._headers,
+                self._hearing.told,
+                max_bytes=self._limits.max_response_bytes,
+                session_id=session_id,
+            )
+            self._adopted[session_id] = peer
+        return peer if not peer.lost else await self.connect()
+
+    def _read(self, task: JSONObject, peer: Peer, faults: Faults) -> Task:
+        if peer.session_id is not None:
+            task = {**task, "requestState": peer.session_id}
+        try:
+            read = read_task(task)
+        except MalformedError as error:
+            raise faults.malformed(str(error)) from None
+        if read.terminal:
+            self._hearing.forget(read.task_id)
+        else:
+            self._hearing.saw(peer, task)
+        return read
+
+    async def _end(self, peer: Peer, ref: TaskRef, task: JSONObject) -> JSONObject | RpcError:
+        """What ``tasks/result`` says of a task that is over."""
+        retrieved = await self._hearing.retrieved(ref.task_id, self._limits.task_timeout_s)
+        if retrieved is not None:
+            return retrieved
+        try:
+            return await self._about(peer, "tasks/result", ref)
+        except SessionError as error:
+            forgotten = error.code == INVALID_PARAMS and task.get("status") == "completed"
+            if about_the_call(error) and not forgotten:
+                return RpcError(error.code, error.remote_message, error.data)
+            raise
+
+
+def _offers(result: JSONObject, *names: str) -> bool:
+    """Whether the server declares a capability."""
+    found: object = result.get("capabilities")
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found is not None
