@@ -170,6 +170,8 @@ class Afterwards:
                         await self._commits.release(drive)
             except Exception as error:  # as above
                 logger.warning("%r was never sent, and could not be removed: %s", drive.record, error)
+                if drive.unsaved:
+                    self._unsaved.add(drive)  # or nobody would try it again
 
     async def _save(self, drive: Drive) -> None:
         """Journal what could not be, and let go of it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -35,7 +36,8 @@ from .events import (
 from .journal.base import Journal, Scope, Taken, TaskRecord
 from .journal.failures import typed
 from .machine import advance
-from .owners import LEASE_S, Place, Tenure
+from .membership import Membership
+from .owners import LEASE_S, Place
 from .points import COMMITS, Passage, Point, Probe
 from .policy import PollPolicy
 from .states import Calling, OutcomeUnknown
@@ -52,9 +54,6 @@ _WRITES: Final = (Save, Forget)
 _SPARED_S: Final = 60.0
 """Seconds after its delivery for which an outcome is kept in any case."""
 
-_TRIES_TO_LEAVE: Final = 3
-"""Without a pause: a journal that is locked has waited already."""
-
 
 class Commits:
     """The journal, for all calls of one client.
@@ -68,8 +67,8 @@ class Commits:
         lease_s: Seconds that its lease lasts.
 
     Attributes:
-        owner: Our name in the journal, from now until :meth:`leave`.
-        tenure: What our process holds in it.
+        membership: That of our client in it.
+        owner: Our name in the journal.
     """
 
     def __init__(
@@ -83,10 +82,11 @@ class Commits:
         lease_s: float = LEASE_S,
     ) -> None:
         self.journal = journal
-        self.tenure, self.owner = Tenure.enter(journal, place, lease_s)
         self._policy = policy
         self._clock = clock
         self._passing = Passage(probe)
+        self.membership = Membership(journal, clock, self._passing, place, lease_s)
+        self.owner = self.membership.owner
 
     async def feed(self, drive: Drive, event: Event) -> tuple[Action, ...]:
         """Advance the machine by one event, commit if it says so, and return what is to be done.
@@ -168,7 +168,7 @@ class Commits:
                 record = replace(drive.record, owner=self.owner, updated_at=self._clock.time())
                 standing = record
                 if record.idempotency_key is not None:
-                    await self._enrol()
+                    await self.membership.enrol()
                     standing = await self._passing(Point.CLAIM, self.journal.claim, record)
                 if (standing.record_id, standing.fence) == (record.record_id, record.fence):
                     drive.record, drive.owned, drive.fence = record, True, record.fence
@@ -188,8 +188,12 @@ class Commits:
         Raises:
             JournalError: It could not be written, and they will be delivered again after a crash.
         """
+        for drive in drives:
+            if drive.record.owner not in (None, self.owner):
+                with suppress(JournalError):  # forgotten, so that there is nothing to note
+                    await self.take(drive)
         now = self._clock.time()
-        # What another client drives is its own to note.
+        # What another client drives, and is not gone, is its own to note.
         ours = [drive for drive in drives if drive.record.owner in (None, self.owner)]
         fences = {drive.record.record_id: drive.record.fence for drive in ours}
         with anyio.CancelScope(shield=True), typed:
@@ -206,7 +210,7 @@ class Commits:
         record = record.stamped(owner, self._clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.
         if record.kept:
-            await self._enrol()
+            await self.membership.enrol()
             if new:
                 standing = await self._passing(point, self.journal.claim, record)
                 if (standing.owner, standing.fence) != (record.owner, record.fence):
@@ -241,8 +245,8 @@ class Commits:
             async with drive.lock:
                 if drive.owned and not again:
                     return True
-                await self._enrol()
-                judge = self.tenure.judge(self._clock)
+                await self.membership.enrol()
+                judge = self.membership.judge()
                 taken = await self._passing(
                     Point.TAKE, self.journal.take, drive.record.record_id, self.owner, judge
                 )
@@ -268,8 +272,8 @@ class Commits:
             All that is pending and ours.
         """
         with anyio.CancelScope(shield=True), typed:
-            await self._enrol()
-            judge = self.tenure.judge(self._clock)
+            await self.membership.enrol()
+            judge = self.membership.judge()
             taken = await self._passing(
                 Point.TAKE_PENDING, self.journal.take_pending, scope, self.owner, judge
             )
@@ -300,40 +304,6 @@ class Commits:
                         drive.owned = True
                         raise
 
-    async def leave(self) -> None:
-        """Own nothing any more. Tried a few times: others wait, and there may be no client here to try later.
-
-        Raises:
-            JournalError: The journal still says otherwise.
-        """
-        self.tenure.leave(self.owner)  # which this process knows, whatever the journal says
-        for tries_left in reversed(range(_TRIES_TO_LEAVE)):
-            try:
-                with typed:
-                    await self._let_go()
-                return
-            except JournalError:
-                if not tries_left:
-                    raise
-
-    async def _let_go(self) -> None:
-        """Have the journal let go of those who have ended here, now or when it could not be written."""
-        if names := self.tenure.ended:
-            await self._passing(Point.LEAVE, self.journal.release, *names)
-            self.tenure.let_go(names)
-
-    async def renew(self) -> None:
-        """Renew our process's lease, if there is one.
-
-        Raises:
-            JournalError: It could not be written. Others may come to think that we are gone.
-        """
-        # Whoever closes meanwhile must not take along that the lease had lapsed.
-        with anyio.CancelScope(shield=True), typed:
-            await self._let_go()
-            if self.tenure.due(self._clock):
-                await self._passing(Point.RENEW, self.tenure.renew, self._clock)
-
     async def forget(self, before: float) -> int:
         """Forget what was delivered before a time (wall clock, seconds), a little at a time.
 
@@ -353,12 +323,6 @@ class Commits:
                 forgotten += found
         return forgotten
 
-    async def _enrol(self) -> None:
-        """Have a lease that lasts, before anything is owned."""
-        tenure = self.tenure
-        if not tenure.enrolled or tenure.expires_before(self._clock.time() + tenure.renew_s):
-            await self._passing(Point.RENEW, self.tenure.renew, self._clock)
-
     def _taken(self, drive: Drive, taken: Taken) -> None:
         record = taken.record
         drive.owned = record.owner == self.owner
@@ -367,7 +331,9 @@ class Commits:
             drive.record = replace(drive.record, owner=record.owner, fence=record.fence)
             drive.inherited, drive.exact = False, True
         else:
-            drive.record = record
+            # Unless it was delivered here just now, under the fence before this one.
+            had = drive.record.delivered_at if drive.owned else None
+            drive.record = record if had is None else replace(record, delivered_at=had)
             drive.inherited, drive.exact = True, taken.before is None
             drive.pending = None  # it was to be sent as things stood before
         if drive.owned:

@@ -25,6 +25,7 @@ from .handle import TaskHandle, TaskReference, Updates
 from .idempotency import Intents, OnUnknown
 from .inputs import Inputs
 from .journal.base import Journal, Scope, TaskRecord
+from .journal.failures import typed
 from .owners import LEASE_S, Place
 from .points import Probe
 from .policy import PollPolicy
@@ -270,7 +271,7 @@ class Engine:
         if self._running is not None:
             raise TasksClientError("A client is opened once. Make another one.")
         # Shielded, since it is bounded, and who opens an engine for a task must get to journal it.
-        with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True), typed:
             await self.journal.open()
         tasks = anyio.create_task_group()
         await tasks.__aenter__()
@@ -320,12 +321,15 @@ class Engine:
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True):
             try:
-                await self.scheduler.driver.commits.leave()
+                await self.scheduler.driver.commits.membership.leave()
             except JournalError as error:
                 logger.warning("The journal does not know yet that this client has ended: %s", error)
             finally:
                 try:
-                    await self.journal.aclose()
+                    with typed:
+                        await self.journal.aclose()
+                except JournalError as error:  # all that it was asked to write, it has said that it has
+                    logger.error("The journal could not be closed: %s", error)
                 finally:
                     await self._session.aclose()
 

@@ -34,7 +34,7 @@ class Upkeep:
         self._scheduler = scheduler
         self._clock = clock
         self._commits = scheduler.driver.commits
-        self._tenure = self._commits.tenure
+        self._tenure = self._commits.membership.tenure
         self._lapses = self._tenure.lapses
         self._forgot_at = -math.inf
 
@@ -43,7 +43,7 @@ class Upkeep:
         renew_s = self._tenure.renew_s
         while True:
             try:
-                await self._commits.renew()
+                await self._commits.membership.renew()
             except JournalError as error:
                 logger.warning("The lease in the journal could not be renewed: %s", error)
                 if self._tenure.expires_before(self._clock.time() + renew_s):

@@ -66,6 +66,7 @@ class Troubled(MemoryJournal):
     taking: anyio.Event | None = None
     noting: anyio.Event | None = None
     taking_all: anyio.Event | None = None
+    claiming: anyio.Event | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,6 +80,12 @@ class Troubled(MemoryJournal):
             raise RuntimeError("a bug in the plug-in")
         await super().deliver(at, fences)
         self.noted.append(len(fences))
+
+    async def claim(self, record: TaskRecord) -> TaskRecord:
+        standing = await super().claim(record)
+        if self.claiming is not None:
+            await self.claiming.wait()
+        return standing
 
     async def remove(self, record: TaskRecord) -> None:
         if not self.removes:
@@ -414,6 +421,59 @@ async def test_a_delivery_noted_just_when_all_was_taken_anew_is_noted_again() ->
             await world.clock.advance(1)
         (record,) = await client.records()
         assert record.delivered_at is not None
+
+
+async def test_a_delivery_of_what_was_found_in_the_journal_is_noted_though_all_is_taken_just_then() -> None:
+    world = World()
+    async with world.client() as first:
+        await first.start_tool("slow", idempotency_key="k")
+        await world.clock.advance(200)
+    async with world.client() as second:
+        await world.call(second)
+        assert world.results == ["done"]
+        world.journal.taking_all = anyio.Event()
+        found: list[TaskHandle] = []
+
+        async def resume() -> None:
+            found.extend(await second.resume())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(resume)
+            await world.clock.advance(1)
+            assert world.journal.noted == [1], "under the fence that was"
+            world.journal.taking_all.set()
+            await world.clock.advance(1)
+        assert found == []
+        (record,) = await second.records()
+        assert record.delivered_at is not None
+
+
+async def test_an_intent_that_could_not_be_taken_back_is_taken_back_later() -> None:
+    world = World()
+    async with world.client() as first, world.client() as second:
+        world.journal.claiming = anyio.Event()
+        world.journal.removes = False
+        gives_up = anyio.CancelScope()
+
+        async def call() -> None:
+            with gives_up:
+                await first.call_tool("slow", idempotency_key="k")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await world.clock.advance(1)
+            gives_up.cancel()
+        world.journal.claiming.set()
+        await world.clock.advance(1)
+        world.journal.claiming, world.journal.removes = None, True
+        assert [record.status for record in await second.records()] == ["calling"]
+        await world.clock.advance(LEASE_S)
+        assert await second.records() == []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(world.call, second)
+            await world.clock.advance(200)
+    assert world.results == ["done"]
+    world.once()
 
 
 async def ada(context: Any, params: Any) -> ElicitResult:

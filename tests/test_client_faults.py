@@ -42,6 +42,7 @@ from mcp_tasks_client.testing import (
     cancelled,
     completed,
     input_required,
+    scripted_client,
     text_result,
     working,
 )
@@ -1160,3 +1161,37 @@ async def test_a_result_that_does_not_match_is_checked_against_the_schema_as_it_
                 await world.call(client)
             assert caught.value.data == raw
     assert looks == ["again"]
+
+
+class Gate(MemoryJournal):
+    """Neither opens nor closes as it should."""
+
+    def __init__(self, trouble: BaseException, *, opens: bool) -> None:
+        super().__init__()
+        self._trouble, self._opens = trouble, opens
+
+    async def open(self) -> None:
+        if not self._opens:
+            raise self._trouble
+        await super().open()
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        raise self._trouble
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, OSError, "cancelled"])
+async def test_what_opening_a_journal_raises_is_a_journal_error(kind: type[Exception] | str) -> None:
+    trouble = anyio.get_cancelled_exc_class() if isinstance(kind, str) else kind
+    if kind == "cancelled" and trouble.__module__.startswith("trio"):
+        pytest.skip("trio's own cannot be made by hand")
+    with pytest.raises(JournalError, match="The journal"):
+        async with scripted_client(ScriptedSession(), journal=Gate(trouble(), opens=False)):
+            raise AssertionError("it must not open")
+
+
+async def test_what_closing_a_journal_raises_ends_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with scripted_client(ScriptedSession(), journal=Gate(RuntimeError("stuck"), opens=True)):
+            raise ZeroDivisionError
+    assert "The journal could not be closed: The journal failed, RuntimeError: stuck" in caplog.text

@@ -69,6 +69,7 @@ ORDER: Final = (
     "sessions.sdk",
     "owners",
     "points",
+    "membership",
     "drive",
     "commits",
     "driver",

@@ -519,3 +519,29 @@ async def test_letting_go_of_what_another_has_taken_already_is_no_trouble(
             await clock.advance(0)
             assert not handle._drive.owned
             assert "could not be brought up to date" not in caplog.text
+
+
+@requirement("law:5")
+@pytest.mark.parametrize("way", ["key", "attach"])
+async def test_an_outcome_that_a_dead_client_left_is_delivered_for_good(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "journal.sqlite3"
+    session = ScriptedSession(calls=[working(TASK)], gets={TASK: [DONE]})
+    clock, other = ManualClock(), ManualClock()
+    async with (
+        invisible(session, clock, path, "first") as first,
+        invisible(ScriptedSession(), other, path, "second") as second,
+    ):
+        handle = await first.start_tool("tool", idempotency_key=KEY)
+        while not handle.done:
+            await clock.advance(1)
+        await clock.advance(1)
+        await other.advance(LEASE_S + 1)  # the first one's clocks stand still, as those of the dead do
+        if way == "key":
+            result = await second.call_tool("tool", idempotency_key=KEY)
+        else:
+            result = await (await second.attach(TASK)).result()
+        assert text(result) == "done"
+        await other.advance(1)
+        (record,) = await second.records()
+        assert record.delivered_at is not None
+        assert await second.resume() == []

@@ -279,7 +279,7 @@ async def test_that_the_lease_had_lapsed_is_not_lost_with_the_client_that_finds_
         await clock.advance(0)
         async with second:
             await second.start_tool("quick")
-            tenure = second._engine.scheduler.driver.commits.tenure
+            tenure = second._engine.scheduler.driver.commits.membership.tenure
             clock.jump(LEASE_S + 10)
             journal.renewing = anyio.Event()
             await clock.advance(LEASE_S / 3)
