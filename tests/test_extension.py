@@ -52,6 +52,7 @@ from mcp_tasks_client import (
     TasksClientError,
     TasksExtension,
     WaitTimeoutError,
+    listener,
     schema,
 )
 from mcp_tasks_client.engine import Engine
@@ -689,6 +690,35 @@ async def test_a_server_that_goes_away_ends_the_client_and_not_the_task(made: Ma
         assert await unfinished(journal) == [TASK_ID]
         await broken(made(urls[0], extensions=[extension(journal)]), around)  # nobody is there
         await finished_later(journal)
+
+
+@pytest.mark.parametrize("around", [False, True], ids=["dropped in", "around"])
+@pytest.mark.parametrize(
+    "fault", [DROP, Http("200 OK", b"{", JSON, length=500)], ids=["no reply", "half a reply"]
+)
+async def test_a_server_that_breaks_off_at_an_attempt_to_listen_costs_the_host_nothing(
+    made: Made, fault: Http, around: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the SDK would end the client with it. Polls are needed anyway, an attempt to listen is not."""
+    monkeypatch.setattr(listener, "_FIRST_S", 0.0)
+    unhurried = working(TASK_ID, poll_interval_ms=100)
+    server = SdkServer(calls=[unhurried], gets=[unhurried, unhurried, DONE])
+
+    async def answer(method: str, params: JSONObject) -> JSONObject:
+        if method == "subscriptions/listen":
+            raise fault
+        return await server(method, params)
+
+    with anyio.fail_after(LIMIT_S):
+        async with at_loopback(answer) as url, made(url, extensions=[extension(MemoryJournal())]) as client:
+            if around:
+                async with TasksClient(client) as tasks:
+                    result: Any = await tasks.call_tool("tool")
+            else:
+                result = await client.call_tool("tool", {})
+            assert result.structured_content == {"n": 1}
+            await client.list_tools()
+    assert server.counts["tasks/get"] == 3
 
 
 STDIO_SERVER: Final = """

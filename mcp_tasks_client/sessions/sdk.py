@@ -4,6 +4,7 @@ The connection, its credentials and its callbacks are the host's. Decisions that
 show here: it tells no HTTP status and no ``Retry-After``, so every refusal over HTTP that is no
 JSON-RPC error looks like one that may pass; and over Streamable HTTP, a connection that breaks
 during a request ends the whole client. The journal outlives that, see :meth:`TasksClient.resume`.
+That is why nobody listens here: a server must be polled anyway, and no client is risked for less.
 """
 
 from __future__ import annotations
