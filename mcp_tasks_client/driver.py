@@ -285,8 +285,7 @@ def _foreign(method: str, cause: Exception) -> SessionError:
 def _ref(drive: Drive) -> TaskRef:
     state = drive.record.state
     assert isinstance(state, Observing), "tasks/* is sent for tasks that are being observed"
-    answered = frozenset(q.key for q in state.questions if q.stage == "acknowledged")
-    return TaskRef(state.task.task_id, state.request_state, drive.record.generation, answered)
+    return TaskRef(state.task.task_id, state.request_state, drive.record.generation, state.questions)
 
 
 def _name(drive: Drive) -> str:

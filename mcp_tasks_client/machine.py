@@ -301,7 +301,13 @@ def _notified(state: Observing, event: Notified) -> Step:
         fresh = fresh if state.cancel == "no" else ()
     if (seen.status == "input_required" or task.status == "input_required") and not fresh:
         return state, ()  # an answer may be on its way
-    state = replace(state, task=task, unchanged=0, questions=state.questions + fresh)
+    state = replace(
+        state,
+        task=task,
+        unchanged=0,
+        request_state=task.request_state if task.request_state is not None else state.request_state,
+        questions=state.questions + fresh,
+    )
     questions, asks = asking(state.questions, _outstanding(state))
     return replace(state, questions=questions), (Save(), Publish(task), *asks)
 

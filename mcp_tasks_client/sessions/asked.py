@@ -9,27 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 import anyio
 
 from ..wire import JSONObject, digest
-from .shapes_2025_11_25 import RELATED_TASK
+from .shapes_2025_11_25 import RELATED_TASK, RequestId
 
-__all__ = ["Asked", "RequestId", "request_id_of"]
+__all__ = ["Asked"]
 
 PeerT = TypeVar("PeerT")
 
-RequestId: TypeAlias = str | int | float
-
 _VOLATILE = frozenset({RELATED_TASK, "progressToken"})
-
-
-def request_id_of(message: JSONObject) -> RequestId | None:
-    """The ID of a request, which may be 0 or empty; ``None`` if it has none that could be answered."""
-    request_id = message.get("id")
-    usable = isinstance(request_id, str | int | float) and not isinstance(request_id, bool)
-    return request_id if usable else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +50,21 @@ class Asked(Generic[PeerT]):
 
     def add(self, peer: PeerT, request_id: RequestId, method: str, params: JSONObject) -> None:
         """Note a request, which may have come before."""
-        question = {"method": method, "params": _lasting(params)}
+        self._add(peer, request_id, {"method": method, "params": _lasting(params)})
+        self.news.set()
+
+    def restore(
+        self, peer: PeerT, key: str, request_ids: Collection[RequestId], question: JSONObject
+    ) -> None:
+        """Note the requests behind a question as another process had them, unless it was answered since."""
+        if key not in self._answered:
+            for request_id in request_ids:
+                self._add(peer, request_id, question)
+
+    def _add(self, peer: PeerT, request_id: RequestId, question: JSONObject) -> None:
         # By the text, for 0 and "0" are two IDs, and 1 and 1.0 are one.
         name = id(peer), repr(request_id if isinstance(request_id, str) else float(request_id))
         self._requests[name] = _Request(peer, request_id, question, digest(question))
-        self.news.set()
 
     def withdraw(self, peer: PeerT, request_id: object) -> None:
         """Forget a request that the server does not wait for any more."""
@@ -80,6 +81,13 @@ class Asked(Generic[PeerT]):
             answered: Keys of this task that were answered before, as the journal has them.
         """
         return {self._key(one, answered): one.question for one in self._requests.values()}
+
+    def request_ids(self, answered: Collection[str]) -> dict[str, list[RequestId]]:
+        """The IDs of the requests behind what is asked, by key."""
+        found: dict[str, list[RequestId]] = {}
+        for one in self._requests.values():
+            found.setdefault(self._key(one, answered), []).append(one.request_id)
+        return found
 
     def waiting(self, key: str, answered: Collection[str]) -> list[tuple[PeerT, RequestId]]:
         """The requests that an answer is for, with those who sent them."""

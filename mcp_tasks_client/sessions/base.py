@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 import anyio
 from mcp_types import Tool
 
+from ..states import Question
 from ..wire import PROTOCOL_VERSION, CallReply, JSONObject, Task
 
 __all__ = ["GATEWAY_STATUSES", "INVALID_PARAMS", "REFUSED_CODES", "Leaving", "Session", "TaskRef", "ToolCall"]
@@ -59,8 +60,8 @@ class TaskRef:
     generation: str = PROTOCOL_VERSION
     """The protocol version whose task it is; empty if that is not known."""
 
-    answered: frozenset[str] = frozenset()
-    """Keys of its questions whose answers the server has."""
+    questions: tuple[Question, ...] = field(default=(), repr=False)
+    """What it has asked so far."""
 
 
 class Session(ABC):

@@ -17,10 +17,10 @@ from anyio.abc import TaskGroup
 from ..errors import SessionError
 from ..inputs import InputContext, Inputs, NoAnswerError
 from ..wire import JSONObject, MalformedError, RpcError, Task, read_task
-from .asked import Asked, request_id_of
+from .asked import Asked
 from .base import GATEWAY_STATUSES
 from .peer import SILENCE_S, Peer
-from .shapes_2025_11_25 import ended, related_task, snapshot
+from .shapes_2025_11_25 import RequestId, ended, related_task, request_id_of, snapshot, to_remember
 
 __all__ = ["Hearing", "about_the_call"]
 
@@ -39,7 +39,7 @@ class _Retrieval:
     """A ``tasks/result`` that waits for the end."""
 
     def __init__(self) -> None:
-        self.done = anyio.Event()
+        self.scope = anyio.CancelScope()
         self.reply: JSONObject | RpcError | None = None
 
 
@@ -89,7 +89,9 @@ class Hearing:
         """Forget a task that is over."""
         self._seen.pop(task_id, None)
         self._asked.pop(task_id, None)
-        self._retrievals.pop(task_id, None)
+        retrieval = self._retrievals.pop(task_id, None)
+        if retrieval is not None:
+            retrieval.scope.cancel()  # one that still waits, of a task that is over, may do so for ever
         self._given_up.discard(task_id)
 
     def give_up(self, task_id: str) -> None:
@@ -115,6 +117,11 @@ class Hearing:
         asked = self._asked.get(task_id)
         return asked is not None and asked.open
 
+    def request_ids(self, task_id: str, answered: Collection[str]) -> dict[str, list[RequestId]]:
+        """The IDs of the requests behind what is asked for a task, by key."""
+        asked = self._asked.get(task_id)
+        return asked.request_ids(answered) if asked is not None else {}
+
     async def questions(self, peer: Peer, task_id: str, answered: Collection[str]) -> JSONObject:
         """What the server asks for a task, waited for a moment if it has only begun to."""
         if task_id in self._given_up:
@@ -127,14 +134,10 @@ class Hearing:
                 await asked.news.wait()
         return asked.questions(answered)
 
-    async def retrieved(self, task_id: str, timeout_s: float) -> JSONObject | RpcError | None:
-        """What the ``tasks/result`` that waits for a task has brought, if there is one."""
+    def retrieved(self, task_id: str) -> JSONObject | RpcError | None:
+        """What the ``tasks/result`` that waits for a task has brought, if there is one, and it has."""
         retrieval = self._retrievals.get(task_id)
-        if retrieval is None:
-            return None
-        with anyio.move_on_after(timeout_s):
-            await retrieval.done.wait()
-        return retrieval.reply
+        return retrieval.reply if retrieval is not None else None
 
     def _retrieve(self, peer: Peer, task_id: str) -> None:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
@@ -144,13 +147,13 @@ class Hearing:
 
     async def _await_result(self, peer: Peer, task_id: str, retrieval: _Retrieval) -> None:
         try:
-            params = {"taskId": task_id}
-            retrieval.reply = await peer.request("tasks/result", params, SILENCE_S, task_id=task_id)
+            with retrieval.scope:
+                params = {"taskId": task_id}
+                retrieval.reply = await peer.request("tasks/result", params, SILENCE_S, task_id=task_id)
         except SessionError as error:
             if about_the_call(error):
                 retrieval.reply = RpcError(error.code, error.remote_message, error.data)
         finally:
-            retrieval.done.set()
             if retrieval.reply is None and self._retrievals.get(task_id) is retrieval:
                 del self._retrievals[task_id]  # the next poll tries again
         task, reply = self._seen.get(task_id), retrieval.reply
@@ -172,7 +175,7 @@ class Hearing:
                     self._tasks.start_soon(self._answer, peer, message)
             elif task_id not in self._given_up:
                 self._asked[task_id].add(peer, request_id, str(method), params)
-                self._hint_question(task_id)
+                self._hint_question(peer, task_id)
             return
         match method:
             case "notifications/tasks/status":
@@ -195,12 +198,14 @@ class Hearing:
         elif task.get("status") in _WANTED and task_id not in self._given_up:
             self._retrieve(peer, task_id)
 
-    def _hint_question(self, task_id: str) -> None:
+    def _hint_question(self, peer: Peer, task_id: str) -> None:
         task = self._seen.get(task_id)
         if task is not None:
             # Of those answered before this process began only the journal knows, and none is asked again.
-            questions = self._asked[task_id].questions(())
-            self._hint({**task, "status": "input_required", "inputRequests": questions})
+            asked = self._asked[task_id]
+            state = to_remember(peer.session_id, asked.request_ids(()))
+            task = {**task, "status": "input_required", "requestState": state}
+            self._hint({**task, "inputRequests": asked.questions(())})
 
     def _hint(self, task: JSONObject) -> None:
         if self.heard is not None:

@@ -16,13 +16,12 @@ import anyio
 
 from ..errors import SessionError
 from ..wire import JSONObject, RpcError, shorten
-from .asked import RequestId
 from .bodies import drain
 from .channel import HttpChannel, Message, encoded
 from .event_stream import read_messages
 from .faults import Faults
 from .replies import Reply, read_reply
-from .shapes_2025_11_25 import CORE_TASKS_VERSION
+from .shapes_2025_11_25 import CORE_TASKS_VERSION, RequestId
 from .transport import Response
 
 __all__ = ["SILENCE_S", "Peer"]

@@ -6,8 +6,9 @@ There the client asks for a task, a snapshot holds no payload, and the result is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from ..wire import JSONObject, MalformedError, RpcError
 
@@ -15,17 +16,23 @@ __all__ = [
     "CORE_TASKS_VERSION",
     "IMMEDIATE_RESPONSE",
     "RELATED_TASK",
+    "RequestId",
     "created_task",
     "ended",
     "marked",
     "related_task",
+    "remembered",
+    "request_id_of",
     "snapshot",
+    "to_remember",
 ]
 
 CORE_TASKS_VERSION: Final = "2025-11-25"
 
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 IMMEDIATE_RESPONSE: Final = "io.modelcontextprotocol/model-immediate-response"
+
+RequestId: TypeAlias = str | int | float
 
 _RENAMED: Final = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
 _INTERNAL_ERROR: Final = -32603
@@ -69,6 +76,33 @@ def ended(task: JSONObject, reply: JSONObject | RpcError) -> JSONObject:
         message = said if isinstance(said, str) and said else "The task failed; the server does not say why."
         return {**task, "error": _error(_INTERNAL_ERROR, message, None)}
     return {**task, "status": "completed", "result": reply}
+
+
+def remembered(text: str | None) -> tuple[str | None, Mapping[str, Sequence[RequestId]]]:
+    """The session that a task was made in, and the IDs of the requests behind its questions, by key.
+
+    What :func:`to_remember` wrote down; nothing, where it is somebody else's.
+    """
+    try:
+        raw = json.loads(text or "")
+    except ValueError:
+        return None, {}
+    if not isinstance(raw, dict):
+        return None, {}
+    session_id, asked = raw.get("session"), raw.get("asked")
+    return session_id if isinstance(session_id, str) else None, asked if isinstance(asked, dict) else {}
+
+
+def to_remember(session_id: str | None, asked: Mapping[str, Sequence[RequestId]]) -> str:
+    """What another process needs to go on with a task, as its ``requestState``."""
+    return json.dumps({"session": session_id, **({"asked": asked} if asked else {})})
+
+
+def request_id_of(message: JSONObject) -> RequestId | None:
+    """The ID of a request, which may be 0 or empty; ``None`` if it has none that could be answered."""
+    request_id = message.get("id")
+    usable = isinstance(request_id, str | int | float) and not isinstance(request_id, bool)
+    return request_id if usable else None
 
 
 def related_task(params: object) -> str | None:

@@ -37,7 +37,15 @@ from .faults import CREDENTIAL_STATUSES, Faults
 from .hearing import Hearing, about_the_call
 from .limits import Limits
 from .peer import Peer
-from .shapes_2025_11_25 import CORE_TASKS_VERSION, created_task, ended, marked, snapshot
+from .shapes_2025_11_25 import (
+    CORE_TASKS_VERSION,
+    created_task,
+    ended,
+    marked,
+    remembered,
+    snapshot,
+    to_remember,
+)
 
 __all__ = ["CoreTasksSession", "Preference"]
 
@@ -187,8 +195,8 @@ class CoreTasksSession(Session):
         elif self._hearing.asks(ref.task_id) or task.get("status") == "input_required":
             # A server may say that it goes on as soon as one of two questions is answered.
             task["status"] = "input_required"
-            task["inputRequests"] = await self._hearing.questions(peer, ref.task_id, ref.answered)
-        return self._read(task, peer, faults)
+            task["inputRequests"] = await self._questions(peer, ref)
+        return self._read(task, peer, faults, _answered(ref))
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         """Answer what the server has asked for a task.
@@ -202,9 +210,10 @@ class CoreTasksSession(Session):
         for key, answer in answers.items():
             if asked.was_answered(key):
                 continue
-            if not asked.waiting(key, ref.answered):
-                await self._hearing.questions(await self._peer_of(ref), ref.task_id, ref.answered)
-            requests = asked.waiting(key, ref.answered)
+            answered = _answered(ref)
+            if not asked.waiting(key, answered):
+                await self._questions(await self._peer_of(ref), ref)
+            requests = asked.waiting(key, answered)
             if not requests:
                 raise ConnectionLostError(
                     "The answer could not be sent: the server does not ask for it over this connection. "
@@ -308,7 +317,7 @@ class CoreTasksSession(Session):
 
     async def _peer_of(self, ref: TaskRef) -> Peer:
         """The session that a task was made in, which may be one of another process."""
-        session_id, now = ref.request_state, self._now
+        (session_id, _), now = remembered(ref.request_state), self._now
         if not session_id or (now is not None and now.session_id == session_id and not now.lost):
             return await self.connect()
         peer = self._adopted.get(session_id)
@@ -323,9 +332,21 @@ class CoreTasksSession(Session):
             self._adopted[session_id] = peer
         return peer if not peer.lost else await self.connect()
 
-    def _read(self, task: JSONObject, peer: Peer, faults: Faults) -> Task:
-        if peer.session_id is not None:
-            task = {**task, "requestState": peer.session_id}
+    async def _questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
+        """What the server asks for a task, over this connection or one of the process before."""
+        session_id, asked = remembered(ref.request_state)
+        if session_id == peer.session_id:
+            for one in ref.questions:
+                # The server still waits there, and does not say so again.
+                if one.request is not None and one.key in asked:
+                    self._hearing.asked(ref.task_id).restore(peer, one.key, asked[one.key], one.request)
+        return await self._hearing.questions(peer, ref.task_id, _answered(ref))
+
+    def _read(
+        self, task: JSONObject, peer: Peer, faults: Faults, answered: frozenset[str] = frozenset()
+    ) -> Task:
+        asked = self._hearing.request_ids(str(task.get("taskId")), answered)
+        task = {**task, "requestState": to_remember(peer.session_id, asked)}
         try:
             read = read_task(task)
         except MalformedError as error:
@@ -338,7 +359,7 @@ class CoreTasksSession(Session):
 
     async def _end(self, peer: Peer, ref: TaskRef, task: JSONObject) -> JSONObject | RpcError:
         """What ``tasks/result`` says of a task that is over."""
-        retrieved = await self._hearing.retrieved(ref.task_id, self._limits.task_timeout_s)
+        retrieved = self._hearing.retrieved(ref.task_id)
         if retrieved is not None:
             return retrieved
         try:
@@ -348,6 +369,11 @@ class CoreTasksSession(Session):
             if about_the_call(error) and not forgotten:
                 return RpcError(error.code, error.remote_message, error.data)
             raise
+
+
+def _answered(ref: TaskRef) -> frozenset[str]:
+    """Keys of its questions whose answers the server has."""
+    return frozenset(one.key for one in ref.questions if one.stage == "acknowledged")
 
 
 def _offers(result: JSONObject, *names: str) -> bool:
