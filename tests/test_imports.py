@@ -63,6 +63,7 @@ ORDER: Final = (
     "sessions.shapes_2025_11_25",
     "sessions.asked",
     "sessions.peer",
+    "sessions.http_peer",
     "sessions.hearing",
     "sessions.tasks_2025_11_25",
     "sessions.generations",

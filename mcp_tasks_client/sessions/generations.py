@@ -19,6 +19,8 @@ from ..wire import PROTOCOL_VERSION, CallReply, JSONObject, Task
 from .base import Leaving, Session, TaskRef, ToolCall
 from .catalogue import OtherVersionError
 from .http import HttpSession
+from .http_peer import HttpPeer
+from .peer import Told
 from .shapes_2025_11_25 import CORE_TASKS_VERSION
 from .tasks_2025_11_25 import CoreTasksSession
 
@@ -166,10 +168,14 @@ def session_at(url: str, *, inputs: Inputs, **options: Any) -> AnyGenerationSess
         TypeError: As :class:`HttpSession`.
     """
     newer = HttpSession(url, capabilities=inputs.capabilities, **options)
+
+    def peer(session_id: str | None, told: Told) -> HttpPeer:
+        max_bytes = newer.limits.max_response_bytes
+        return HttpPeer(newer.channel, newer.headers, told, max_bytes=max_bytes, session_id=session_id)
+
     older = CoreTasksSession(
-        newer.channel,
+        peer,
         endpoint=newer.endpoint,
-        headers=newer.headers,
         inputs=inputs,
         client_info=newer.client_info,
         limits=newer.limits,

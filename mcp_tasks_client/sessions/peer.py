@@ -1,92 +1,56 @@
-"""One session at a server of 2025-11-25, over Streamable HTTP: either side may ask the other.
+"""The contract of a peer: one session at a server of 2025-11-25, in which either side may ask the other.
 
-Requests of the server come among the events of any response, or of the stream that a GET opens. What they
-mean is the business of :mod:`.tasks_2025_11_25`; here is only how they travel.
-
-A session is never ended by a DELETE: servers bind tasks to it, and end them with it.
+What the messages mean is the business of :mod:`.tasks_2025_11_25`; how they travel, of a peer.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import anyio
 
-from ..errors import SessionError
 from ..wire import JSONObject, RpcError, shorten
-from .bodies import drain
-from .channel import HttpChannel, Message, encoded
-from .event_stream import read_messages
-from .faults import Faults
-from .replies import Reply, read_reply
 from .shapes_2025_11_25 import CORE_TASKS_VERSION, RequestId
-from .transport import Response
 
-__all__ = ["SILENCE_S", "Peer"]
+__all__ = ["SILENCE_S", "Peer", "Told"]
 
 SILENCE_S: Final = 300.0
-"""Seconds without a line after which a stream that may stay open counts as broken."""
-
-_SESSION_ID: Final = "Mcp-Session-Id"
-_VERSION: Final = "MCP-Protocol-Version"
-_METHOD_NOT_FOUND: Final = -32601
-_EVENTS: Final = "text/event-stream"
-
-_ids = itertools.count(1)  # of all sessions, for an adopted one has had requests before
+"""Seconds without a sign of life after which what may stay open counts as broken."""
 
 
-class Peer:
+class Peer(ABC):
     """A server, as one session has it.
 
-    Args:
-        channel: Sends the requests.
-        headers: Sent with each of them.
-        told: Called with each request and notification that comes, and with us.
-        max_bytes: Bytes of one event, or of one reply, at most.
-        session_id: Of a session that there was before; ``None`` begins one with ``initialize``.
-
     Attributes:
-        session_id: What the server has called it; ``None`` where it needs none.
+        session_id: What the server has called the session; ``None`` where it needs no name.
         version: The protocol version that was agreed on.
-        lost: Whether the server does not know it any more.
+        lost: Whether the server does not know the session any more.
     """
 
-    def __init__(
-        self,
-        channel: HttpChannel,
-        headers: Mapping[str, str],
-        told: Callable[[Peer, JSONObject], None],
-        *,
-        max_bytes: int,
-        session_id: str | None = None,
-    ) -> None:
+    def __init__(self, session_id: str | None) -> None:
         self.session_id = session_id
         self.version = CORE_TASKS_VERSION
         self.lost = False
-        self._begun = session_id is not None
-        self._channel = channel
-        self._headers = headers
-        self._told = told
-        self._max_bytes = max_bytes
 
     def __repr__(self) -> str:
-        return f"<Peer {shorten(self.session_id) if self.session_id else 'without a session ID'}>"
+        name = shorten(self.session_id) if self.session_id else "without a session ID"
+        return f"<{type(self).__name__} {name}>"
 
+    @abstractmethod
     async def initialize(self, params: JSONObject, timeout_s: float) -> JSONObject:
-        """Begin the session.
+        """Begin the session, and return what the server says of itself.
+
+        Args:
+            params: ``capabilities`` and ``clientInfo``.
+            timeout_s: Seconds of silence after which it is given up.
 
         Raises:
             SessionError: The server does not want to.
         """
-        result = await self.request("initialize", {"protocolVersion": self.version, **params}, timeout_s)
-        agreed = result.get("protocolVersion")
-        self.version = agreed if isinstance(agreed, str) else self.version
-        self._begun = True
-        await self.notify("notifications/initialized", timeout_s)
-        return result
 
+    @abstractmethod
     async def request(
         self, method: str, params: JSONObject, silence_s: float, *, task_id: str | None = None
     ) -> JSONObject:
@@ -101,20 +65,8 @@ class Peer:
         Raises:
             SessionError: No result. :attr:`lost` says whether that is because the session is over.
         """
-        request_id = next(_ids)
-        message = self._message(method, {"id": request_id, "method": method, "params": params}, task_id)
 
-        async def read(response: Response) -> Reply:
-            if method == "initialize":
-                self.session_id = response.header(_SESSION_ID) or None
-            return await read_messages(response, message, self._heard, self._max_bytes, _nothing)
-
-        return await self._exchange(message, read, silence_s)
-
-    async def notify(self, method: str, timeout_s: float) -> None:
-        """Send a notification without params."""
-        await self._say(self._message(method, {"method": method}, None), timeout_s)
-
+    @abstractmethod
     async def answer(
         self,
         request_id: RequestId,
@@ -127,12 +79,6 @@ class Peer:
         Raises:
             SessionError: It may not have arrived.
         """
-        said: JSONObject
-        if isinstance(answer, RpcError):
-            said = {"error": {"code": answer.code, "message": answer.message}}
-        else:
-            said = {"result": answer}
-        await self._say(self._message("an answer", {"id": request_id, **said}, task_id), timeout_s)
 
     async def listen(self) -> None:
         """Hear what the server says outside of responses, until it ends that.
@@ -140,64 +86,8 @@ class Peer:
         Raises:
             SessionError: It does not offer that, or the stream broke.
         """
-        headers = {**self._own_headers(), "Accept": _EVENTS, "Accept-Encoding": "identity"}
-        headers.pop("Content-Type", None)
-        message = Message(0, "the GET stream", b"", headers, Faults("the GET stream"), "GET")
-
-        async def read(response: Response) -> Reply:
-            return await read_messages(response, message, self._heard, self._max_bytes, _nothing)
-
-        await self._exchange(message, read, SILENCE_S)
-
-    async def _say(self, message: Message, timeout_s: float) -> None:
-        async def read(response: Response) -> Reply:
-            if not 200 <= response.status < 300:
-                return await read_reply(response, message.request_id, self._max_bytes, message.faults)
-            await drain(response)
-            return {}
-
-        with anyio.move_on_after(2 * timeout_s):
-            await self._exchange(message, read, timeout_s)
-            return
-        raise message.faults.overdue(2 * timeout_s)
-
-    async def _exchange(self, message: Message, read: Any, silence_s: float) -> JSONObject:
-        try:
-            return await self._channel.exchange(message, read, silence_s)
-        except SessionError as error:
-            if self.session_id is not None and _unknown_session(error):
-                self.lost = True
-                error.not_executed = error.retryable = True
-            raise
-
-    def _heard(self, message: JSONObject) -> None:
-        self._told(self, message)
-
-    def _message(self, method: str, body: JSONObject, task_id: str | None) -> Message:
-        content = encoded({"jsonrpc": "2.0", **body}, method).encode("ascii")
-        request_id = body["id"] if "params" in body and "id" in body else 0
-        return Message(request_id, method, content, self._own_headers(), Faults(method, task_id))
-
-    def _own_headers(self) -> dict[str, str]:
-        headers = dict(self._headers)
-        if self._begun:
-            headers[_VERSION] = self.version
-        else:
-            headers.pop(_VERSION, None)
-        if self.session_id is not None:
-            headers[_SESSION_ID] = self.session_id
-        return headers
+        await anyio.sleep_forever()  # where it needs nothing to be heard
 
 
-def _unknown_session(error: SessionError) -> bool:
-    """Whether the server says that there is no such session.
-
-    404 by the protocol; some say 400, in words.
-    """
-    if error.http_status == 400:
-        return "session" in error.remote_message.lower()
-    return error.http_status == 404 and error.code != _METHOD_NOT_FOUND
-
-
-def _nothing() -> None:
-    pass
+Told: TypeAlias = Callable[[Peer, JSONObject], None]
+"""Takes each request and notification that comes, and from whom."""

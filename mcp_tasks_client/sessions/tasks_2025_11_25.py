@@ -32,11 +32,10 @@ from ..params import call_params
 from ..wire import CallReply, Created, JSONObject, MalformedError, Returned, RpcError, Task, read_task
 from .base import INVALID_PARAMS, Leaving, Session, TaskRef, ToolCall
 from .catalogue import Catalogue
-from .channel import HttpChannel
 from .faults import CREDENTIAL_STATUSES, Faults
 from .hearing import Hearing, about_the_call
 from .limits import Limits
-from .peer import Peer
+from .peer import Peer, Told
 from .shapes_2025_11_25 import (
     CORE_TASKS_VERSION,
     created_task,
@@ -57,12 +56,11 @@ _ENDS: Final = frozenset({"completed", "failed"})
 
 
 class CoreTasksSession(Session):
-    """A server of 2025-11-25, reached by URL.
+    """A server of 2025-11-25.
 
     Args:
-        channel: Sends everything; closed by whoever made it.
+        peer: Makes a session at it: a new one, or one that there was before, by its ID.
         endpoint: The server's name in the journal.
-        headers: Sent with each request.
         inputs: Answers what the server asks for a call that is no task.
         client_info: ``name`` and ``version`` of the host.
         prefer: Whether to ask for tasks.
@@ -72,19 +70,17 @@ class CoreTasksSession(Session):
 
     def __init__(
         self,
-        channel: HttpChannel,
+        peer: Callable[[str | None, Told], Peer],
         *,
         endpoint: str,
-        headers: Mapping[str, str],
         inputs: Inputs,
         client_info: JSONObject,
         prefer: Preference = "auto",
         task_ttl_ms: int = _TTL_MS,
         limits: Limits,
     ) -> None:
-        self._channel = channel
+        self._peer = peer
         self._endpoint = endpoint
-        self._headers = headers
         self._inputs = inputs
         self._client_info = client_info
         self._prefer = prefer
@@ -138,12 +134,7 @@ class CoreTasksSession(Session):
             if self._now is None or self._now.lost:
                 # The last one's tools may not be this one's, nor what it can do.
                 self._catalogue.forget_tools()
-                peer = Peer(
-                    self._channel,
-                    self._headers,
-                    self._hearing.told,
-                    max_bytes=self._limits.max_response_bytes,
-                )
+                peer = self._peer(None, self._hearing.told)
                 result = await self._introduced(peer)
                 self._makes_tasks = _offers(result, "tasks", "requests", "tools", "call")
                 self._now = peer
@@ -251,7 +242,7 @@ class CoreTasksSession(Session):
         await self._hearing.run()
 
     async def aclose(self) -> None:
-        """Nothing: the channel is somebody else's, and a session that has tasks is not ended."""
+        """Nothing: what it travels over is somebody else's, and a session that has tasks is not ended."""
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
@@ -322,14 +313,7 @@ class CoreTasksSession(Session):
             return await self.connect()
         peer = self._adopted.get(session_id)
         if peer is None:
-            peer = Peer(
-                self._channel,
-                self._headers,
-                self._hearing.told,
-                max_bytes=self._limits.max_response_bytes,
-                session_id=session_id,
-            )
-            self._adopted[session_id] = peer
+            peer = self._adopted[session_id] = self._peer(session_id, self._hearing.told)
         return peer if not peer.lost else await self.connect()
 
     async def _questions(self, peer: Peer, ref: TaskRef) -> JSONObject:

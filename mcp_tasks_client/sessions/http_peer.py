@@ -1,0 +1,190 @@
+"""A session at a server of 2025-11-25 over Streamable HTTP.
+
+Requests of the server come among the events of any response, or of the stream that a GET opens.
+
+A session is never ended by a DELETE: servers bind tasks to it, and end them with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Final
+
+import anyio
+
+from ..errors import SessionError
+from ..wire import JSONObject, RpcError
+from .bodies import drain
+from .channel import HttpChannel, Message, encoded
+from .event_stream import read_messages
+from .faults import Faults
+from .peer import SILENCE_S, Peer, Told
+from .replies import Reply, read_reply
+from .shapes_2025_11_25 import RequestId
+from .transport import Response
+
+__all__ = ["HttpPeer"]
+
+_SESSION_ID: Final = "Mcp-Session-Id"
+_VERSION: Final = "MCP-Protocol-Version"
+_METHOD_NOT_FOUND: Final = -32601
+_EVENTS: Final = "text/event-stream"
+
+_ids = itertools.count(1)  # of all sessions, for an adopted one has had requests before
+
+
+class HttpPeer(Peer):
+    """A server, as one session over HTTP has it.
+
+    Args:
+        channel: Sends the requests.
+        headers: Sent with each of them.
+        told: Called with each request and notification that comes, and with us.
+        max_bytes: Bytes of one event, or of one reply, at most.
+        session_id: Of a session that there was before; ``None`` begins one with ``initialize``.
+    """
+
+    def __init__(
+        self,
+        channel: HttpChannel,
+        headers: Mapping[str, str],
+        told: Told,
+        *,
+        max_bytes: int,
+        session_id: str | None = None,
+    ) -> None:
+        super().__init__(session_id)
+        self._begun = session_id is not None
+        self._channel = channel
+        self._headers = headers
+        self._told = told
+        self._max_bytes = max_bytes
+
+    async def initialize(self, params: JSONObject, timeout_s: float) -> JSONObject:
+        """Begin the session.
+
+        Raises:
+            SessionError: The server does not want to.
+        """
+        result = await self.request("initialize", {"protocolVersion": self.version, **params}, timeout_s)
+        agreed = result.get("protocolVersion")
+        self.version = agreed if isinstance(agreed, str) else self.version
+        self._begun = True
+        await self.notify("notifications/initialized", timeout_s)
+        return result
+
+    async def request(
+        self, method: str, params: JSONObject, silence_s: float, *, task_id: str | None = None
+    ) -> JSONObject:
+        """Send a request once, and return its result.
+
+        Args:
+            method: JSON-RPC method.
+            params: Its params.
+            silence_s: Seconds of silence after which it is given up.
+            task_id: The task that it is about, for the errors.
+
+        Raises:
+            SessionError: No result. :attr:`lost` says whether that is because the session is over.
+        """
+        request_id = next(_ids)
+        message = self._message(method, {"id": request_id, "method": method, "params": params}, task_id)
+
+        async def read(response: Response) -> Reply:
+            if method == "initialize":
+                self.session_id = response.header(_SESSION_ID) or None
+            return await read_messages(response, message, self._heard, self._max_bytes, _nothing)
+
+        return await self._exchange(message, read, silence_s)
+
+    async def notify(self, method: str, timeout_s: float) -> None:
+        """Send a notification without params."""
+        await self._say(self._message(method, {"method": method}, None), timeout_s)
+
+    async def answer(
+        self,
+        request_id: RequestId,
+        answer: JSONObject | RpcError,
+        timeout_s: float,
+        task_id: str | None = None,
+    ) -> None:
+        """Answer a request of the server's.
+
+        Raises:
+            SessionError: It may not have arrived.
+        """
+        said: JSONObject
+        if isinstance(answer, RpcError):
+            said = {"error": {"code": answer.code, "message": answer.message}}
+        else:
+            said = {"result": answer}
+        await self._say(self._message("an answer", {"id": request_id, **said}, task_id), timeout_s)
+
+    async def listen(self) -> None:
+        """Hear what the server says outside of responses, until it ends that.
+
+        Raises:
+            SessionError: It does not offer that, or the stream broke.
+        """
+        headers = {**self._own_headers(), "Accept": _EVENTS, "Accept-Encoding": "identity"}
+        headers.pop("Content-Type", None)
+        message = Message(0, "the GET stream", b"", headers, Faults("the GET stream"), "GET")
+
+        async def read(response: Response) -> Reply:
+            return await read_messages(response, message, self._heard, self._max_bytes, _nothing)
+
+        await self._exchange(message, read, SILENCE_S)
+
+    async def _say(self, message: Message, timeout_s: float) -> None:
+        async def read(response: Response) -> Reply:
+            if not 200 <= response.status < 300:
+                return await read_reply(response, message.request_id, self._max_bytes, message.faults)
+            await drain(response)
+            return {}
+
+        with anyio.move_on_after(2 * timeout_s):
+            await self._exchange(message, read, timeout_s)
+            return
+        raise message.faults.overdue(2 * timeout_s)
+
+    async def _exchange(self, message: Message, read: Any, silence_s: float) -> JSONObject:
+        try:
+            return await self._channel.exchange(message, read, silence_s)
+        except SessionError as error:
+            if self.session_id is not None and _unknown_session(error):
+                self.lost = True
+                error.not_executed = error.retryable = True
+            raise
+
+    def _heard(self, message: JSONObject) -> None:
+        self._told(self, message)
+
+    def _message(self, method: str, body: JSONObject, task_id: str | None) -> Message:
+        content = encoded({"jsonrpc": "2.0", **body}, method).encode("ascii")
+        request_id = body["id"] if "params" in body and "id" in body else 0
+        return Message(request_id, method, content, self._own_headers(), Faults(method, task_id))
+
+    def _own_headers(self) -> dict[str, str]:
+        headers = dict(self._headers)
+        if self._begun:
+            headers[_VERSION] = self.version
+        else:
+            headers.pop(_VERSION, None)
+        if self.session_id is not None:
+            headers[_SESSION_ID] = self.session_id
+        return headers
+
+
+def _unknown_session(error: SessionError) -> bool:
+    """Whether the server says that there is no such session.
+
+    404 by the protocol; some say 400, in words.
+    """
+    if error.http_status == 400:
+        return "session" in error.remote_message.lower()
+    return error.http_status == 404 and error.code != _METHOD_NOT_FOUND
+
+
+def _nothing() -> None:
+    pass
