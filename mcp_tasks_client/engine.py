@@ -30,6 +30,7 @@ from .owners import LEASE_S, Place
 from .points import Probe
 from .policy import PollPolicy
 from .recovery import Recovery
+from .results import output_schema
 from .scheduler import Scheduler
 from .sessions.base import Session, ToolCall
 from .states import Calling, Observing
@@ -167,7 +168,7 @@ class Engine:
                     handle=handle,
                 )
             # The SDK checks the result, for which it needs the tool; asked for here, the time is bounded.
-            await handle._output_schema(self.scheduler, waiting.deadline)
+            await output_schema(tool, self._session, waiting.deadline)
             return await handle._deliver(self.scheduler, drive, deadline=None)
         except TasksClientError as error:
             error.handle = error.handle or handle

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypedDict
 
 import anyio
 from mcp_types import CallToolResult
-from pydantic import ValidationError
 
 from .drive import Drive
 from .errors import (
@@ -21,17 +19,13 @@ from .errors import (
     TasksClientError,
     WaitTimeoutError,
 )
+from .results import read_result
 from .scheduler import Scheduler
-from .schema import UnusableSchemaError, mismatch
+from .sessions.base import Session
 from .states import Cancelled, Completed, Failed, Finished, Gone, Violated
 from .wire import Task, redact, shorten
 
 __all__ = ["TaskHandle", "TaskReference"]
-
-logger = logging.getLogger("mcp_tasks_client")
-
-_SCHEMA_TIMEOUT_S = 5.0
-"""Seconds that a finished result waits for its tool's output schema, at most."""
 
 
 class TaskReference(TypedDict):
@@ -93,6 +87,11 @@ class TaskHandle:
     def task(self) -> Task | None:
         """The latest snapshot; ``None`` if there is no task."""
         return self._task if self._drive is None else self._drive.task
+
+    @property
+    def immediate_response(self) -> str | None:
+        """What the server would have the model be told while the task goes on; ``None`` if nothing."""
+        return self.task.immediate_response if self.task is not None else None
 
     @property
     def done(self) -> bool:
@@ -241,7 +240,8 @@ class TaskHandle:
     async def _outcome(self, scheduler: Scheduler, state: Finished, deadline: float | None) -> CallToolResult:
         match state.outcome:
             case Completed(result=raw):
-                return await self._read(scheduler, raw, deadline)
+                with self._named():
+                    return await read_result(raw, self.tool, self.task_id, _session(scheduler), deadline)
             case Failed() as failed:
                 raise TaskFailedError(
                     f"The call of {self.tool!r} ended in error {failed.code}: "
@@ -296,70 +296,6 @@ class TaskHandle:
     def _quoted(self, text: str) -> str:
         return redact(text, self.task_id)
 
-    async def _read(
-        self, scheduler: Scheduler, raw: dict[str, Any], deadline: float | None
-    ) -> CallToolResult:
-        try:
-            result = CallToolResult.model_validate(raw, extra="allow")
-        except ValidationError as error:
-            problem = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(map(str, problem["loc"]))
-            raise RemoteProtocolError(
-                f"The result of {self.tool!r} is not a CallToolResult, {where}: {problem['msg']}. It is "
-                "in the error's data as it came; report it to the server's author.",
-                data=raw,
-                handle=self,
-            ) from None
-        problem_found = None
-        if deadline is not None and not result.is_error:
-            problem_found = await self._problem(scheduler, result, raw, deadline)
-            if problem_found is not None:
-                # The schema may have changed since the tools were listed.
-                scheduler.driver.session.forget_tools()
-                problem_found = await self._problem(scheduler, result, raw, deadline)
-        if problem_found is not None:
-            raise RemoteProtocolError(
-                f"The result of {self.tool!r} does not match the tool's output schema, "
-                f"{self._quoted(problem_found)}. "
-                "It is in the error's data as it came; report it to the server's author.",
-                data=raw,
-                handle=self,
-            )
-        return result
-
-    async def _output_schema(self, scheduler: Scheduler, deadline: float) -> dict[str, Any] | None:
-        """What the tool promised to return, where that can be known soon enough."""
-        if scheduler.closed or self.tool is None:
-            return None
-        session = scheduler.driver.session
-        if (listed := session.listed(self.tool)) is not None:
-            return listed.output_schema
-        deadline = min(deadline, anyio.current_time() + _SCHEMA_TIMEOUT_S)
-        with anyio.CancelScope(deadline=deadline):
-            try:
-                tool = await session.tool(self.tool)
-                return tool.output_schema if tool is not None else None
-            except Exception as error:
-                logger.info("The output of %r is not checked against its schema: %s", self.tool, error)
-                return None
-        logger.info("The output of %r is not checked: tools/list takes too long", self.tool)
-        return None
-
-    async def _problem(
-        self, scheduler: Scheduler, result: CallToolResult, raw: dict[str, Any], deadline: float
-    ) -> str | None:
-        """Why the result does not match the tool's schema; ``None`` if it does, or nothing can be said."""
-        schema = await self._output_schema(scheduler, deadline)
-        if schema is None:
-            return None
-        if "structuredContent" not in raw:
-            return "it has no structuredContent"
-        try:
-            return mismatch(result.structured_content, schema)
-        except UnusableSchemaError as error:
-            logger.info("The output of %r is not checked, its schema is unusable: %s", self.tool, error)
-            return None
-
 
 class Updates(AsyncIterator[Task]):
     """Follows one drive. A class, because an abandoned async generator is a warning on trio."""
@@ -387,6 +323,10 @@ class Updates(AsyncIterator[Task]):
             if not self._ended and drive.version == version:
                 await drive.change()
         raise StopAsyncIteration
+
+
+def _session(scheduler: Scheduler) -> Session | None:
+    return None if scheduler.closed else scheduler.driver.session
 
 
 def detached_handle(reference: TaskReference, task: Task | None) -> TaskHandle:

@@ -57,6 +57,8 @@ TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "cance
 TERMINAL_STATUSES: Final[frozenset[str]] = frozenset({"completed", "cancelled", "failed"})
 _KNOWN_STATUSES: Final[frozenset[str]] = frozenset(get_args(TaskStatus))
 
+_IMMEDIATE_RESPONSE: Final = "io.modelcontextprotocol/model-immediate-response"
+
 # 2**53 - 1, the largest integer every JSON reader agrees on: 285,000 years in milliseconds.
 # Larger hints are read as this, so that no arithmetic on them can overflow.
 _LARGEST_MS: Final = 2**53 - 1
@@ -154,6 +156,15 @@ class Task(BaseModel):
     def terminal(self) -> bool:
         """Whether the status is one from which a task never moves again."""
         return self.status in TERMINAL_STATUSES
+
+    @property
+    def immediate_response(self) -> str | None:
+        """What the server would have the model be told while the task goes on; ``None`` if nothing.
+
+        Source: 2025-11-25, "Creating Tasks".
+        """
+        meta = (self.model_extra or {}).get("_meta")
+        return _text(meta.get(_IMMEDIATE_RESPONSE)) if isinstance(meta, dict) else None
 
     @property
     def known_status(self) -> bool:

@@ -242,7 +242,7 @@ class Checks:
             self.theirs += 1
             return await validate(*args)
 
-        monkeypatch.setattr("mcp_tasks_client.handle.mismatch", ours)
+        monkeypatch.setattr("mcp_tasks_client.results.mismatch", ours)
         monkeypatch.setattr(ClientSession, "validate_tool_result", theirs)
 
     @property

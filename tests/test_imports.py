@@ -59,6 +59,7 @@ ORDER: Final = (
     "sessions.listening",
     "sessions.http",
     "schema",
+    "results",
     "inputs",
     "sessions.shapes_2025_11_25",
     "sessions.asked",

@@ -632,3 +632,20 @@ def test_of_the_names_that_a_server_makes_up_nothing_is_kept() -> None:
     for number in range(100):
         assert task(**{f"field {number}": number}).model_extra == {f"field {number}": number}
     assert len(wire._FIELD_SETS) <= kept + 1
+
+
+@pytest.mark.parametrize(
+    ("meta", "told"),
+    [
+        (
+            {"io.modelcontextprotocol/model-immediate-response": "It may take a while."},
+            "It may take a while.",
+        ),
+        ({"io.modelcontextprotocol/model-immediate-response": 7}, None),
+        ({"other": 1}, None),
+        ("none", None),
+    ],
+)
+def test_a_task_may_say_what_the_model_is_told_meanwhile(meta: object, told: str | None) -> None:
+    assert read_task({"taskId": "t", "status": "working", "_meta": meta}).immediate_response == told
+    assert read_task({"taskId": "t", "status": "working"}).immediate_response is None

@@ -78,6 +78,10 @@ class Hearing:
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
 
+    def seen(self, task_id: str) -> JSONObject:
+        """The latest snapshot of a task that goes on; empty if there was none."""
+        return self._seen.get(task_id, {})
+
     def saw(self, peer: Peer, task: JSONObject) -> None:
         """Note a snapshot of a task that goes on."""
         self._seen[task["taskId"]] = task

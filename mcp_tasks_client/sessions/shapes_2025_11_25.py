@@ -14,7 +14,6 @@ from ..wire import JSONObject, MalformedError, RpcError
 
 __all__ = [
     "CORE_TASKS_VERSION",
-    "IMMEDIATE_RESPONSE",
     "RELATED_TASK",
     "RequestId",
     "created_task",
@@ -30,7 +29,6 @@ __all__ = [
 CORE_TASKS_VERSION: Final = "2025-11-25"
 
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
-IMMEDIATE_RESPONSE: Final = "io.modelcontextprotocol/model-immediate-response"
 
 RequestId: TypeAlias = str | int | float
 

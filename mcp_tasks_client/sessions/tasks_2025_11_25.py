@@ -329,8 +329,14 @@ class CoreTasksSession(Session):
     def _read(
         self, task: JSONObject, peer: Peer, faults: Faults, answered: frozenset[str] = frozenset()
     ) -> Task:
-        asked = self._hearing.request_ids(str(task.get("taskId")), answered)
-        task = {**task, "requestState": to_remember(peer.session_id, asked)}
+        task_id = str(task.get("taskId"))
+        asked = self._hearing.request_ids(task_id, answered)
+        said = self._hearing.seen(task_id).get("_meta")  # with its creation, and not again
+        task = {
+            **({"_meta": said} if said else {}),
+            **task,
+            "requestState": to_remember(peer.session_id, asked),
+        }
         try:
             read = read_task(task)
         except MalformedError as error:
