@@ -13,11 +13,25 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mcp_tasks_client.sessions import channel
+from tests.legacy_servers import (
+    legacy_node_program,
+    legacy_node_server,
+    legacy_program,
+    legacy_python_program,
+    legacy_python_server,
+    legacy_server,
+)
 from tests.real_server import real_server
 from tests.strict_server import strict_server
 
 __all__ = [
     "anyio_backend",
+    "legacy_node_program",
+    "legacy_node_server",
+    "legacy_program",
+    "legacy_python_program",
+    "legacy_python_server",
+    "legacy_server",
     "over_httpx",
     "real_server",
     "schemas_checked_once",

@@ -93,9 +93,11 @@ def running_server(log: Path, *options: str) -> Iterator[RealServer]:
 
 
 @contextmanager
-def listening(script: Path, log: Path, *options: str) -> Iterator[tuple[str, int]]:
+def listening(
+    script: Path, log: Path, *options: str, interpreter: str | Path = sys.executable
+) -> Iterator[tuple[str, int]]:
     """A script in a process of its own that says where it listens; gives its URL and process ID."""
-    command = [sys.executable, str(script), *options]
+    command = [str(interpreter), str(script), *options]
     with (
         log.open("wb") as stderr,
         subprocess.Popen(

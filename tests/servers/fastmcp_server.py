@@ -13,14 +13,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import socket
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import mcp_types
@@ -37,6 +35,11 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+if not __package__:  # run as a script: Python has put this folder on its path, and not the repository
+    sys.path[0] = str(Path(__file__).parents[2])
+
+from tests.servers.announced import AnnouncedServer, die_with_parent, replayed, whole_body
 
 
 class City(BaseModel):
@@ -86,27 +89,6 @@ class Witness:
             await send(message)
 
         await self.app(scope, replayed(body, receive), watch)
-
-
-async def whole_body(receive: Receive) -> bytes:
-    body = bytearray()
-    while True:
-        message = await receive()
-        body.extend(message.get("body", b""))
-        if not message.get("more_body", False):
-            return bytes(body)
-
-
-def replayed(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that gives the body once more, and then what follows it (the disconnect)."""
-    unread = [body]
-
-    async def again() -> Message:
-        if unread:
-            return {"type": "http.request", "body": unread.pop(), "more_body": False}
-        return await receive()
-
-    return again
 
 
 def seen(body: bytes, raw_headers: list[tuple[bytes, bytes]], at: float) -> dict[str, Any]:
@@ -318,28 +300,6 @@ def add_failing_tools(mcp: FastMCP, optional: TaskConfig) -> None:
     @mcp.tool(task=optional)
     async def fail_rpc() -> str:
         raise MCPError(code=-32050, message="quota exceeded", data={"retryAfter": 7})
-
-
-class AnnouncedServer(uvicorn.Server):
-    """Says where it listens as soon as it does."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        host, port = self.servers[0].sockets[0].getsockname()[:2]
-        print(json.dumps({"url": f"http://{host}:{port}/mcp"}), flush=True)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        # Signals keep their default: an orderly stop would first wait for every running task.
-        yield
-
-
-def die_with_parent() -> None:
-    """End the process when stdin does."""
-    # os.read, as a thread inside sys.stdin holds a lock that the interpreter wants at its exit.
-    while os.read(0, 4096):
-        pass
-    os._exit(0)  # there is nothing to save, and running tasks would hold up an orderly exit
 
 
 def main() -> None:

@@ -46,7 +46,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mcp_tasks_client import testing
 from mcp_tasks_client.testing import HttpError, LostReply, ScriptedServer, text_result, work
 
-from ..servers.fastmcp_server import AnnouncedServer, die_with_parent, form, replayed, reply, whole_body
+from ..servers.announced import AnnouncedServer, die_with_parent, replayed, whole_body
+from ..servers.fastmcp_server import form, reply
 from .evidence import LIFE_HEADER, Request
 
 __all__ = ["ENDPOINTS"]
