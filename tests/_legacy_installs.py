@@ -63,8 +63,9 @@ def node_modules() -> Path:
     def make(folder: Path) -> None:
         folder.mkdir()
         shutil.copy(NODE_SERVER / "package.json", folder)
-        quiet = ["--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error", "--fetch-retries=1"]
-        run([npm, "install", "--prefix", str(folder), *quiet])
+        quiet = ["--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
+        soon = ["--fetch-retries=1", "--fetch-timeout=30000"]
+        run([npm, "install", "--prefix", str(folder), *quiet, *soon])
 
     return kept(FOLDER / "node", (NODE_SERVER / "package.json").read_text(), make)
 
@@ -75,8 +76,8 @@ def run(command: Sequence[str]) -> None:
             command, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=INSTALL_LIMIT_S
         )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        said = (error.stderr or b"").decode(errors="replace").strip()
-        raise NotInstalled(f"{error}: {said[-400:]}") from error
+        said = " ".join((error.stderr or b"").decode(errors="replace").split())
+        raise NotInstalled(f"{type(error).__name__} of {Path(command[0]).name}: {said[:300]}") from error
 
 
 def kept(folder: Path, contents: str, make: Callable[[Path], None]) -> Path:

@@ -34,8 +34,9 @@ def test_what_is_half_made_is_made_anew(tmp_path: Path) -> None:
         (folder / "half").touch()
         raise KeyboardInterrupt
 
+    kept(tmp_path / "it", "1", Path.mkdir)
     with pytest.raises(KeyboardInterrupt):
-        kept(tmp_path / "it", "1", fail)
+        kept(tmp_path / "it", "2", fail)
     kept(tmp_path / "it", "1", Path.mkdir)
     assert [*(tmp_path / "it").iterdir()] == []
 

@@ -306,6 +306,22 @@ async def test_a_result_is_waited_for(legacy_server: LegacyServer) -> None:
         assert (await client.task("get", task_id))["status"] == "completed"
 
 
+async def test_a_result_can_be_waited_for_twice_at_once(legacy_server: LegacyServer) -> None:
+    async with connected(legacy_server) as client:
+        task_id = await client.start("slow", duration_ms=100)
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(client.text, task_id)
+            waiting.start_soon(client.text, task_id)
+
+
+async def test_a_task_can_be_forgotten_while_its_result_is_waited_for(legacy_server: LegacyServer) -> None:
+    async with connected(legacy_server) as client:
+        task_id = await client.start("slow", duration_ms=10_000, ttl_ms=50)
+        with pytest.raises(Refused) as refused:
+            await client.task("result", task_id)
+        assert refused.value.code == -32602
+
+
 async def test_without_a_task_a_tool_answers_itself_unless_it_needs_one(legacy_server: LegacyServer) -> None:
     async with connected(legacy_server) as client:
         assert (await client.call("plain"))["content"][0]["text"] == "plain"
@@ -464,6 +480,17 @@ async def test_the_status_of_a_task_is_told_on_the_stream_of_the_session(legacy_
     assert [stream for stream, _ in told] == ["GET", "GET"]
     assert [params["status"] for _, params in told] == ["working", "completed"]
     assert {params["taskId"] for _, params in told} == {task_id}
+
+
+async def test_a_status_changes_with_what_a_task_asks(legacy_server: LegacyServer) -> None:
+    async with connected(legacy_server, {"elicitation/create": with_name("Ada")}) as client:
+        await client.text(await client.start("asks_twice"))
+        statuses: list[str] = []
+        while "completed" not in statuses:
+            await anyio.lowlevel.checkpoint()
+            statuses = [params["status"] for _, params in sent(client, "notifications/tasks/status")]
+    told = {"python": ["completed"], "node": ["input_required", "input_required", "working", "completed"]}
+    assert statuses == told[legacy_server.kind]
 
 
 def sent(client: Bare, method: str) -> list[tuple[str, JSONObject]]:
