@@ -33,6 +33,7 @@ __all__ = [
     "InputRequired",
     "JSONObject",
     "MalformedError",
+    "RequestId",
     "Returned",
     "RpcError",
     "Task",
@@ -47,6 +48,7 @@ __all__ = [
 ]
 
 JSONObject: TypeAlias = dict[str, Any]
+RequestId: TypeAlias = str | int | float
 
 PROTOCOL_VERSION: Final = "2026-07-28"
 EXTENSION_ID: Final = "io.modelcontextprotocol/tasks"

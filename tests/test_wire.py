@@ -634,6 +634,9 @@ def test_of_the_names_that_a_server_makes_up_nothing_is_kept() -> None:
     assert len(wire._FIELD_SETS) <= kept + 1
 
 
+IMMEDIATE = "io.modelcontextprotocol/model-immediate-response"
+
+
 @pytest.mark.parametrize(
     ("meta", "told"),
     [

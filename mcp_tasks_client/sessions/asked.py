@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from ..wire import JSONObject, digest
-from .shapes_2025_11_25 import RELATED_TASK, RequestId
+from ..wire import JSONObject, RequestId, digest
+from .shapes_2025_11_25 import RELATED_TASK
 
 __all__ = ["Asked"]
 

@@ -18,7 +18,7 @@ import httpx
 
 from ..errors import ConnectionLostError, RemoteProtocolError, SessionError
 from ..signals import on_asyncio
-from ..wire import JSONObject, RpcError
+from ..wire import JSONObject, RequestId, RpcError
 from .bodies import drain
 from .endpoints import origin_of
 from .faults import CREDENTIAL_STATUSES, Faults, retry_after_s
@@ -41,7 +41,7 @@ Read: TypeAlias = Callable[[Response], Awaitable[Reply]]
 class Message:
     """One JSON-RPC request, ready to be sent, and sent again where it is redirected."""
 
-    request_id: int
+    request_id: RequestId
     method: str
     content: bytes = field(repr=False)
     headers: dict[str, str] = field(repr=False)

@@ -6,6 +6,7 @@ where its next snapshot finds them; the others are answered here.
 
 from __future__ import annotations
 
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -20,7 +21,7 @@ from ..wire import JSONObject, MalformedError, RpcError, Task, read_task
 from .asked import Asked
 from .base import GATEWAY_STATUSES
 from .peer import SILENCE_S, Peer
-from .shapes_2025_11_25 import RequestId, ended, related_task, request_id_of, snapshot, to_remember
+from .shapes_2025_11_25 import Memo, ended, related_task, request_id_of, snapshot
 
 __all__ = ["Hearing", "about_the_call"]
 
@@ -36,9 +37,15 @@ _NO_ANSWER: Final = -32603
 
 
 class _Retrieval:
-    """A ``tasks/result`` that waits for the end."""
+    """A ``tasks/result`` that waits for the end.
 
-    def __init__(self) -> None:
+    Args:
+        before: The ID of the last one, which may still wait there.
+    """
+
+    def __init__(self, before: str | None) -> None:
+        self.before = before
+        self.request_id = secrets.token_hex(8)
         self.scope = anyio.CancelScope()
         self.reply: JSONObject | RpcError | None = None
 
@@ -65,6 +72,7 @@ class Hearing:
         self._seen: dict[str, JSONObject] = {}
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
         self._retrievals: dict[str, _Retrieval] = {}
+        self._broken: dict[str, str] = {}
         self._given_up: set[str] = set()
 
     async def run(self) -> None:
@@ -92,6 +100,7 @@ class Hearing:
     def forget(self, task_id: str) -> None:
         """Forget a task that is over."""
         self._seen.pop(task_id, None)
+        self._broken.pop(task_id, None)
         self._asked.pop(task_id, None)
         retrieval = self._retrievals.pop(task_id, None)
         if retrieval is not None:
@@ -121,17 +130,30 @@ class Hearing:
         asked = self._asked.get(task_id)
         return asked is not None and asked.open
 
-    def request_ids(self, task_id: str, answered: Collection[str]) -> dict[str, list[RequestId]]:
-        """The IDs of the requests behind what is asked for a task, by key."""
-        asked = self._asked.get(task_id)
-        return asked.request_ids(answered) if asked is not None else {}
+    def memo(self, peer: Peer, task_id: str, answered: Collection[str] = ()) -> Memo:
+        """What another process would need to go on with a task."""
+        asked, retrieval = self._asked.get(task_id), self._retrievals.get(task_id)
+        return Memo(
+            session_id=peer.session_id,
+            retrieval=retrieval.request_id if retrieval is not None else self._broken.get(task_id),
+            asked=asked.request_ids(answered) if asked is not None else {},
+        )
 
-    async def questions(self, peer: Peer, task_id: str, answered: Collection[str]) -> JSONObject:
-        """What the server asks for a task, waited for a moment if it has only begun to."""
+    async def questions(
+        self, peer: Peer, task_id: str, answered: Collection[str], before: str | None
+    ) -> JSONObject:
+        """What the server asks for a task, waited for a moment if it has only begun to.
+
+        Args:
+            peer: Whom it is asked of.
+            task_id: The task.
+            answered: Keys of what was answered before.
+            before: The ID of a ``tasks/result`` that waits for a process which may be gone.
+        """
         if task_id in self._given_up:
             return {}
         asked = self._asked[task_id]
-        self._retrieve(peer, task_id)
+        self._retrieve(peer, task_id, before)
         if not asked.questions(answered):
             asked.news = anyio.Event()
             with anyio.move_on_after(_QUESTION_S):
@@ -143,27 +165,34 @@ class Hearing:
         retrieval = self._retrievals.get(task_id)
         return retrieval.reply if retrieval is not None else None
 
-    def _retrieve(self, peer: Peer, task_id: str) -> None:
+    def _retrieve(self, peer: Peer, task_id: str, before: str | None = None) -> None:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
         if self._tasks is not None and task_id not in self._retrievals:
-            self._retrievals[task_id] = retrieval = _Retrieval()
+            retrieval = _Retrieval(self._broken.pop(task_id, before))
+            self._retrievals[task_id] = retrieval
             self._tasks.start_soon(self._await_result, peer, task_id, retrieval)
 
     async def _await_result(self, peer: Peer, task_id: str, retrieval: _Retrieval) -> None:
         try:
             with retrieval.scope:
-                params = {"taskId": task_id}
-                retrieval.reply = await peer.request("tasks/result", params, SILENCE_S, task_id=task_id)
+                retrieval.reply = await self._result(peer, task_id, retrieval)
         except SessionError as error:
             if about_the_call(error):
                 retrieval.reply = RpcError(error.code, error.remote_message, error.data)
         finally:
             if retrieval.reply is None and self._retrievals.get(task_id) is retrieval:
                 del self._retrievals[task_id]  # the next poll tries again
+                self._broken[task_id] = retrieval.request_id
         task, reply = self._seen.get(task_id), retrieval.reply
         # Of anything else a poll tells what it means.
         if task is not None and isinstance(reply, dict) and "content" in reply:
             self._hint(ended({**task, "status": "completed"}, reply))
+
+    async def _result(self, peer: Peer, task_id: str, retrieval: _Retrieval) -> JSONObject:
+        if retrieval.before is not None:
+            await peer.take_back(retrieval.before, self._timeout_s)
+        params, request_id = {"taskId": task_id}, retrieval.request_id
+        return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────
 
@@ -206,10 +235,9 @@ class Hearing:
         task = self._seen.get(task_id)
         if task is not None:
             # Of those answered before this process began only the journal knows, and none is asked again.
-            asked = self._asked[task_id]
-            state = to_remember(peer.session_id, asked.request_ids(()))
-            task = {**task, "status": "input_required", "requestState": state}
-            self._hint({**task, "inputRequests": asked.questions(())})
+            questions, memo = self._asked[task_id].questions(()), self.memo(peer, task_id)
+            task = {**task, "status": "input_required", "inputRequests": questions}
+            self._hint({**task, "requestState": str(memo)})
 
     def _hint(self, task: JSONObject) -> None:
         if self.heard is not None:

@@ -14,14 +14,13 @@ from typing import Any, Final
 import anyio
 
 from ..errors import SessionError
-from ..wire import JSONObject, RpcError
+from ..wire import JSONObject, RequestId, RpcError
 from .bodies import drain
 from .channel import HttpChannel, Message, encoded
 from .event_stream import read_messages
 from .faults import Faults
 from .peer import SILENCE_S, Peer, Told
 from .replies import Reply, read_reply
-from .shapes_2025_11_25 import RequestId
 from .transport import Response
 
 __all__ = ["HttpPeer"]
@@ -71,11 +70,18 @@ class HttpPeer(Peer):
         agreed = result.get("protocolVersion")
         self.version = agreed if isinstance(agreed, str) else self.version
         self._begun = True
-        await self.notify("notifications/initialized", timeout_s)
+        method = "notifications/initialized"
+        await self._say(self._message(method, {"method": method}, None), timeout_s)
         return result
 
     async def request(
-        self, method: str, params: JSONObject, silence_s: float, *, task_id: str | None = None
+        self,
+        method: str,
+        params: JSONObject,
+        silence_s: float,
+        *,
+        task_id: str | None = None,
+        request_id: RequestId | None = None,
     ) -> JSONObject:
         """Send a request once, and return its result.
 
@@ -84,11 +90,12 @@ class HttpPeer(Peer):
             params: Its params.
             silence_s: Seconds of silence after which it is given up.
             task_id: The task that it is about, for the errors.
+            request_id: By which another process can take it back; ``None`` for one of our own.
 
         Raises:
             SessionError: No result. :attr:`lost` says whether that is because the session is over.
         """
-        request_id = next(_ids)
+        request_id = next(_ids) if request_id is None else request_id
         message = self._message(method, {"id": request_id, "method": method, "params": params}, task_id)
 
         async def read(response: Response) -> Reply:
@@ -98,9 +105,15 @@ class HttpPeer(Peer):
 
         return await self._exchange(message, read, silence_s)
 
-    async def notify(self, method: str, timeout_s: float) -> None:
-        """Send a notification without params."""
-        await self._say(self._message(method, {"method": method}, None), timeout_s)
+    async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
+        """Tell the server that nobody waits for the reply to a request any more.
+
+        Raises:
+            SessionError: It may not have arrived.
+        """
+        method = "notifications/cancelled"
+        body = {"method": method, "params": {"requestId": request_id}}
+        await self._say(self._message(method, body, None), timeout_s)
 
     async def answer(
         self,

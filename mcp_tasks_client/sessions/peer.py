@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 import anyio
 
-from ..wire import JSONObject, RpcError, shorten
-from .shapes_2025_11_25 import CORE_TASKS_VERSION, RequestId
+from ..wire import JSONObject, RequestId, RpcError, shorten
+from .shapes_2025_11_25 import CORE_TASKS_VERSION
 
 __all__ = ["SILENCE_S", "Peer", "Told"]
 
@@ -52,7 +52,13 @@ class Peer(ABC):
 
     @abstractmethod
     async def request(
-        self, method: str, params: JSONObject, silence_s: float, *, task_id: str | None = None
+        self,
+        method: str,
+        params: JSONObject,
+        silence_s: float,
+        *,
+        task_id: str | None = None,
+        request_id: RequestId | None = None,
     ) -> JSONObject:
         """Send a request once, and return its result.
 
@@ -61,6 +67,7 @@ class Peer(ABC):
             params: Its params.
             silence_s: Seconds of silence after which it is given up.
             task_id: The task that it is about, for the errors.
+            request_id: By which another process can take it back; ``None`` for one of our own.
 
         Raises:
             SessionError: No result. :attr:`lost` says whether that is because the session is over.
@@ -75,6 +82,14 @@ class Peer(ABC):
         task_id: str | None = None,
     ) -> None:
         """Answer a request of the server's.
+
+        Raises:
+            SessionError: It may not have arrived.
+        """
+
+    @abstractmethod
+    async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
+        """Tell the server that nobody waits for the reply to a request any more.
 
         Raises:
             SessionError: It may not have arrived.

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import httpx
 from httpx_sse import EventSource
 
-from ..wire import JSONObject, RpcError, read_rpc_error
+from ..wire import JSONObject, RequestId, RpcError, read_rpc_error
 from .bodies import DRAIN_S, bounded_body, run_out
 from .faults import Faults
 from .transport import Response
@@ -26,7 +26,7 @@ Reply: TypeAlias = JSONObject | RpcError
 """The ``result`` of a JSON-RPC response, or its error."""
 
 
-async def read_reply(response: Response, request_id: int, max_bytes: int, faults: Faults) -> Reply:
+async def read_reply(response: Response, request_id: RequestId, max_bytes: int, faults: Faults) -> Reply:
     """The reply to request ``request_id``.
 
     Raises:
@@ -82,7 +82,9 @@ class _EventBytes(httpx.AsyncByteStream):
         yield (begun or b"") + b"\n\n"
 
 
-async def _from_events(chunks: AsyncIterator[bytes], request_id: int, status: int, faults: Faults) -> Reply:
+async def _from_events(
+    chunks: AsyncIterator[bytes], request_id: RequestId, status: int, faults: Faults
+) -> Reply:
     # A response of its own, so that neither encoding nor charset of the original apply once more.
     source = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=_EventBytes(chunks))
     events = EventSource(source).aiter_sse()
@@ -113,7 +115,7 @@ def parse(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def reply_in(message: object, request_id: int, status: int, faults: Faults) -> Reply:
+def reply_in(message: object, request_id: RequestId, status: int, faults: Faults) -> Reply:
     """The reply that a message is to request ``request_id``.
 
     Raises:

@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
 
-from ..wire import JSONObject, MalformedError, RpcError
+from ..wire import JSONObject, MalformedError, RequestId, RpcError
 
 __all__ = [
     "CORE_TASKS_VERSION",
     "RELATED_TASK",
-    "RequestId",
+    "Memo",
     "created_task",
     "ended",
     "marked",
     "related_task",
-    "remembered",
     "request_id_of",
     "snapshot",
-    "to_remember",
 ]
 
 CORE_TASKS_VERSION: Final = "2025-11-25"
 
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
-
-RequestId: TypeAlias = str | int | float
 
 _RENAMED: Final = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
 _INTERNAL_ERROR: Final = -32603
@@ -76,24 +73,37 @@ def ended(task: JSONObject, reply: JSONObject | RpcError) -> JSONObject:
     return {**task, "status": "completed", "result": reply}
 
 
-def remembered(text: str | None) -> tuple[str | None, Mapping[str, Sequence[RequestId]]]:
-    """The session that a task was made in, and the IDs of the requests behind its questions, by key.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memo:
+    """What another process needs to go on with a task, which it finds in the task's ``requestState``."""
 
-    What :func:`to_remember` wrote down; nothing, where it is somebody else's.
-    """
-    try:
-        raw = json.loads(text or "")
-    except ValueError:
-        return None, {}
-    if not isinstance(raw, dict):
-        return None, {}
-    session_id, asked = raw.get("session"), raw.get("asked")
-    return session_id if isinstance(session_id, str) else None, asked if isinstance(asked, dict) else {}
+    session_id: str | None = None
+    """The session that the task was made in."""
 
+    retrieval: str | None = None
+    """The ID of a ``tasks/result`` that waits, and takes the next question along until it is taken back."""
 
-def to_remember(session_id: str | None, asked: Mapping[str, Sequence[RequestId]]) -> str:
-    """What another process needs to go on with a task, as its ``requestState``."""
-    return json.dumps({"session": session_id, **({"asked": asked} if asked else {})})
+    asked: Mapping[str, Sequence[RequestId]] = field(default_factory=dict)
+    """The IDs of the requests behind its questions, by key. The server does not send them again."""
+
+    def __str__(self) -> str:
+        return json.dumps({name: value for name, value in asdict(self).items() if value})
+
+    @classmethod
+    def read(cls, text: str | None) -> Self:
+        """The memo in a text; an empty one, where it is somebody else's."""
+        try:
+            raw = json.loads(text or "")
+        except ValueError:
+            return cls()
+        if not isinstance(raw, dict):
+            return cls()
+        session_id, retrieval, asked = (raw.get(name) for name in ("session_id", "retrieval", "asked"))
+        return cls(
+            session_id=session_id if isinstance(session_id, str) else None,
+            retrieval=retrieval if isinstance(retrieval, str) else None,
+            asked=asked if isinstance(asked, dict) else {},
+        )
 
 
 def request_id_of(message: JSONObject) -> RequestId | None:

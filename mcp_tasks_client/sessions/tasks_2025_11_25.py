@@ -36,15 +36,7 @@ from .faults import CREDENTIAL_STATUSES, Faults
 from .hearing import Hearing, about_the_call
 from .limits import Limits
 from .peer import Peer, Told
-from .shapes_2025_11_25 import (
-    CORE_TASKS_VERSION,
-    created_task,
-    ended,
-    marked,
-    remembered,
-    snapshot,
-    to_remember,
-)
+from .shapes_2025_11_25 import CORE_TASKS_VERSION, Memo, created_task, ended, marked, snapshot
 
 __all__ = ["CoreTasksSession", "Preference"]
 
@@ -308,7 +300,7 @@ class CoreTasksSession(Session):
 
     async def _peer_of(self, ref: TaskRef) -> Peer:
         """The session that a task was made in, which may be one of another process."""
-        (session_id, _), now = remembered(ref.request_state), self._now
+        session_id, now = Memo.read(ref.request_state).session_id, self._now
         if not session_id or (now is not None and now.session_id == session_id and not now.lost):
             return await self.connect()
         peer = self._adopted.get(session_id)
@@ -318,24 +310,24 @@ class CoreTasksSession(Session):
 
     async def _questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
         """What the server asks for a task, over this connection or one of the process before."""
-        session_id, asked = remembered(ref.request_state)
-        if session_id == peer.session_id:
-            for one in ref.questions:
-                # The server still waits there, and does not say so again.
-                if one.request is not None and one.key in asked:
-                    self._hearing.asked(ref.task_id).restore(peer, one.key, asked[one.key], one.request)
-        return await self._hearing.questions(peer, ref.task_id, _answered(ref))
+        memo = Memo.read(ref.request_state)
+        if memo.session_id != peer.session_id:
+            memo = Memo()
+        for one in ref.questions:
+            if one.request is not None and one.key in memo.asked:
+                self._hearing.asked(ref.task_id).restore(peer, one.key, memo.asked[one.key], one.request)
+        return await self._hearing.questions(peer, ref.task_id, _answered(ref), memo.retrieval)
 
     def _read(
         self, task: JSONObject, peer: Peer, faults: Faults, answered: frozenset[str] = frozenset()
     ) -> Task:
         task_id = str(task.get("taskId"))
-        asked = self._hearing.request_ids(task_id, answered)
+        memo = self._hearing.memo(peer, task_id, answered)
         said = self._hearing.seen(task_id).get("_meta")  # with its creation, and not again
         task = {
             **({"_meta": said} if said else {}),
             **task,
-            "requestState": to_remember(peer.session_id, asked),
+            "requestState": str(memo),
         }
         try:
             read = read_task(task)
