@@ -253,7 +253,7 @@ class TaskHandle:
                     handle=self,
                 )
             case Cancelled(status_message=message):
-                said = f": {self._quoted(message)}" if message else ""
+                said = f": {self._quoted(message).rstrip('.')}" if message else ""
                 raise TaskCancelledError(
                     f"The task of {self.tool!r} was cancelled{said}. To try again, {self._again()}.",
                     handle=self,
@@ -264,12 +264,13 @@ class TaskHandle:
                     f"their ttlMs is over, or {self._again()}.",
                     handle=self,
                 )
-            case Gone():
+            case Gone(message=message):
+                said = f" ({self._quoted(message).rstrip('.')})" if message else ""
                 lost = "It may have lost it in a restart"
                 if scheduler.driver.session.ephemeral:
                     lost = "It died with the server's process, which ended with an earlier connection"
                 raise TaskNotFoundError(
-                    f"The server does not know the task of {self.tool!r}. {lost}; "
+                    f"The server does not know the task of {self.tool!r}{said}. {lost}; "
                     f"{self._again()} if the tool may run again.",
                     handle=self,
                 )

@@ -14,7 +14,7 @@ from .journal.base import Journal, Scope, TaskRecord
 from .journal.failures import typed
 from .scheduler import Scheduler
 from .states import Calling
-from .wire import Task, digest
+from .wire import PROTOCOL_VERSION, Task, digest
 
 __all__ = ["Recovery"]
 
@@ -131,6 +131,8 @@ class Recovery:
             state=Calling(),
             created_at=now,
             updated_at=now,
+            # Of one that is known by its ID alone, the server has to be asked.
+            generation="" if attached_as else PROTOCOL_VERSION,
         )
         drive = Drive(record, ours=True)
         jitter = 0.0 if attached_as else driver.jitter()

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 SPEC: Final = "Tasks extension (2026-07-28)"
 CORE: Final = "MCP 2026-07-28"
+OLDER: Final = "Tasks (2025-11-25)"
 LAW: Final = "ours"
 
 TestT = TypeVar("TestT", bound=Callable[..., object])
@@ -98,6 +99,64 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
     "mrtr:answers": Requirement(
         f"{CORE}, Multi Round-Trip Requests",
         "Input asked for by tools/call is answered by calling again with inputResponses and requestState.",
+    ),
+    # ── the older text, for those who ask for tasks ──
+    "2025:capability": Requirement(
+        f"{OLDER}, Capability Negotiation",
+        "Without capabilities.tasks.requests.tools.call a client MUST NOT ask for a task.",
+    ),
+    "2025:tool-support": Requirement(
+        f"{OLDER}, Tool-Level Negotiation",
+        "A tool without taskSupport MUST NOT be called as a task; one that requires it MUST be.",
+    ),
+    "2025:poll-interval": Requirement(
+        f"{OLDER}, Getting Tasks", "Requestors SHOULD respect the pollInterval provided in responses."
+    ),
+    "2025:poll-on": Requirement(
+        f"{OLDER}, Getting Tasks",
+        "Requestors SHOULD continue polling until a terminal status or input_required.",
+    ),
+    "2025:result": Requirement(
+        f"{OLDER}, Result Retrieval",
+        "tasks/result gives exactly what the request would have returned, a result or an error.",
+    ),
+    "2025:failed": Requirement(
+        f"{OLDER}, Task Execution Errors",
+        "A failed task tells why in its statusMessage; a tool's isError is a result all the same.",
+    ),
+    "2025:notifications": Requirement(
+        f"{OLDER}, Task Notifications",
+        "Requestors MUST NOT rely on notifications/tasks/status, and SHOULD continue to poll.",
+    ),
+    "2025:input-required": Requirement(
+        f"{OLDER}, Input Required Status",
+        "On input_required the requestor SHOULD call tasks/result preemptively.",
+    ),
+    "2025:any-stream": Requirement(
+        f"{OLDER}, Input Required Status",
+        "Clients SHOULD expect messages on any SSE stream, the HTTP GET stream included.",
+    ),
+    "2025:marked-answers": Requirement(
+        f"{OLDER}, Associating Task-Related Messages",
+        "All messages related to a task MUST bear related-task in their _meta, answers included.",
+    ),
+    "2025:unmarked-requests": Requirement(
+        f"{OLDER}, Associating Task-Related Messages",
+        "Requestors SHOULD NOT include related-task in tasks/get, tasks/result and tasks/cancel.",
+    ),
+    "2025:cancel": Requirement(
+        f"{OLDER}, Task Cancellation",
+        "A cancellation of what is over is refused with -32602; the real outcome counts.",
+    ),
+    "2025:lost-session": Requirement(
+        "MCP 2025-11-25, Streamable HTTP",
+        "A client that gets 404 for its session ID MUST start a new session.",
+    ),
+    "2025:track": Requirement(
+        f"{OLDER}, Audit and Logging", "Requestors SHOULD track task IDs and their associated operations."
+    ),
+    "2025:upgraded": Requirement(
+        LAW, "A task of one generation is not looked for in the other: the error says what happened."
     ),
     # ── the laws ──
     "law:1": Requirement(LAW, "Commit, then act: what an action depends on is durable before the action."),

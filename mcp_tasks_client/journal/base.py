@@ -56,7 +56,7 @@ class TaskRecord:
     """When the outcome was handed to the host; ``None`` while it was not."""
 
     generation: str = PROTOCOL_VERSION
-    """The protocol version whose tasks this is one of."""
+    """The protocol version whose tasks this is one of; empty if it was attached by its bare ID."""
 
     owner: str | None = None
     """The client that drives it, or drove it when it died; ``None`` once it was let go of."""

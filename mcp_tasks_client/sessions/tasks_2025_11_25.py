@@ -273,14 +273,16 @@ class CoreTasksSession(Session):
         try:
             return peer, await self._about(peer, method, ref)
         except SessionError as error:
-            if not peer.lost:
+            # A server that was upgraded since may say that of a session of which it has never heard.
+            unsure = error.code == INVALID_PARAMS and peer is not self._now
+            if not (peer.lost or unsure):
                 raise
             self._hearing.lose(peer)
             other = await self.connect()
             try:
                 return other, await self._about(other, method, ref)
             except SessionError as again:
-                if again.code == INVALID_PARAMS:
+                if again.code == INVALID_PARAMS and peer.lost:
                     again.remote_message += " (the server has ended the session that the task was made in)"
                 raise again from error
 

@@ -1,0 +1,74 @@
+"""A host at a server of 2025-11-25, in a process of its own, for the tests to kill where it says so.
+
+Usage: ``core_tasks_host.py URL JOURNAL STOP TOOL``. Prints a line when it has reached the point, and then
+does nothing until it is killed; it ends by itself when its stdin closes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+import anyio
+from mcp_types import ElicitResult
+
+from mcp_tasks_client import TaskRecord, TasksClient
+from mcp_tasks_client.sessions.http_peer import HttpPeer
+from mcp_tasks_client.states import Observing
+
+ANSWER = ElicitResult(action="accept", content={"name": "Ada"})
+
+
+async def reached(*_: Any) -> Any:
+    print("reached", flush=True)
+    await anyio.sleep_forever()
+
+
+async def answer(context: Any, params: Any) -> ElicitResult:
+    print(f"asked: {params.message}", flush=True)
+    return ANSWER
+
+
+def questions(record: TaskRecord) -> int:
+    return len(record.state.questions) if isinstance(record.state, Observing) else 0
+
+
+async def main(url: str, journal: str, stop: str, tool: str) -> None:
+    callback: Any = answer
+
+    async def think(context: Any, params: Any) -> Any:
+        # Of two questions the second may come right behind the first: until it is journaled, it can be lost.
+        while questions(*await client.records()) < (2 if tool == "asks_twice" else 1):
+            await anyio.sleep(0.01)
+        await reached()
+
+    match stop:
+        case "question-open":
+            callback = think
+        case "answer-committed":
+            HttpPeer.answer = reached  # type: ignore[method-assign]  # the point to stop at
+        case "answer-sent":
+            send = HttpPeer.answer
+
+            async def sent(self: HttpPeer, *args: Any, **options: Any) -> None:
+                await send(self, *args, **options)
+                await reached()
+
+            HttpPeer.answer = sent  # type: ignore[method-assign]  # the point to stop at
+    async with TasksClient(url, journal=journal, elicitation=callback) as client:
+        await client.start_tool(tool, {"duration_ms": 300}, idempotency_key="k")
+        if stop == "task-created":
+            await reached()
+        await anyio.sleep_forever()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    anyio.run(main, *sys.argv[1:])

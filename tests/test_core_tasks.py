@@ -1,0 +1,326 @@
+"""The generation before, 2025-11-25: the same calls, at real servers on both official SDKs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+from mcp_types import CreateMessageResult, ElicitResult, TextContent
+
+from mcp_tasks_client import (
+    MemoryJournal,
+    RemoteProtocolError,
+    TaskCancelledError,
+    TaskFailedError,
+    TaskNotFoundError,
+    TasksClient,
+    WaitTimeoutError,
+)
+from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
+
+from ._requirements import requirement
+from .legacy_servers import LegacyProgram, LegacyServer
+from .strict_server import StrictProcess
+from .test_kill import live_and_die
+
+pytestmark = pytest.mark.anyio
+
+LIMIT_S: Final = 30.0
+RELATED: Final = "io.modelcontextprotocol/related-task"
+HOST: Final = Path(__file__).parent / "servers" / "core_tasks_host.py"
+
+
+class Host:
+    """Answers what it is asked, and remembers it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.sampled = 0
+
+    async def elicit(self, context: Any, params: Any) -> ElicitResult:
+        self.asked.append(params.message)
+        await anyio.lowlevel.checkpoint()
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async def sample(self, context: Any, params: Any) -> CreateMessageResult:
+        self.sampled += 1
+        return CreateMessageResult(role="assistant", model="m", content=TextContent(type="text", text="four"))
+
+    @asynccontextmanager
+    async def client(self, url: str, journal: Any = None, **options: Any) -> AsyncIterator[TasksClient]:
+        callbacks = {"elicitation": self.elicit, "sampling": self.sample}
+        with anyio.fail_after(LIMIT_S):
+            async with TasksClient(url, journal=journal or MemoryJournal(), **callbacks, **options) as client:
+                yield client
+
+
+def text(result: Any) -> str:
+    content: str = result.content[0].text
+    return content
+
+
+def sent(server: LegacyServer, session_id: str | None, method: str) -> list[Any]:
+    return server.witness(method, session_id=session_id)
+
+
+def session_of(task: Any) -> str:
+    session_id = Memo.read(task.request_state).session_id
+    assert session_id is not None
+    return session_id
+
+
+# ── results ───────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("2025:tool-support", "2025:capability")
+async def test_a_tool_without_task_support_is_called_plainly(legacy_server: LegacyServer) -> None:
+    async with Host().client(legacy_server.url) as client:
+        handle = await client.start_tool("plain")
+        assert text(await handle.result()) == "plain"
+        assert handle.task_id is None
+        assert await client.records() == []
+
+
+@requirement("2025:tool-support", "2025:result", "2025:poll-on", "2025:track", "law:6")
+@pytest.mark.parametrize("tool", ["slow", "must"])
+async def test_a_tool_that_takes_a_while_returns_its_result(legacy_server: LegacyServer, tool: str) -> None:
+    async with Host().client(legacy_server.url) as client:
+        handle = await client.start_tool(tool, {"duration_ms": 200})
+        result = await handle.result()
+        (record,) = await client.records()
+    assert handle.task_id is not None
+    assert result.meta == {RELATED: {"taskId": handle.task_id}}
+    assert record.generation == "2025-11-25"
+    assert record.status == "completed"
+    (call,) = (one for one in legacy_server.witness("tools/call") if call_made(legacy_server, one, handle))
+    assert call.params["task"]["ttl"] > 0
+
+
+def call_made(server: LegacyServer, call: Any, handle: Any) -> bool:
+    return bool(call.session_id == session_of(handle.task))
+
+
+@requirement("2025:failed")
+@pytest.mark.parametrize("how", ["message", "result", "completed"])
+async def test_a_task_that_fails_says_why_or_returns_what_the_tool_did(
+    legacy_server: LegacyServer, how: str
+) -> None:
+    async with Host().client(legacy_server.url) as client:
+        if how == "message":
+            with pytest.raises(TaskFailedError) as caught:
+                await client.call_tool("fails", {"how": how})
+            assert "quota exceeded" in (str(caught.value) + str(caught.value.status_message))
+        else:
+            assert (await client.call_tool("fails", {"how": how})).is_error
+
+
+@requirement("2025:poll-interval", "law:4")
+async def test_polls_keep_the_pace_that_the_server_sets(legacy_server: LegacyServer) -> None:
+    async with Host().client(legacy_server.url) as client:
+        handle = await client.start_tool("slow", {"duration_ms": 1000, "hint_ms": 300})
+        await handle.result()
+    session_id = session_of(handle.task)
+    (call,) = sent(legacy_server, session_id, "tools/call")
+    polls = sent(legacy_server, session_id, "tasks/get")
+    assert 1 <= len(polls) <= 4
+    times = [call.at, *(poll.at for poll in polls)]
+    assert all(later - earlier >= 0.29 for earlier, later in pairwise(times))
+
+
+@requirement("2025:unmarked-requests")
+async def test_requests_for_a_task_bear_no_mark_of_it(legacy_server: LegacyServer) -> None:
+    async with Host().client(legacy_server.url) as client:
+        handle = await client.start_tool("asks")
+        await handle.result()
+    session_id = session_of(handle.task)
+    for method in ("tasks/get", "tasks/result"):
+        for request in sent(legacy_server, session_id, method):
+            assert RELATED not in (request.params or {}).get("_meta", {})
+
+
+@requirement("2025:notifications")
+async def test_an_end_that_the_server_tells_of_is_not_waited_for(legacy_server: LegacyServer) -> None:
+    async with Host().client(legacy_server.url) as client:
+        handle = await client.start_tool("slow", {"duration_ms": 1500, "hint_ms": 60_000})
+        assert text(await handle.result()) == "rested"
+    assert sent(legacy_server, session_of(handle.task), "tasks/get") == []
+
+
+async def test_the_handle_says_what_the_model_is_to_be_told_meanwhile(legacy_server: LegacyServer) -> None:
+    async with Host().client(legacy_server.url) as client:
+        handle = await client.start_tool("immediate", {"duration_ms": 300, "hint_ms": 100})
+        told = handle.immediate_response
+        assert told is not None
+        await handle.refresh()
+        assert handle.immediate_response == told
+        await handle.result()
+
+
+# ── questions ─────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("2025:input-required", "2025:any-stream", "2025:marked-answers", "law:3")
+async def test_a_question_inside_a_task_is_answered_by_the_host(legacy_server: LegacyServer) -> None:
+    host = Host()
+    async with host.client(legacy_server.url) as client:
+        handle = await client.start_tool("asks", {"hint_ms": 50})
+        assert text(await handle.result()) == "Hello, Ada"
+    assert len(host.asked) == 1
+    (answer,) = (
+        one
+        for one in legacy_server.witness(session_id=session_of(handle.task))
+        if one.result is not None and "action" in one.result
+    )
+    assert answer.result["_meta"][RELATED] == {"taskId": handle.task_id}
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("together", [True, False])
+async def test_two_questions_are_each_asked_once(legacy_server: LegacyServer, together: bool) -> None:
+    host = Host()
+    async with host.client(legacy_server.url) as client:
+        for _ in range(3):
+            result = await client.call_tool("asks_twice", {"together": together, "hint_ms": 50})
+            assert text(result) == "Ada and Ada"
+    assert len(host.asked) == 6
+
+
+@requirement("2025:input-required")
+async def test_a_sampling_inside_a_task_is_answered_by_the_host(legacy_server: LegacyServer) -> None:
+    host = Host()
+    async with host.client(legacy_server.url) as client:
+        assert text(await client.call_tool("samples")) == "four"
+    assert host.sampled == 1
+
+
+@requirement("2025:cancel", "law:8")
+async def test_a_cancelled_task_ends_and_its_question_is_not_answered(legacy_server: LegacyServer) -> None:
+    asked = anyio.Event()
+
+    async def think(context: Any, params: Any) -> ElicitResult:
+        asked.set()
+        await anyio.sleep_forever()
+        raise AssertionError("it is not answered")
+
+    with anyio.fail_after(LIMIT_S):
+        async with TasksClient(legacy_server.url, journal=MemoryJournal(), elicitation=think) as client:
+            handle = await client.start_tool("asks", {"hint_ms": 50})
+            await asked.wait()
+            await handle.cancel()
+            with pytest.raises(TaskCancelledError):
+                await handle.result()
+            # The session lives on.
+            assert text(await client.call_tool("plain")) == "plain"
+    answers = legacy_server.witness(session_id=session_of(handle.task))
+    assert not [one for one in answers if one.result is not None]
+
+
+@requirement("2025:cancel")
+async def test_cancelling_what_is_over_already_brings_its_real_end(legacy_server: LegacyServer) -> None:
+    async with Host().client(legacy_server.url) as client:
+        handle = await client.start_tool("slow", {"duration_ms": 100, "hint_ms": 1500})
+        await anyio.sleep(0.4)  # a real server's own time; over by now, and not polled yet
+        await handle.cancel()
+        assert text(await handle.result()) == "rested"
+
+
+async def test_a_wait_that_ends_leaves_the_task_to_be_awaited_again(legacy_server: LegacyServer) -> None:
+    async with Host().client(legacy_server.url) as client:
+        with pytest.raises(WaitTimeoutError) as caught:
+            await client.call_tool("slow", {"duration_ms": 700, "hint_ms": 100}, timeout=0.2)
+        assert caught.value.handle is not None
+        assert text(await caught.value.handle.result()) == "rested"
+
+
+# ── after a crash ─────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:1", "law:2", "law:3")
+@pytest.mark.parametrize(
+    ("stop", "tool", "asks_again"),
+    [
+        ("task-created", "slow", 0),
+        ("task-created", "asks", 1),
+        ("question-open", "asks", 1),
+        ("answer-committed", "asks", 0),
+        ("answer-sent", "asks", 0),
+        ("question-open", "asks_twice", 2),
+    ],
+)
+async def test_another_process_goes_on_where_one_was_killed(
+    legacy_server: LegacyServer, tmp_path: Path, stop: str, tool: str, asks_again: int
+) -> None:
+    journal, host = tmp_path / "journal.sqlite3", Host()
+    live = partial(live_and_die, legacy_server.url, journal, stop, tool, script=HOST)
+    await anyio.to_thread.run_sync(live)
+    async with host.client(legacy_server.url, journal) as client:
+        (handle,) = await client.resume()
+        expected = {"slow": "rested", "asks": "Hello, Ada", "asks_twice": "Ada and Ada"}
+        assert text(await handle.result()) == expected[tool]
+        again = await client.call_tool(tool, {"duration_ms": 300}, idempotency_key="k")
+        assert text(again) == expected[tool]
+    assert len(host.asked) == asks_again
+    calls = sent(legacy_server, session_of(handle.task), "tools/call")
+    assert len(calls) == 1
+
+
+@requirement("2025:lost-session")
+async def test_a_session_that_the_server_forgot_is_begun_anew_and_its_tasks_are_said_to_be_lost(
+    legacy_program: LegacyProgram, tmp_path: Path
+) -> None:
+    with legacy_program.listening(tmp_path / "log") as server:
+        async with Host().client(server.url) as client:
+            handle = await client.start_tool("slow", {"duration_ms": 60_000, "hint_ms": 200})
+            headers = {"Mcp-Session-Id": session_of(handle.task), "Accept": "text/event-stream"}
+            httpx.delete(server.url, headers=headers, trust_env=False)
+            with pytest.raises(TaskNotFoundError, match="ended the session that the task was made in"):
+                await handle.result()
+            assert text(await client.call_tool("plain")) == "plain"
+            assert text(await client.call_tool("slow", {"duration_ms": 100})) == "rested"
+
+
+async def test_finding_out_the_generation_harms_nobody(
+    legacy_python_program: LegacyProgram, tmp_path: Path
+) -> None:
+    with legacy_python_program.listening(tmp_path / "log", "--as-shipped") as server:
+        async with Host().client(server.url) as first:
+            assert text(await first.call_tool("slow", {"duration_ms": 50})) == "rested"
+            probe = TasksClient(server.url, journal=MemoryJournal())
+            async with probe:
+                assert await probe._engine._session.tool("plain") is not None
+                assert text(await first.call_tool("slow", {"duration_ms": 50})) == "rested"
+        verbs = {one.verb for one in server.witness()}
+    assert "DELETE" not in verbs
+
+
+@requirement("2025:upgraded")
+async def test_a_task_of_before_an_upgrade_is_said_to_be_out_of_reach(
+    legacy_server: LegacyServer, strict_server: StrictProcess
+) -> None:
+    journal = MemoryJournal()
+    async with journal:
+        async with Host().client(legacy_server.url, journal, endpoint="here") as client:
+            await client.start_tool("slow", {"duration_ms": 60_000})
+        async with Host().client(strict_server.url, journal, endpoint="here") as client:
+            (handle,) = await client.resume()
+            with pytest.raises(RemoteProtocolError, match=r"does not speak MCP 2025-11-25.*upgraded"):
+                await handle.result()
+            (record,) = await client.records()
+    assert record.status == "working"
+    assert record.generation == "2025-11-25"
+
+
+async def test_a_task_is_attached_by_its_bare_id_whatever_the_generation(legacy_server: LegacyServer) -> None:
+    async with Host().client(legacy_server.url) as client:
+        handle = await client.start_tool("slow", {"duration_ms": 400, "hint_ms": 100})
+        assert handle.task_id is not None
+        other = await client.attach(handle.task_id)
+        assert text(await other.result()) == "rested"
