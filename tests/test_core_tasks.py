@@ -24,10 +24,13 @@ from mcp_tasks_client import (
     TasksClient,
     WaitTimeoutError,
 )
+from mcp_tasks_client.sessions.catalogue import OtherVersionError
+from mcp_tasks_client.sessions.http import HttpSession
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
 
 from ._requirements import requirement
 from .legacy_servers import LegacyProgram, LegacyServer
+from .servers.core_tasks_host import CALLS
 from .strict_server import StrictProcess
 from .test_kill import live_and_die
 
@@ -253,6 +256,7 @@ async def test_a_wait_that_ends_leaves_the_task_to_be_awaited_again(legacy_serve
         ("answer-committed", "asks", 0),
         ("answer-sent", "asks", 0),
         ("question-open", "asks_twice", 2),
+        ("answer-sent", "asks_one_by_one", 1),
     ],
 )
 async def test_another_process_goes_on_where_one_was_killed(
@@ -263,10 +267,10 @@ async def test_another_process_goes_on_where_one_was_killed(
     await anyio.to_thread.run_sync(live)
     async with host.client(legacy_server.url, journal) as client:
         (handle,) = await client.resume()
-        expected = {"slow": "rested", "asks": "Hello, Ada", "asks_twice": "Ada and Ada"}
-        assert text(await handle.result()) == expected[tool]
-        again = await client.call_tool(tool, {"duration_ms": 300}, idempotency_key="k")
-        assert text(again) == expected[tool]
+        expected = {"slow": "rested", "asks": "Hello, Ada"}.get(tool, "Ada and Ada")
+        assert text(await handle.result()) == expected
+        name, arguments = CALLS.get(tool, (tool, {"duration_ms": 300}))
+        assert text(await client.call_tool(name, arguments, idempotency_key="k")) == expected
     assert len(host.asked) == asks_again
     calls = sent(legacy_server, session_of(handle.task), "tools/call")
     assert len(calls) == 1
@@ -291,14 +295,30 @@ async def test_finding_out_the_generation_harms_nobody(
     legacy_python_program: LegacyProgram, tmp_path: Path
 ) -> None:
     with legacy_python_program.listening(tmp_path / "log", "--as-shipped") as server:
-        async with Host().client(server.url) as first:
-            assert text(await first.call_tool("slow", {"duration_ms": 50})) == "rested"
-            probe = TasksClient(server.url, journal=MemoryJournal())
-            async with probe:
-                assert await probe._engine._session.tool("plain") is not None
-                assert text(await first.call_tool("slow", {"duration_ms": 50})) == "rested"
+        async with Host().client(server.url) as client:
+            assert text(await client.call_tool("slow", {"duration_ms": 50})) == "rested"
+            probe = HttpSession(server.url)
+            with pytest.raises(OtherVersionError):
+                await probe.discover()
+            await probe.aclose()
+            assert text(await client.call_tool("slow", {"duration_ms": 50})) == "rested"
         verbs = {one.verb for one in server.witness()}
     assert "DELETE" not in verbs
+
+
+@requirement("2025:lost-session")
+async def test_a_call_finds_that_its_session_is_gone_and_is_made_in_a_new_one(
+    legacy_program: LegacyProgram, tmp_path: Path
+) -> None:
+    with legacy_program.listening(tmp_path / "log") as server:
+        async with Host().client(server.url) as client:
+            assert text(await client.call_tool("plain")) == "plain"
+            (session_id,) = {one.session_id for one in server.witness("tools/call")}
+            assert session_id is not None
+            headers = {"Mcp-Session-Id": session_id, "Accept": "text/event-stream"}
+            httpx.delete(server.url, headers=headers, trust_env=False)
+            assert text(await client.call_tool("plain")) == "plain"
+            assert text(await client.call_tool("slow", {"duration_ms": 50})) == "rested"
 
 
 @requirement("2025:upgraded")
@@ -316,6 +336,18 @@ async def test_a_task_of_before_an_upgrade_is_said_to_be_out_of_reach(
             (record,) = await client.records()
     assert record.status == "working"
     assert record.generation == "2025-11-25"
+
+
+async def test_a_bare_id_is_looked_for_in_the_generation_that_the_server_speaks(
+    legacy_server: LegacyServer,
+) -> None:
+    async with Host().client(legacy_server.url) as client:
+        handle = await client.start_tool("slow", {"duration_ms": 400, "hint_ms": 100})
+    assert handle.task_id is not None
+    async with Host().client(legacy_server.url) as other:
+        attached = await other.attach(handle.task_id)
+        with pytest.raises(TaskNotFoundError):
+            await attached.result()  # both servers bind it to the session that it was made in
 
 
 async def test_a_task_is_attached_by_its_bare_id_whatever_the_generation(legacy_server: LegacyServer) -> None:

@@ -1525,6 +1525,15 @@ def told(life: Life, status: str = "working", **fields: Any) -> tuple[Action, ..
     return life.feed(Notified(task=snapshot(status, **fields), now=life.now))
 
 
+def test_what_a_notification_brings_for_the_next_request_is_sent_with_it() -> None:
+    life = working()
+    told(life, "input_required", inputRequests={"name": NAME}, requestState="first")
+    assert isinstance(life.state, Observing)
+    assert life.state.request_state == "first"
+    told(life, "input_required", inputRequests={"name": NAME, "age": AGE})
+    assert life.state.request_state == "first"
+
+
 def test_an_end_that_is_told_with_its_outcome_is_the_end() -> None:
     assert Finish(Completed(result=RESULT)) in told(working(), "completed", result=RESULT)
     assert told(working(), "cancelled")[-1] == Finish(Cancelled())

@@ -18,6 +18,11 @@ from mcp_tasks_client import TaskRecord, TasksClient
 from mcp_tasks_client.sessions.http_peer import HttpPeer
 from mcp_tasks_client.states import Observing
 
+CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    # The next question comes when the host is dead, and the one who goes on is not there yet, or just so.
+    "asks_one_by_one": ("asks_twice", {"together": False, "duration_ms": 3000}),
+}
+
 ANSWER = ElicitResult(action="accept", content={"name": "Ada"})
 
 
@@ -58,7 +63,8 @@ async def main(url: str, journal: str, stop: str, tool: str) -> None:
 
             HttpPeer.answer = sent  # type: ignore[method-assign]  # the point to stop at
     async with TasksClient(url, journal=journal, elicitation=callback) as client:
-        await client.start_tool(tool, {"duration_ms": 300}, idempotency_key="k")
+        name, arguments = CALLS.get(tool, (tool, {"duration_ms": 300}))
+        await client.start_tool(name, arguments, idempotency_key="k")
         if stop == "task-created":
             await reached()
         await anyio.sleep_forever()

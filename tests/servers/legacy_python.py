@@ -185,6 +185,7 @@ async def asks_twice(task: ServerTaskContext, call: Call) -> CallToolResult:
             questions.start_soon(ask, "dog")
     else:
         await ask("cat")
+        await call.duration()
         await ask("dog")
     return text(f"{names['cat']} and {names['dog']}")
 

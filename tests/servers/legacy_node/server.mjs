@@ -125,11 +125,12 @@ async function asks(running) {
 
 async function asksTwice(running) {
   const ask = (whose) => running.askName(`What is the name of your ${whose}?`);
-  const names =
-    running.args.together ?? true
-      ? await Promise.all([ask('cat'), ask('dog')])
-      : [await ask('cat'), await ask('dog')];
-  return text(names.join(' and '));
+  if (running.args.together ?? true) {
+    return text((await Promise.all([ask('cat'), ask('dog')])).join(' and '));
+  }
+  const cat = await ask('cat');
+  await running.rest();
+  return text(`${cat} and ${await ask('dog')}`);
 }
 
 async function samples(running) {

@@ -1,0 +1,343 @@
+"""The rooms of the older generation by themselves: what no real server can be made to do when it should."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from mcp_tasks_client.errors import ConnectionLostError, SessionError
+from mcp_tasks_client.inputs import Callbacks
+from mcp_tasks_client.sessions.asked import Asked
+from mcp_tasks_client.sessions.hearing import Hearing
+from mcp_tasks_client.sessions.peer import Peer
+from mcp_tasks_client.sessions.shapes_2025_11_25 import (
+    RELATED_TASK,
+    Memo,
+    created_task,
+    ended,
+    marked,
+    related_task,
+    request_id_of,
+    snapshot,
+)
+from mcp_tasks_client.wire import JSONObject, MalformedError, RequestId, RpcError, Task
+
+from ._requirements import requirement
+
+TASK: Final = "task-1"
+MARK: Final = {RELATED_TASK: {"taskId": TASK}}
+NAME: Final[JSONObject] = {"mode": "form", "message": "Name?", "requestedSchema": {"type": "object"}}
+LIMIT_S: Final = 10.0
+
+
+class ScriptedPeer(Peer):
+    """Answers each request when it is told to, and remembers what it was told."""
+
+    def __init__(self, session_id: str | None = "s") -> None:
+        super().__init__(session_id)
+        self.requests: list[tuple[str, RequestId | None]] = []
+        self.taken_back: list[RequestId] = []
+        self.answers: list[tuple[RequestId, JSONObject | RpcError]] = []
+        self.reply: JSONObject | SessionError | None = None
+        self.go = anyio.Event()
+        self.cancelled = 0
+
+    async def initialize(self, params: JSONObject, timeout_s: float) -> JSONObject:
+        await anyio.lowlevel.checkpoint()
+        return {}
+
+    async def request(
+        self,
+        method: str,
+        params: JSONObject,
+        silence_s: float,
+        *,
+        task_id: str | None = None,
+        request_id: RequestId | None = None,
+    ) -> JSONObject:
+        self.requests.append((method, request_id))
+        try:
+            await self.go.wait()
+        except anyio.get_cancelled_exc_class():
+            self.cancelled += 1
+            raise
+        if isinstance(self.reply, SessionError):
+            raise self.reply
+        assert self.reply is not None
+        return self.reply
+
+    async def answer(
+        self,
+        request_id: RequestId,
+        answer: JSONObject | RpcError,
+        timeout_s: float,
+        task_id: str | None = None,
+    ) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.answers.append((request_id, answer))
+
+    async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.taken_back.append(request_id)
+
+
+def question(request_id: object = 0, **params: Any) -> JSONObject:
+    return {"id": request_id, "method": "elicitation/create", "params": {**NAME, "_meta": MARK, **params}}
+
+
+# ── shapes ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_snapshot_goes_by_the_names_of_the_newer_generation() -> None:
+    old = {"taskId": TASK, "status": "working", "ttl": None, "pollInterval": 500, "else": 1}
+    new = {"taskId": TASK, "status": "working", "ttlMs": None, "pollIntervalMs": 500, "else": 1}
+    assert snapshot(old) == new
+    with pytest.raises(MalformedError):
+        snapshot([])
+
+
+def test_a_result_that_happens_to_have_a_task_in_it_is_a_result() -> None:
+    assert created_task({"content": [], "task": "mine"}) is None
+    assert created_task({"content": [], "task": {"name": "mine"}}) is None
+    created = created_task({"task": {"taskId": TASK, "status": "working"}, "_meta": {"a": 1}})
+    assert created == {"taskId": TASK, "status": "working", "_meta": {"a": 1}}
+
+
+RETURNED: Final[JSONObject] = {"content": [], "isError": True}
+
+
+def error(code: int, message: str, **data: Any) -> JSONObject:
+    return {"status": "failed", "error": {"code": code, "message": message, **data}}
+
+
+@requirement("2025:result", "2025:failed")
+@pytest.mark.parametrize(
+    ("status", "reply", "expected"),
+    [
+        ("completed", {"content": []}, {"status": "completed", "result": {"content": []}}),
+        ("failed", RETURNED, {"status": "completed", "result": RETURNED}),
+        ("failed", {"_meta": {}}, error(-32603, "no luck")),
+        ("failed", RpcError(-5, "no", {"a": 1}), error(-5, "no", data={"a": 1})),
+        ("completed", RpcError(-5, "no", None), error(-5, "no")),
+    ],
+)
+def test_an_end_is_what_tasks_result_says(status: str, reply: Any, expected: JSONObject) -> None:
+    task = {"taskId": TASK, "status": status, "statusMessage": "no luck"}
+    assert ended(task, reply) == {**task, **expected}
+
+
+def test_a_failure_without_a_word_is_said_to_be_one() -> None:
+    task = ended({"taskId": TASK, "status": "failed"}, {})
+    assert "does not say why" in task["error"]["message"]
+
+
+@pytest.mark.parametrize("request_id", [0, "", "0", -1, 1.5])
+def test_any_id_can_be_answered(request_id: object) -> None:
+    assert request_id_of({"id": request_id}) == request_id
+
+
+@pytest.mark.parametrize("request_id", [None, True, [], {}])
+def test_what_is_no_id_cannot(request_id: object) -> None:
+    assert request_id_of({"id": request_id}) is None
+
+
+@pytest.mark.parametrize(
+    "meta", [None, 1, {}, {RELATED_TASK: 1}, {RELATED_TASK: {"taskId": ""}}, {RELATED_TASK: {"taskId": 7}}]
+)
+def test_a_message_may_belong_to_no_task(meta: object) -> None:
+    assert related_task({"_meta": meta}) is None
+    assert related_task(meta) is None
+
+
+def test_a_mark_is_added_to_what_an_answer_says_besides() -> None:
+    answer = marked({"action": "accept", "_meta": {"a": 1}}, TASK)
+    assert answer == {"action": "accept", "_meta": {"a": 1, **MARK}}
+
+
+STRANGE: Final = '{"session_id": 1, "retrieval": [], "asked": "no"}'
+
+
+@pytest.mark.parametrize("text", [None, "", "opaque", "[]", "7", STRANGE])
+def test_a_memo_that_is_somebody_elses_says_nothing(text: str | None) -> None:
+    assert Memo.read(text) == Memo()
+
+
+def test_a_memo_is_read_as_it_was_written() -> None:
+    memo = Memo(session_id="s", retrieval="r", asked={"key": ["a", 0]})
+    assert Memo.read(str(memo)) == memo
+    assert Memo.read(str(Memo())) == Memo()
+
+
+# ── questions ─────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:3")
+def test_the_same_question_is_one_however_often_and_wherever_it_is_asked() -> None:
+    asked: Asked[str] = Asked()
+    asked.add("here", 0, "elicitation/create", {**NAME, "_meta": {**MARK, "progressToken": 1}})
+    asked.add("here", 0, "elicitation/create", {**NAME, "_meta": {**MARK, "progressToken": 2}})
+    asked.add("there", "7", "elicitation/create", {**NAME, "_meta": MARK})
+    ((key, _),) = asked.questions(()).items()
+    assert asked.waiting(key, ()) == [("here", 0), ("there", "7")]
+    assert asked.request_ids(()) == {key: [0, "7"]}
+
+
+def test_two_ids_that_look_alike_are_two() -> None:
+    asked: Asked[str] = Asked()
+    for request_id in (0, "0", 0.0):
+        asked.add("here", request_id, "elicitation/create", NAME)
+    ((_, ids),) = asked.request_ids(()).items()
+    assert ids == [0.0, "0"]
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_question_that_was_answered_and_is_asked_once_more_is_a_new_one(restarted: bool) -> None:
+    asked: Asked[str] = Asked()
+    before: list[str] = []
+    for number in range(3):
+        if restarted:
+            asked = Asked()
+        asked.add("here", number, "elicitation/create", NAME)
+        ((key, _),) = asked.questions(before if restarted else ()).items()
+        assert key not in before
+        asked.answered(key, "here", number)
+        assert asked.was_answered(key)
+        assert not asked.open
+        before.append(key)
+
+
+def test_a_question_that_is_withdrawn_or_lost_is_open_no_more() -> None:
+    asked: Asked[str] = Asked()
+    asked.add("here", 0, "elicitation/create", NAME)
+    asked.add("there", 0, "roots/list", {})
+    asked.withdraw("here", 0)
+    assert len(asked.questions(())) == 1
+    asked.lose("there")
+    assert not asked.open
+
+
+def test_what_another_process_was_asked_is_open_unless_it_was_answered_since() -> None:
+    asked: Asked[str] = Asked()
+    asked.add("here", 0, "elicitation/create", NAME)
+    ((key, question_),) = asked.questions(()).items()
+    asked.answered(key, "here", 0)
+    asked.restore("here", key, [0], question_)
+    assert not asked.open
+    other: Asked[str] = Asked()
+    other.restore("here", key, [0], question_)
+    assert other.waiting(key, ()) == [("here", 0)]
+
+
+# ── hearing ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def hearing() -> Hearing:
+    return Hearing(Callbacks(), LIMIT_S, lambda: None)
+
+
+async def settled(until: Any) -> None:
+    with anyio.fail_after(LIMIT_S):
+        while not until():
+            await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+@requirement("2025:input-required")
+async def test_a_result_is_waited_for_by_one_request_that_ends_with_the_task(hearing: Hearing) -> None:
+    peer = ScriptedPeer()
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            for _ in range(2):
+                tasks.start_soon(hearing.questions, peer, TASK, (), "of-the-dead")
+            await settled(lambda: peer.requests)
+            assert peer.taken_back == ["of-the-dead"], "it would take the next question along"
+            ((method, request_id),) = peer.requests
+            assert method == "tasks/result"
+            assert hearing.memo(peer, TASK).retrieval == request_id
+            hearing.forget(TASK)
+            await settled(lambda: peer.cancelled)
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+async def test_a_wait_that_broke_is_taken_back_before_the_next(hearing: Hearing) -> None:
+    peer = ScriptedPeer()
+    peer.reply = ConnectionLostError("broken", retryable=True)
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, (), None)
+            await settled(lambda: peer.requests)
+            peer.go.set()
+            await anyio.wait_all_tasks_blocked()
+            first = peer.requests[0][1]
+            assert hearing.memo(peer, TASK).retrieval == first, "another process must take it back as well"
+            peer.go = anyio.Event()
+            tasks.start_soon(hearing.questions, peer, TASK, (), None)
+            await settled(lambda: len(peer.requests) == 2)
+            assert peer.taken_back == [first]
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@requirement("2025:any-stream", "law:3")
+async def test_a_question_is_told_at_once_with_all_that_another_process_would_need(hearing: Hearing) -> None:
+    peer, told = ScriptedPeer(), list[Task]()
+    hearing.heard = told.append
+    hearing.told(peer, question(request_id=7))
+    assert told == [], "of a task that nobody has heard of"
+    hearing.saw(peer, {"taskId": TASK, "status": "working"})
+    hearing.told(peer, question(request_id=7))
+    (task,) = told
+    assert task.status == "input_required"
+    assert task.input_requests is not None
+    ((key, _),) = task.input_requests.items()
+    assert Memo.read(task.request_state) == Memo(session_id="s", asked={key: [7]})
+    await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+async def test_what_is_asked_of_a_task_that_was_given_up_is_not_heard(hearing: Hearing) -> None:
+    peer = ScriptedPeer()
+    hearing.give_up(TASK)
+    hearing.told(peer, question())
+    assert not hearing.asks(TASK)
+    assert await hearing.questions(peer, TASK, (), None) == {}
+    assert peer.requests == []
+
+
+@pytest.mark.anyio
+async def test_what_is_asked_for_no_task_is_answered_here_and_the_rest_refused(hearing: Hearing) -> None:
+    peer = ScriptedPeer()
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.told(peer, {"id": 0, "method": "ping"})
+            hearing.told(peer, {"id": 1, "method": "elicitation/create", "params": NAME})
+            hearing.told(peer, {"id": 2, "method": "other/thing"})
+            await settled(lambda: len(peer.answers) == 3)
+            tasks.cancel_scope.cancel()
+    answers = dict(peer.answers)
+    assert answers[0] == {}
+    assert isinstance(answers[1], RpcError)
+    assert "no elicitation callback" in answers[1].message
+    assert answers[2] == RpcError(-32601, "Method not found", None)
+
+
+@pytest.mark.anyio
+async def test_a_request_that_is_cancelled_is_open_no_more(hearing: Hearing) -> None:
+    peer = ScriptedPeer()
+    hearing.told(peer, question(request_id=0))
+    assert hearing.asks(TASK)
+    hearing.told(peer, {"method": "notifications/cancelled", "params": {"requestId": 0}})
+    assert not hearing.asks(TASK)
+    await anyio.lowlevel.checkpoint()
