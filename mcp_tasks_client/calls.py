@@ -78,6 +78,8 @@ class Calls:
             if send.after_s:
                 await self._driver.clock.wait(anyio.Event(), send.after_s)
             try:
+                if drive.record.idempotency_key is not None:
+                    await self._driver.note_call(drive)
                 event, error = await self._driver.call(drive, send, calling.leaving)
                 if isinstance(event, CallRefused) and not calling.has_left:
                     event = CallRefused()  # what was refused was to list the tools
@@ -131,7 +133,11 @@ class Calls:
             case CallRefused():
                 self._park(drive, error or lost(drive, None))
             case CallLost():
-                self._park(drive, lost(drive, error))
+                found = await self._driver.find(drive)
+                if found is None:
+                    self._park(drive, lost(drive, error))
+                else:
+                    await self._perform(drive, await self._commits.feed(drive, found))
             case _:
                 await self._perform(drive, actions)
 

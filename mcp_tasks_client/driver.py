@@ -25,6 +25,7 @@ from .events import (
     Ask,
     CallFailed,
     CallLost,
+    CallNoted,
     CallRefused,
     CallReturned,
     CancelAcknowledged,
@@ -51,7 +52,7 @@ from .owners import LEASE_S, Place
 from .points import Passage, Point, Probe
 from .policy import PollPolicy
 from .sessions.base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES, Leaving, Session, TaskRef
-from .states import Observing
+from .states import Calling, Observing, OutcomeUnknown
 from .wire import Created, InputRequired, JSONObject, Returned, Task, shorten
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -131,6 +132,39 @@ class Driver:
                 if generation != drive.record.generation:
                     drive.record = replace(drive.record, generation=generation)
                 return TaskCreated(task=task, now=self.clock.time(), jitter=self.jitter()), None
+
+    async def note_call(self, drive: Drive) -> None:
+        """Journal where the task of a call is to be looked for, if there is such a place.
+
+        Raises:
+            SessionError: The server could not be reached; nothing was sent.
+            JournalError: It could not be journaled.
+        """
+        state = drive.record.state
+        if isinstance(state, Calling) and state.memo is None:
+            memo = await self.session.before_call()
+            if memo is not None:
+                await self.commits.feed(drive, CallNoted(memo=memo))
+
+    async def find(self, drive: Drive) -> Event | None:
+        """Look for the task of a call whose reply is lost; never takes one that may be another call's."""
+        record = drive.record
+        memo = record.state.memo if isinstance(record.state, OutcomeUnknown) else None
+        if memo is None:
+            return None
+        try:
+            listed = await self.session.created_since(memo, record.created_at)
+            known = [await self.commits.journal.by_task_id(record.scope, one.task.task_id) for one in listed]
+        except SessionError as error:
+            logger.info("The task of %r could not be looked for: %s", record.tool, error)
+            return None
+        found = [one for one, its in zip(listed, known, strict=True) if its is None]
+        if len(found) == 1:
+            drive.record = replace(record, generation=found[0].generation)
+            return TaskCreated(task=found[0].task, now=self.clock.time(), jitter=self.jitter())
+        if found:
+            logger.warning("The lost call of %r may have made any of %d tasks", record.tool, len(found))
+        return None
 
     async def poll(self, drive: Drive) -> Event:
         """Send ``tasks/get``, once."""

@@ -21,6 +21,13 @@ class CallBegun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallNoted:
+    """``tools/call`` is about to be sent, and this is how its task could be found were the reply lost."""
+
+    memo: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallReturned:
     """``tools/call`` answered with a result."""
 
@@ -209,6 +216,7 @@ class Resumed:
 
 Event: TypeAlias = (
     CallBegun
+    | CallNoted
     | CallReturned
     | CallFailed
     | CallRefused

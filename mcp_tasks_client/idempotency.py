@@ -139,6 +139,10 @@ class Intents:
         """Its call may have been sent, and nobody has the reply."""
         if isinstance(drive.record.state, Calling):
             await self._commits.feed(drive, CallLost())
+        found = await self._scheduler.driver.find(drive)
+        if found is not None:
+            await self._commits.feed(drive, found)  # what there is to do about it, its being taken up says
+            return
         if on_unknown == "raise":
             await self._commits.release(drive)
             raise OutcomeUnknownError(

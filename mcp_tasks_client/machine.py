@@ -53,6 +53,7 @@ from .events import (
     CallBegun,
     CallFailed,
     CallLost,
+    CallNoted,
     CallRefused,
     CallReturned,
     CancelAcknowledged,
@@ -212,7 +213,7 @@ def _finished(state: Finished, event: Event) -> Step:
     match event:
         case CallBegun() | CallReturned() | CallFailed() | CallRefused() | CallLost() | CallAgain():
             raise ImpossibleEventError(state, event)
-        case InputAsked() | TaskCreated():
+        case CallNoted() | InputAsked() | TaskCreated():
             raise ImpossibleEventError(state, event)
         case _:
             # Whatever was still under way when the task ended has nothing left to change.

@@ -16,6 +16,7 @@ from .events import (
     CallBegun,
     CallFailed,
     CallLost,
+    CallNoted,
     CallRefused,
     CallReturned,
     Event,
@@ -63,6 +64,8 @@ class ImpossibleEventError(AssertionError):
 def calling(state: Calling, event: Event) -> Step:
     """A call under way."""
     match event:
+        case CallNoted():
+            return replace(state, memo=event.memo), (Save(),)
         case CallReturned():
             return _ended(Completed(result=event.result))
         case CallFailed():
@@ -73,7 +76,7 @@ def calling(state: Calling, event: Event) -> Step:
             # That one came to nothing takes nothing back of what an earlier one may have done.
             return (OutcomeUnknown(), (Save(),)) if state.again else (state, (Forget(),))
         case CallLost():
-            return OutcomeUnknown(), (Save(),)
+            return OutcomeUnknown(memo=state.memo), (Save(),)
         case InputAsked():
             return _asked_first(state, event)
         case AnswerReady() | AnswerUnavailable():

@@ -222,7 +222,10 @@ class Scheduler:
                     await self.performer.perform(drive, actions)
                 case Calling() if drive.inherited:
                     await self._commits.feed(drive, CallLost())
-                    self.park(drive, lost(drive, None))
+                    found = await self.driver.find(drive)
+                    if found is None:
+                        return self.park(drive, lost(drive, None))
+                    await self.performer.perform(drive, await self._commits.feed(drive, found))
                 case Calling():
                     self.park(drive, before or lost(drive, None))  # refused here
                 case OutcomeUnknown():

@@ -54,12 +54,17 @@ class Calling:
     again: bool = False
     """The reply to an earlier one was lost: the tool may have run, whatever becomes of this one."""
 
+    memo: str | None = None
+    """Where the session would look for its task, were the reply lost."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeUnknown:
     """``tools/call`` was sent and its reply is lost: the tool may have run."""
 
     kind: Literal["outcome_unknown"] = "outcome_unknown"
+    memo: str | None = None
+    """Where the session may still find its task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

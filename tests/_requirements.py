@@ -148,6 +148,10 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
         f"{OLDER}, Task Cancellation",
         "A cancellation of what is over is refused with -32602; the real outcome counts.",
     ),
+    "2025:list": Requirement(
+        f"{OLDER}, Listing Tasks",
+        "Requestors MUST treat cursors as opaque; what tasks/get finds, tasks/list lists.",
+    ),
     "2025:lost-session": Requirement(
         "MCP 2025-11-25, Streamable HTTP",
         "A client that gets 404 for its session ID MUST start a new session.",

@@ -17,6 +17,7 @@ from mcp_types import CreateMessageResult, ElicitResult, TextContent
 
 from mcp_tasks_client import (
     MemoryJournal,
+    OutcomeUnknownError,
     RemoteProtocolError,
     TaskCancelledError,
     TaskFailedError,
@@ -274,6 +275,36 @@ async def test_another_process_goes_on_where_one_was_killed(
     assert len(host.asked) == asks_again
     calls = sent(legacy_server, session_of(handle.task), "tools/call")
     assert len(calls) == 1
+
+
+@requirement("law:2", "2025:list")
+async def test_a_task_whose_id_was_lost_in_a_crash_is_found_in_the_servers_list(
+    legacy_server: LegacyServer, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal.sqlite3"
+    live = partial(live_and_die, legacy_server.url, journal, "reply-lost", "slow", script=HOST)
+    await anyio.to_thread.run_sync(live)
+    async with Host().client(legacy_server.url, journal) as client:
+        (record,) = await client.records()
+        assert record.status == "calling"
+        result = await client.call_tool("slow", {"duration_ms": 300}, idempotency_key="k")
+        assert text(result) == "rested"
+        (record,) = await client.records()
+    assert record.task is not None
+    assert len(sent(legacy_server, session_of(record.task), "tools/call")) == 1
+
+
+@requirement("law:2", "2025:list")
+async def test_a_task_that_may_be_another_calls_is_not_taken_for_the_one_that_was_lost(
+    legacy_server: LegacyServer, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal.sqlite3"
+    live = partial(live_and_die, legacy_server.url, journal, "replies-lost", "slow", script=HOST)
+    await anyio.to_thread.run_sync(live)
+    async with Host().client(legacy_server.url, journal) as client:
+        for key in ("k", "other"):
+            with pytest.raises(OutcomeUnknownError):
+                await client.call_tool("slow", {"duration_ms": 300}, idempotency_key=key)
 
 
 @requirement("2025:lost-session")

@@ -23,6 +23,7 @@ from mcp_tasks_client.events import (
     CallBegun,
     CallFailed,
     CallLost,
+    CallNoted,
     CallRefused,
     CallReturned,
     CancelAcknowledged,
@@ -1534,6 +1535,13 @@ def test_what_a_notification_brings_for_the_next_request_is_sent_with_it() -> No
     assert life.state.request_state == "first"
 
 
+def test_where_the_task_of_a_lost_call_may_be_found_is_kept() -> None:
+    life = Life(Calling())
+    assert life.feed(CallNoted(memo="there")) == (Save(),)
+    life.feed(CallLost())
+    assert life.state == OutcomeUnknown(memo="there")
+
+
 def test_an_end_that_is_told_with_its_outcome_is_the_end() -> None:
     assert Finish(Completed(result=RESULT)) in told(working(), "completed", result=RESULT)
     assert told(working(), "cancelled")[-1] == Finish(Cancelled())
@@ -1603,6 +1611,7 @@ def test_what_is_told_of_another_task_changes_nothing() -> None:
 TABLE = """
                      calling            gathering          outcome_unknown  observing  finished
 CallBegun            -                  calling            -                -          -
+CallNoted            calling            -                  -                -          -
 CallReturned         finished           -                  finished         -         -
 CallFailed           finished           -                  finished         -         -
 CallRefused          calling|outcome_unknown -                  outcome_unknown  -         -
@@ -1669,6 +1678,7 @@ def sample_states() -> list[State]:
 def sample_events() -> list[Event]:
     at: dict[str, Any] = {"now": 1.0, "jitter": 0.0}
     return [
+        CallNoted(memo="there"),
         CallReturned(result=RESULT),
         CallFailed(code=1, message="", data=None),
         CallRefused(),

@@ -22,7 +22,7 @@ import anyio
 from mcp_types import Tool
 
 from ..states import Question
-from ..wire import PROTOCOL_VERSION, CallReply, JSONObject, Task
+from ..wire import PROTOCOL_VERSION, CallReply, Created, JSONObject, Task
 
 __all__ = ["GATEWAY_STATUSES", "INVALID_PARAMS", "REFUSED_CODES", "Leaving", "Session", "TaskRef", "ToolCall"]
 
@@ -103,6 +103,26 @@ class Session(ABC):
                 has to be asked or waited for first: until then a caller that goes away takes the
                 call back, from then on the tool may have run.
         """
+
+    async def before_call(self) -> str | None:
+        """Where to look for a task whose ID is lost with the reply; ``None`` where there is no such place.
+
+        Raises:
+            SessionError: The server could not be reached. ``not_executed``.
+        """
+        return None
+
+    async def created_since(self, memo: str, since: float) -> Sequence[Created]:
+        """The tasks that may have come of a call, by what the server lists.
+
+        Args:
+            memo: What :meth:`before_call` said.
+            since: When the call was made: wall clock, in seconds since the epoch.
+
+        Raises:
+            SessionError: The server could not be asked.
+        """
+        return ()
 
     @abstractmethod
     async def get(self, ref: TaskRef) -> Task:

@@ -15,7 +15,7 @@ from mcp_types import Tool
 
 from ..errors import SessionError
 from ..inputs import Inputs
-from ..wire import PROTOCOL_VERSION, CallReply, JSONObject, Task
+from ..wire import PROTOCOL_VERSION, CallReply, Created, JSONObject, Task
 from .base import Leaving, Session, TaskRef, ToolCall
 from .catalogue import OtherVersionError
 from .http import HttpSession
@@ -83,6 +83,22 @@ class AnyGenerationSession(Session):
             return await self._now.call(call, leaving)
         except OtherVersionError as error:  # raised before the call leaves
             return await (await self._fallen_back(error)).call(call, leaving)
+
+    async def before_call(self) -> str | None:
+        """Where the older generation would look for a task whose ID is lost with the reply.
+
+        Raises:
+            SessionError: The server could not be reached.
+        """
+        return await (await self._decided()).before_call()
+
+    async def created_since(self, memo: str, since: float) -> Sequence[Created]:
+        """The tasks that may have come of a call, by what the server lists.
+
+        Raises:
+            SessionError: The server could not be asked.
+        """
+        return await self._older.created_since(memo, since)
 
     async def get(self, ref: TaskRef) -> Task:
         """Send ``tasks/get`` once.

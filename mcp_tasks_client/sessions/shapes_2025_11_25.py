@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 from ..wire import JSONObject, MalformedError, RequestId, RpcError
@@ -17,6 +18,7 @@ __all__ = [
     "CORE_TASKS_VERSION",
     "RELATED_TASK",
     "Memo",
+    "created_before",
     "created_task",
     "ended",
     "marked",
@@ -54,6 +56,15 @@ def created_task(result: JSONObject) -> JSONObject | None:
         return None
     meta = result.get("_meta")
     return snapshot(task) | ({"_meta": meta} if isinstance(meta, dict) else {})
+
+
+def created_before(created_at: str | None, seconds: float) -> bool:
+    """Whether a task says that it was created before a time, in seconds since the epoch."""
+    try:
+        created = datetime.fromisoformat(created_at or "")
+        return created.replace(tzinfo=created.tzinfo or UTC).timestamp() < seconds
+    except (ValueError, OverflowError):
+        return False  # it says nothing
 
 
 def ended(task: JSONObject, reply: JSONObject | RpcError) -> JSONObject:

@@ -36,7 +36,15 @@ from .faults import CREDENTIAL_STATUSES, Faults
 from .hearing import Hearing, about_the_call
 from .limits import Limits
 from .peer import Peer, Told
-from .shapes_2025_11_25 import CORE_TASKS_VERSION, Memo, created_task, ended, marked, snapshot
+from .shapes_2025_11_25 import (
+    CORE_TASKS_VERSION,
+    Memo,
+    created_before,
+    created_task,
+    ended,
+    marked,
+    snapshot,
+)
 
 __all__ = ["CoreTasksSession", "Preference"]
 
@@ -44,6 +52,10 @@ Preference: TypeAlias = Literal["auto", "always", "never"]
 """When to ask for a task: where the tool allows it, or only where it must (``"never"``: not even there)."""
 
 _TTL_MS: Final = 86_400_000
+_MOST_PAGES: Final = 1000
+_CLOCKS_DIFFER_S: Final = 60.0
+"""Seconds by which the server's clock may be behind ours."""
+
 _ENDS: Final = frozenset({"completed", "failed"})
 
 
@@ -84,6 +96,7 @@ class CoreTasksSession(Session):
         self._shaking = anyio.Lock()
         self._now: Peer | None = None
         self._makes_tasks = False
+        self._lists_tasks = False
         self._adopted: dict[str, Peer] = {}
         self._hearing = Hearing(inputs, limits.task_timeout_s, self._catalogue.forget_tools)
 
@@ -128,6 +141,7 @@ class CoreTasksSession(Session):
                 self._catalogue.forget_tools()
                 peer = self._peer(None, self._hearing.told)
                 result = await self._introduced(peer)
+                self._lists_tasks = _offers(result, "tasks", "list")
                 self._makes_tasks = _offers(result, "tasks", "requests", "tools", "call")
                 self._now = peer
             return self._now
@@ -159,6 +173,43 @@ class CoreTasksSession(Session):
         if task is None:
             return Returned(result)
         return Created(self._read(task, peer, Faults("tools/call")), generation=CORE_TASKS_VERSION)
+
+    async def before_call(self) -> str | None:
+        """The session that the next call is made in, if its tasks are listed.
+
+        Raises:
+            SessionError: There is none, and none could be begun.
+        """
+        peer = await self.connect()
+        return str(Memo(session_id=peer.session_id)) if self._lists_tasks else None
+
+    async def created_since(self, memo: str, since: float) -> Sequence[Created]:
+        """The tasks of a session that were made since, by the server's clock; a little before counts as well.
+
+        Raises:
+            SessionError: The list could not be had, or has no end.
+        """
+        ref = TaskRef("", memo)
+        peer = await self._peer_of(ref)
+        found: list[Created] = []
+        state = str(Memo(session_id=peer.session_id))
+        params: JSONObject = {}
+        for _ in range(_MOST_PAGES):
+            page = await self._in_time(
+                "tasks/list", peer.request("tasks/list", params, self._limits.task_timeout_s)
+            )
+            tasks, cursor = page.get("tasks"), page.get("nextCursor")
+            for raw in tasks if isinstance(tasks, list) else ():
+                try:
+                    task = read_task({**snapshot(raw), "requestState": state})
+                except MalformedError:
+                    continue  # none that could be observed
+                if not created_before(task.created_at, since - _CLOCKS_DIFFER_S):
+                    found.append(Created(task, generation=CORE_TASKS_VERSION))
+            if not isinstance(cursor, str):
+                return found
+            params = {"cursor": cursor}
+        raise RemoteProtocolError(f"The server's list of tasks does not end after {_MOST_PAGES} pages.")
 
     async def get(self, ref: TaskRef) -> Task:
         """Send ``tasks/get`` once, and ask for whatever else belongs to the snapshot.

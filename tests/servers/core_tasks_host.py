@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 import anyio
@@ -52,6 +53,18 @@ async def main(url: str, journal: str, stop: str, tool: str) -> None:
     match stop:
         case "question-open":
             callback = think
+        case "reply-lost" | "replies-lost":
+            request = HttpPeer.request
+
+            async def lost(self: HttpPeer, method: str, *args: Any, **options: Any) -> Any:
+                reply = await request(self, method, *args, **options)
+                if method == "tools/call":
+                    lost_replies.append(reply)
+                    await (reached() if len(lost_replies) == wanted else anyio.sleep_forever())
+                return reply
+
+            wanted, lost_replies = (1 if stop == "reply-lost" else 2), list[Any]()
+            HttpPeer.request = lost  # type: ignore[method-assign]  # the point to stop at
         case "answer-committed":
             HttpPeer.answer = reached  # type: ignore[method-assign]  # the point to stop at
         case "answer-sent":
@@ -64,7 +77,10 @@ async def main(url: str, journal: str, stop: str, tool: str) -> None:
             HttpPeer.answer = sent  # type: ignore[method-assign]  # the point to stop at
     async with TasksClient(url, journal=journal, elicitation=callback) as client:
         name, arguments = CALLS.get(tool, (tool, {"duration_ms": 300}))
-        await client.start_tool(name, arguments, idempotency_key="k")
+        async with anyio.create_task_group() as others:
+            if stop == "replies-lost":
+                others.start_soon(partial(client.start_tool, name, arguments, idempotency_key="other"))
+            await client.start_tool(name, arguments, idempotency_key="k")
         if stop == "task-created":
             await reached()
         await anyio.sleep_forever()
