@@ -132,6 +132,11 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
         return self._inner.task
 
     @property
+    def immediate_response(self) -> str | None:
+        """What the server would have the model be told while the task goes on; ``None`` if nothing."""
+        return self._inner.immediate_response
+
+    @property
     def done(self) -> bool:
         """Whether the outcome is known."""
         return self._inner.done

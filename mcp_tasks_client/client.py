@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import mcp
 
     from .sessions.http import AnyAuth, AnyClient
+    from .sessions.tasks_2025_11_25 import Preference
 
 __all__ = ["TasksClient"]
 
@@ -55,11 +56,13 @@ class TasksClient:
             certificates. Not closed.
         headers: Sent with every request.
         auth: User and password, or any auth of httpx or httpx2.
+        task_preference: Of a server of 2025-11-25, reached by its URL: whether to ask for tasks. ``"auto"``
+            does where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes plain calls.
 
     Raises:
         TypeError: ``server`` or ``journal`` is none of the above.
-        ValueError: The URL is not an HTTP one, the server needs an ``endpoint``, ``on_abandon`` is
-            neither word, or HTTP options are given for a client that has its own.
+        ValueError: The URL is not an HTTP one, the server needs an ``endpoint``, a word is none of those that
+            it can be, or HTTP options are given for a client that has its own.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class TasksClient:
         http_client: AnyClient | None = None,
         headers: Mapping[str, str] | None = None,
         auth: AnyAuth | None = None,
+        task_preference: Preference = "auto",
     ) -> None:
         if is_client(server):
             if any(option is not None for option in (http_client, headers, auth)):
@@ -105,6 +109,7 @@ class TasksClient:
             http_client=http_client,
             headers=headers,
             auth=auth,
+            prefer=task_preference,
         )
         self._engine = Engine(
             session=session,

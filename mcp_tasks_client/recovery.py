@@ -47,7 +47,9 @@ class Recovery:
         afterwards = self._scheduler.afterwards
         for drive in pending:
             afterwards.taken(drive)
-        drives = [*(drive for drive in afterwards.unsaved if drive not in pending), *pending]
+        # A call that was never sent is not sent for having been resumed.
+        unsaved = (one for one in afterwards.unsaved if one not in pending and one.pending is None)
+        drives = [*unsaved, *pending]
         drives = [drive for drive in drives if not afterwards.was_delivered(drive)]
         async with anyio.create_task_group() as tasks:
             for drive in drives:

@@ -467,6 +467,7 @@ async def test_an_intent_that_could_not_be_taken_back_is_taken_back_later() -> N
         await world.clock.advance(1)
         world.journal.claiming, world.journal.removes = None, True
         assert [record.status for record in await second.records()] == ["calling"]
+        assert await first.resume() == [], "a call that was never sent is not sent for having been resumed"
         await world.clock.advance(LEASE_S)
         assert await second.records() == []
         async with anyio.create_task_group() as tasks:

@@ -17,6 +17,7 @@ from mcp_types import CreateMessageResult, ElicitResult, TextContent
 
 from mcp_tasks_client import (
     MemoryJournal,
+    MissingCapabilityError,
     OutcomeUnknownError,
     RemoteProtocolError,
     TaskCancelledError,
@@ -91,6 +92,21 @@ async def test_a_tool_without_task_support_is_called_plainly(legacy_server: Lega
         assert text(await handle.result()) == "plain"
         assert handle.task_id is None
         assert await client.records() == []
+
+
+@requirement("2025:tool-support")
+async def test_a_host_may_want_tasks_always_or_never(legacy_server: LegacyServer) -> None:
+    async with Host().client(legacy_server.url, task_preference="never") as client:
+        handle = await client.start_tool("slow", {"duration_ms": 50})
+        assert text(await handle.result()) == "rested"
+        assert handle.task_id is None
+    async with Host().client(legacy_server.url, task_preference="always") as client:
+        assert (await client.start_tool("slow", {"duration_ms": 50})).task_id is not None
+        with pytest.raises(MissingCapabilityError, match='task_preference is "auto"') as caught:
+            await client.call_tool("plain")
+        assert caught.value.not_executed
+    with pytest.raises(ValueError, match="task_preference must be"):
+        TasksClient(legacy_server.url, task_preference="often")  # type: ignore[arg-type]  # what hosts do
 
 
 @requirement("2025:tool-support", "2025:result", "2025:poll-on", "2025:track", "law:6")

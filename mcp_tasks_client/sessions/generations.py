@@ -22,7 +22,7 @@ from .http import HttpSession
 from .http_peer import HttpPeer
 from .peer import Told
 from .shapes_2025_11_25 import CORE_TASKS_VERSION
-from .tasks_2025_11_25 import CoreTasksSession
+from .tasks_2025_11_25 import CoreTasksSession, Preference
 
 __all__ = ["AnyGenerationSession", "session_at"]
 
@@ -171,18 +171,23 @@ class AnyGenerationSession(Session):
             return self._now
 
 
-def session_at(url: str, *, inputs: Inputs, **options: Any) -> AnyGenerationSession:
+def session_at(
+    url: str, *, inputs: Inputs, prefer: Preference = "auto", **options: Any
+) -> AnyGenerationSession:
     """A session at a URL, in whichever generation its server speaks.
 
     Args:
         url: The server's MCP endpoint, ``http`` or ``https``.
         inputs: Answers questions, as far as that is not the driver's business.
+        prefer: Whether the older generation is asked for tasks.
         options: Those of :class:`HttpSession`.
 
     Raises:
-        ValueError: As :class:`HttpSession`.
+        ValueError: As :class:`HttpSession`; or ``prefer`` is none of the three words.
         TypeError: As :class:`HttpSession`.
     """
+    if prefer not in ("auto", "always", "never"):
+        raise ValueError(f'task_preference must be "auto", "always" or "never", got {prefer!r}')
     newer = HttpSession(url, capabilities=inputs.capabilities, **options)
 
     def peer(session_id: str | None, told: Told) -> HttpPeer:
@@ -194,6 +199,7 @@ def session_at(url: str, *, inputs: Inputs, **options: Any) -> AnyGenerationSess
         endpoint=newer.endpoint,
         inputs=inputs,
         client_info=newer.client_info,
+        prefer=prefer,
         limits=newer.limits,
     )
     return AnyGenerationSession(newer, older)

@@ -26,7 +26,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from mcp_types import Tool
 
-from ..errors import ConnectionLostError, RemoteProtocolError, SessionError
+from ..errors import ConnectionLostError, MissingCapabilityError, RemoteProtocolError, SessionError
 from ..inputs import Inputs
 from ..params import call_params
 from ..wire import CallReply, Created, JSONObject, MalformedError, Returned, RpcError, Task, read_task
@@ -49,7 +49,7 @@ from .shapes_2025_11_25 import (
 __all__ = ["CoreTasksSession", "Preference"]
 
 Preference: TypeAlias = Literal["auto", "always", "never"]
-"""When to ask for a task: where the tool allows it, or only where it must (``"never"``: not even there)."""
+"""When to ask for a task: wherever the tool and the server allow it; so, and call no other tool; or never."""
 
 _TTL_MS: Final = 86_400_000
 _MOST_PAGES: Final = 1000
@@ -308,9 +308,21 @@ class CoreTasksSession(Session):
             ) from error
 
     def _as_task(self, name: str) -> bool:
+        """Whether to ask for a task.
+
+        Raises:
+            MissingCapabilityError: It cannot be had, and nothing else is wanted.
+        """
         tool = self._catalogue.listed(name)
         support = tool.execution.task_support if tool is not None and tool.execution is not None else None
-        return self._makes_tasks and self._prefer != "never" and support in ("optional", "required")
+        allowed = self._makes_tasks and support in ("optional", "required")
+        if self._prefer == "always" and not allowed:
+            raise MissingCapabilityError(
+                f"{name!r} was not called: the server does not make tasks of it. Call it with a client whose "
+                'task_preference is "auto".',
+                not_executed=True,
+            )
+        return allowed and self._prefer != "never"
 
     async def _look_up(self, method: str, params: JSONObject) -> JSONObject:
         if method == "server/discover":
