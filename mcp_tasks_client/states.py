@@ -54,7 +54,7 @@ class Calling:
     again: bool = False
     """The reply to an earlier one was lost: the tool may have run, whatever becomes of this one."""
 
-    memo: str | None = None
+    memo: str | None = field(default=None, repr=False)
     """Where the session would look for its task, were the reply lost."""
 
 
@@ -63,7 +63,7 @@ class OutcomeUnknown:
     """``tools/call`` was sent and its reply is lost: the tool may have run."""
 
     kind: Literal["outcome_unknown"] = "outcome_unknown"
-    memo: str | None = None
+    memo: str | None = field(default=None, repr=False)
     """Where the session may still find its task."""
 
 
@@ -92,7 +92,9 @@ class Observing:
     """The last usable hint; a reply without one does not take it back."""
 
     ttl_ms: float | None = None
-    request_state: str | None = None
+    request_state: str | None = field(default=None, repr=False)
+    """The session's own, which may be a credential."""
+
     unchanged: int = 0
     failures: int = 0
     looks: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
@@ -16,6 +17,7 @@ from mcp_tasks_client.sessions.peer import Peer
 from mcp_tasks_client.sessions.shapes_2025_11_25 import (
     RELATED_TASK,
     Memo,
+    created_before,
     created_task,
     ended,
     marked,
@@ -169,6 +171,28 @@ def test_a_memo_is_read_as_it_was_written() -> None:
     memo = Memo(session_id="s", retrieval="r", asked={"key": ["a", 0]})
     assert Memo.read(str(memo)) == memo
     assert Memo.read(str(Memo())) == Memo()
+
+
+def test_a_task_without_a_usable_status_is_a_task_all_the_same() -> None:
+    for status in ({}, {"status": 7}, {"status": ""}):
+        assert created_task({"task": {"taskId": TASK, **status}}) == {"taskId": TASK, "status": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("created_at", "before"),
+    [
+        ("2026-11-21T10:00:00Z", True),
+        ("2026-11-21T10:00:00", True),
+        ("2026-11-21T12:00:01+01:00", False),
+        ("yesterday", False),
+        (None, False),
+        ("0001-01-01T00:00:00+23:59", True),
+        ("9999-12-31T23:59:59-23:59", False),
+    ],
+)
+def test_a_task_is_older_than_a_call_only_if_it_says_so(created_at: str | None, before: bool) -> None:
+    at = datetime(2026, 11, 21, 11, tzinfo=UTC).timestamp()
+    assert created_before(created_at, at) is before
 
 
 # ── questions ─────────────────────────────────────────────────────────────────────────────────
@@ -331,6 +355,41 @@ async def test_what_is_asked_for_no_task_is_answered_here_and_the_rest_refused(h
     assert isinstance(answers[1], RpcError)
     assert "no elicitation callback" in answers[1].message
     assert answers[2] == RpcError(-32601, "Method not found", None)
+
+
+@pytest.mark.anyio
+async def test_what_goes_wrong_on_a_stream_ends_nothing_else(
+    hearing: Hearing, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(ScriptedPeer):
+        async def listen(self) -> None:
+            raise RuntimeError("an auth flow's own")
+
+        async def request(self, *args: Any, **options: Any) -> JSONObject:
+            raise RuntimeError("an auth flow's own")
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.saw(Broken(), {"taskId": TASK, "status": "working"})
+            tasks.start_soon(hearing.questions, Broken(), TASK, (), None)
+            await settled(lambda: caplog.text.count("RuntimeError: an auth flow's own") == 2)
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+async def test_questions_for_tasks_that_nobody_knows_do_not_pile_up(hearing: Hearing) -> None:
+    peer = ScriptedPeer()
+    for number in range(2000):
+        mark = {RELATED_TASK: {"taskId": f"strange-{number}"}}
+        hearing.told(peer, question(request_id=number, _meta=mark))
+    assert hearing.asks("strange-0")
+    assert not hearing.asks("strange-1999")
+    hearing.saw(peer, {"taskId": TASK, "status": "working"})
+    hearing.told(peer, question())
+    assert hearing.asks(TASK)
+    await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.anyio

@@ -6,15 +6,17 @@ where its next snapshot finds them; the others are answered here.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
+from ..clock import being_stopped
 from ..errors import SessionError
 from ..inputs import InputContext, Inputs, NoAnswerError
 from ..wire import JSONObject, MalformedError, RpcError, Task, read_task
@@ -25,6 +27,8 @@ from .shapes_2025_11_25 import Memo, ended, related_task, request_id_of, snapsho
 
 __all__ = ["Hearing", "about_the_call"]
 
+logger = logging.getLogger("mcp_tasks_client")
+
 _QUESTION_S: Final = 1.0
 """Seconds for a question to come, once it has been asked for."""
 
@@ -32,6 +36,10 @@ _AGAIN_S: Final = 1.0
 _LONGEST_AGAIN_S: Final = 60.0
 _QUESTIONS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 _WANTED: Final = frozenset({"completed", "failed", "input_required"})
+_NO_STREAM: Final = frozenset({400, 401, 403, 404, 405, 406, 501})
+_MOST_STRANGERS: Final = 1000
+"""Tasks of which nothing is known but that something is asked for them, at most."""
+
 _METHOD_NOT_FOUND: Final = -32601
 _NO_ANSWER: Final = -32603
 
@@ -47,7 +55,7 @@ class _Retrieval:
         self.before = before
         self.request_id = secrets.token_hex(8)
         self.scope = anyio.CancelScope()
-        self.reply: JSONObject | RpcError | None = None
+        self.reply: JSONObject | None = None
 
 
 class Hearing:
@@ -95,7 +103,7 @@ class Hearing:
         self._seen[task["taskId"]] = task
         if self._tasks is not None and peer not in self._streams:
             self._streams.add(peer)
-            self._tasks.start_soon(self._listen, peer)
+            self._tasks.start_soon(self._safely, self._listen, peer)
 
     def forget(self, task_id: str) -> None:
         """Forget a task that is over."""
@@ -160,7 +168,7 @@ class Hearing:
                 await asked.news.wait()
         return asked.questions(answered)
 
-    def retrieved(self, task_id: str) -> JSONObject | RpcError | None:
+    def retrieved(self, task_id: str) -> JSONObject | None:
         """What the ``tasks/result`` that waits for a task has brought, if there is one, and it has."""
         retrieval = self._retrievals.get(task_id)
         return retrieval.reply if retrieval is not None else None
@@ -170,22 +178,20 @@ class Hearing:
         if self._tasks is not None and task_id not in self._retrievals:
             retrieval = _Retrieval(self._broken.pop(task_id, before))
             self._retrievals[task_id] = retrieval
-            self._tasks.start_soon(self._await_result, peer, task_id, retrieval)
+            self._tasks.start_soon(self._safely, self._await_result, peer, task_id, retrieval)
 
     async def _await_result(self, peer: Peer, task_id: str, retrieval: _Retrieval) -> None:
         try:
             with retrieval.scope:
                 retrieval.reply = await self._result(peer, task_id, retrieval)
-        except SessionError as error:
-            if about_the_call(error):
-                retrieval.reply = RpcError(error.code, error.remote_message, error.data)
         finally:
+            # An error may be about the waiting alone: what became of the task is asked when it is over.
             if retrieval.reply is None and self._retrievals.get(task_id) is retrieval:
                 del self._retrievals[task_id]  # the next poll tries again
                 self._broken[task_id] = retrieval.request_id
         task, reply = self._seen.get(task_id), retrieval.reply
         # Of anything else a poll tells what it means.
-        if task is not None and isinstance(reply, dict) and "content" in reply:
+        if task is not None and reply is not None and "content" in reply:
             self._hint(ended({**task, "status": "completed"}, reply))
 
     async def _result(self, peer: Peer, task_id: str, retrieval: _Retrieval) -> JSONObject:
@@ -205,8 +211,8 @@ class Hearing:
             task_id = related_task(params)
             if method not in _QUESTIONS or task_id is None:
                 if self._tasks is not None:
-                    self._tasks.start_soon(self._answer, peer, message)
-            elif task_id not in self._given_up:
+                    self._tasks.start_soon(self._safely, self._answer, peer, message)
+            elif task_id not in self._given_up and self._has_room(task_id):
                 self._asked[task_id].add(peer, request_id, str(method), params)
                 self._hint_question(peer, task_id)
             return
@@ -251,11 +257,30 @@ class Hearing:
             begun = anyio.current_time()
             try:
                 await peer.listen()
+                wanted_s = 0.0
             except SessionError as error:
-                if error.http_status is not None and 400 <= error.http_status < 500:
+                if error.http_status in _NO_STREAM:
                     return
-            pause_s = _AGAIN_S if anyio.current_time() - begun > pause_s else 2 * pause_s
-            await anyio.sleep(min(pause_s, _LONGEST_AGAIN_S))
+                wanted_s = error.retry_after_s or 0.0
+            lasted_s = anyio.current_time() - begun
+            pause_s = _AGAIN_S if lasted_s > pause_s else min(2 * pause_s, _LONGEST_AGAIN_S)
+            await anyio.sleep(max(pause_s, wanted_s))
+
+    async def _safely(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Whatever goes wrong here is no reason for anything else to end; polls tell what there is."""
+        try:
+            await work(*args)
+        except SessionError as error:
+            logger.info("A stream of the server's ended: %s", error)
+        except anyio.get_cancelled_exc_class():
+            if being_stopped():
+                raise
+        except Exception as error:
+            logger.warning("What the server says could not be heard: %s: %s", type(error).__name__, error)
+
+    def _has_room(self, task_id: str) -> bool:
+        known = task_id in self._seen or task_id in self._asked
+        return known or len(self._asked) < len(self._seen) + _MOST_STRANGERS
 
     async def _answer(self, peer: Peer, message: JSONObject) -> None:
         """Answer what the server asks for a call that is no task, or for itself."""

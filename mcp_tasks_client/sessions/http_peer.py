@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import anyio
 
-from ..errors import SessionError
+from ..errors import RemoteProtocolError, SessionError
 from ..wire import JSONObject, RequestId, RpcError
 from .bodies import drain
 from .channel import HttpChannel, Message, encoded
@@ -21,6 +21,7 @@ from .event_stream import read_messages
 from .faults import Faults
 from .peer import SILENCE_S, Peer, Told
 from .replies import Reply, read_reply
+from .shapes_2025_11_25 import HANDSHAKE_VERSIONS
 from .transport import Response
 
 __all__ = ["HttpPeer"]
@@ -68,7 +69,13 @@ class HttpPeer(Peer):
         """
         result = await self.request("initialize", {"protocolVersion": self.version, **params}, timeout_s)
         agreed = result.get("protocolVersion")
-        self.version = agreed if isinstance(agreed, str) else self.version
+        if not isinstance(agreed, str) or agreed not in HANDSHAKE_VERSIONS:
+            raise RemoteProtocolError(
+                f"initialize was answered in version {str(agreed)[:20]!r}, which nobody has offered. "
+                "Report it to the server's author.",
+                not_executed=True,
+            )
+        self.version = agreed
         self._begun = True
         method = "notifications/initialized"
         await self._say(self._message(method, {"method": method}, None), timeout_s)

@@ -16,6 +16,7 @@ from ..wire import JSONObject, MalformedError, RequestId, RpcError
 
 __all__ = [
     "CORE_TASKS_VERSION",
+    "HANDSHAKE_VERSIONS",
     "RELATED_TASK",
     "Memo",
     "created_before",
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 CORE_TASKS_VERSION: Final = "2025-11-25"
+HANDSHAKE_VERSIONS: Final = frozenset({CORE_TASKS_VERSION, "2025-06-18", "2025-03-26", "2024-11-05"})
+"""Those that begin with ``initialize``; only the newest has tasks."""
 
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
@@ -54,8 +57,10 @@ def created_task(result: JSONObject) -> JSONObject | None:
     task = result.get("task")
     if not isinstance(task, dict) or "taskId" not in task:
         return None
-    meta = result.get("_meta")
-    return snapshot(task) | ({"_meta": meta} if isinstance(meta, dict) else {})
+    meta, status = result.get("_meta"), task.get("status")
+    # The ID must not be lost for want of a status; the first poll brings one.
+    known = {} if isinstance(status, str) and status else {"status": "unknown"}
+    return snapshot(task) | known | ({"_meta": meta} if isinstance(meta, dict) else {})
 
 
 def created_before(created_at: str | None, seconds: float) -> bool:
@@ -63,7 +68,7 @@ def created_before(created_at: str | None, seconds: float) -> bool:
     try:
         created = datetime.fromisoformat(created_at or "")
         return created.replace(tzinfo=created.tzinfo or UTC).timestamp() < seconds
-    except (ValueError, OverflowError):
+    except ValueError:
         return False  # it says nothing
 
 

@@ -20,6 +20,7 @@ Of a task that was cancelled no question is answered any more: one server loses 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from typing import Final, Literal, TypeAlias
 
 import anyio
@@ -94,6 +95,8 @@ class CoreTasksSession(Session):
         self._call_slots = anyio.Semaphore(limits.calls_in_flight)
         self._catalogue = Catalogue(self._look_up, endpoint)
         self._shaking = anyio.Lock()
+        self._failures = 0
+        self._failure: SessionError | None = None
         self._now: Peer | None = None
         self._makes_tasks = False
         self._lists_tasks = False
@@ -135,7 +138,10 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: The server does not want to, or does not speak this generation.
         """
+        failures = self._failures
         async with self._shaking:
+            if self._failures != failures and self._failure is not None:
+                raise copy(self._failure)  # of the attempt that we waited for
             if self._now is None or self._now.lost:
                 # The last one's tools may not be this one's, nor what it can do.
                 self._catalogue.forget_tools()
@@ -189,15 +195,18 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: The list could not be had, or has no end.
         """
-        ref = TaskRef("", memo)
-        peer = await self._peer_of(ref)
+        limit_s = 2 * self._limits.task_timeout_s
+        with anyio.move_on_after(limit_s):
+            return await self._listed_since(memo, since)
+        raise Faults("tasks/list").overdue(limit_s)
+
+    async def _listed_since(self, memo: str, since: float) -> Sequence[Created]:
+        peer = await self._peer_of(TaskRef("", memo))
         found: list[Created] = []
         state = str(Memo(session_id=peer.session_id))
         params: JSONObject = {}
         for _ in range(_MOST_PAGES):
-            page = await self._in_time(
-                "tasks/list", peer.request("tasks/list", params, self._limits.task_timeout_s)
-            )
+            page = await peer.request("tasks/list", params, self._limits.task_timeout_s)
             tasks, cursor = page.get("tasks"), page.get("nextCursor")
             for raw in tasks if isinstance(tasks, list) else ():
                 try:
@@ -297,6 +306,7 @@ class CoreTasksSession(Session):
             )
         except SessionError as error:
             error.not_executed = True
+            self._failures, self._failure = self._failures + 1, error
             if error.retryable or error.http_status in CREDENTIAL_STATUSES:
                 raise
             raise RemoteProtocolError(
