@@ -42,6 +42,7 @@ class Asked(Generic[PeerT]):
         self.news = anyio.Event()
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
         self._answered: set[str] = set()
+        self._withdrawn: set[tuple[int, str]] = set()
 
     @property
     def open(self) -> bool:
@@ -56,23 +57,21 @@ class Asked(Generic[PeerT]):
     def restore(
         self, peer: PeerT, key: str, request_ids: Collection[RequestId], question: JSONObject
     ) -> None:
-        """Note the requests behind a question as another process had them, unless it was answered since."""
+        """Note the requests behind a question as another process had them, unless they are over since."""
         if key not in self._answered:
             for request_id in request_ids:
-                self._add(peer, request_id, question)
+                if _name(peer, request_id) not in self._withdrawn:
+                    self._add(peer, request_id, question)
 
     def _add(self, peer: PeerT, request_id: RequestId, question: JSONObject) -> None:
-        # By the text, for 0 and "0" are two IDs, and 1 and 1.0 are one.
-        name = id(peer), repr(request_id if isinstance(request_id, str) else float(request_id))
-        self._requests[name] = _Request(peer, request_id, question, digest(question))
+        self._requests[_name(peer, request_id)] = _Request(peer, request_id, question, digest(question))
 
     def withdraw(self, peer: PeerT, request_id: object) -> None:
         """Forget a request that the server does not wait for any more."""
-        self._requests = {
-            name: one
-            for name, one in self._requests.items()
-            if not (one.peer is peer and one.request_id == request_id)
-        }
+        for name, one in tuple(self._requests.items()):
+            if one.peer is peer and one.request_id == request_id:
+                del self._requests[name]
+                self._withdrawn.add(name)
 
     def questions(self, answered: Collection[str]) -> JSONObject:
         """What is asked, by key.
@@ -117,6 +116,11 @@ class Asked(Generic[PeerT]):
         while key in answered or key in self._answered:
             key, times = f"{request.digest}#{times}", times + 1
         return key
+
+
+def _name(peer: object, request_id: RequestId) -> tuple[int, str]:
+    # By the text, for 0 and "0" are two IDs, and 1 and 1.0 are one.
+    return id(peer), repr(request_id if isinstance(request_id, str) else float(request_id))
 
 
 def _lasting(params: JSONObject) -> JSONObject:

@@ -189,6 +189,8 @@ class Hearing:
             if retrieval.reply is None and self._retrievals.get(task_id) is retrieval:
                 del self._retrievals[task_id]  # the next poll tries again
                 self._broken[task_id] = retrieval.request_id
+            if task_id in self._asked:
+                self._asked[task_id].news.set()  # there will be no question while nobody is there to get it
         task, reply = self._seen.get(task_id), retrieval.reply
         # Of anything else a poll tells what it means.
         if task is not None and reply is not None and "content" in reply:
