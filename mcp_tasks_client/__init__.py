@@ -129,6 +129,6 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
         raise ImportError(
-            "TasksExtension needs the official SDK: pip install 'mcp-tasks-client[mcp]'", name="mcp"
+            "TasksExtension needs the official SDK 2.x: pip install 'mcp-tasks-client[mcp]'", name="mcp"
         ) from None
     return TasksExtension

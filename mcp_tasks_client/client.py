@@ -18,7 +18,7 @@ from .journal.base import Journal, Scope, TaskRecord
 from .journal.sqlite import chosen_journal
 from .policy import PollPolicy
 from .sessions.base import Session, ToolCall
-from .sessions.hosts import is_client
+from .sessions.hosts import is_client, sdk_has_extensions
 
 if TYPE_CHECKING:
     import fastmcp
@@ -39,8 +39,9 @@ class TasksClient:
     Args:
         server: The server's URL; or the host's own client, connected and made with
             ``extensions=[TasksExtension()]``: an ``mcp.Client``, a ``fastmcp.Client`` or an
-            ``mcp.ClientSession``; or a :class:`Session`. What is not given here is taken from the
-            client's extension, callbacks from the client itself.
+            ``mcp.ClientSession``, which may be one of mcp 1.x; or a :class:`Session`. What is not given
+            here is taken from the client's extension, callbacks from the client itself. A server of
+            2025-11-25 needs no extension.
         journal: ``None`` is the user's default SQLite file; a path is another file; a
             :class:`Journal` is used as it is (``MemoryJournal()`` opts out of durability).
         endpoint: Names the server in the journal; derived from the URL or the command if ``None``,
@@ -56,7 +57,7 @@ class TasksClient:
             certificates. Not closed.
         headers: Sent with every request.
         auth: User and password, or any auth of httpx or httpx2.
-        task_preference: Of a server of 2025-11-25, reached by its URL: whether to ask for tasks. ``"auto"``
+        task_preference: Of a server of 2025-11-25: whether to ask for tasks. ``"auto"``
             does where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes plain calls.
 
     Raises:
@@ -85,7 +86,11 @@ class TasksClient:
         if is_client(server):
             if any(option is not None for option in (http_client, headers, auth)):
                 raise ValueError("http_client, headers and auth belong to the client; give them to that one")
-            from .extension import engine_over  # it needs the SDK, which whoever has a client of it has
+            # Both need the SDK, which whoever has a client of it has, in one of two generations.
+            if sdk_has_extensions():
+                from .extension import engine_over
+            else:
+                from .over_sdk_1 import engine_over
 
             self._engine = engine_over(
                 server,
@@ -97,6 +102,7 @@ class TasksClient:
                 roots=roots,
                 poll=poll,
                 on_abandon=on_abandon,
+                task_preference=task_preference,
             )
             return
         inputs = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)

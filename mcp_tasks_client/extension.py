@@ -35,8 +35,11 @@ from .inputs import ElicitationCallback, RootsCallback, SamplingCallback
 from .journal.base import Journal, Scope
 from .journal.sqlite import chosen_journal
 from .policy import PollPolicy
+from .sessions.host_session import HostSession
 from .sessions.hosts import address_of, is_client
-from .sessions.sdk import SEND_REQUEST, SdkSession, host_callbacks
+from .sessions.sdk import SdkSession, host_callbacks
+from .sessions.sdk_requests import SEND_REQUEST
+from .sessions.tasks_2025_11_25 import Preference
 from .wire import EXTENSION_ID, Created, JSONObject, MalformedError, Task, read_call_reply
 
 __all__ = ["ClaimedTask", "TasksExtension"]
@@ -82,7 +85,9 @@ class TasksExtension(ClientExtension):
     ``call_tool`` then returns the result of a task as it does any other, having journaled the task
     first. What a crash left unfinished, ``TasksClient(client).resume()`` takes up.
 
-    Where the server speaks an older generation of the protocol, it does nothing.
+    Where the connection was negotiated at an older version of the protocol, the SDK asks no extension:
+    ``call_tool`` is a plain call, as without this one, and a tool that requires a task answers with an
+    error result. ``TasksClient(client).call_tool(...)`` speaks the core tasks of 2025-11-25 there.
 
     Args:
         journal: ``None`` is the user's default SQLite file; a path is another file; a
@@ -271,11 +276,13 @@ def engine_over(
     roots: RootsCallback | None,
     poll: PollPolicy | None,
     on_abandon: OnAbandon,
+    task_preference: Preference,
 ) -> Engine:
     """An engine over a host's client; what is not given is as in the client's extension.
 
     Raises:
-        ValueError: The server has no address, and no ``endpoint`` is given.
+        ValueError: The server has no address, and no ``endpoint`` is given; or ``task_preference`` is no
+            word for it.
     """
     extension = _extension_of(client)
     address = address_of(client)
@@ -292,20 +299,23 @@ def engine_over(
         return session
 
     policy = poll or extension.poll
+    inputs = host_callbacks(
+        current,
+        elicitation=elicitation or extension.elicitation,
+        sampling=sampling or extension.sampling,
+        roots=roots or extension.roots,
+    )
     return Engine(
-        session=SdkSession(
+        session=HostSession(
             current,
             endpoint=endpoint,
+            inputs=inputs,
             ephemeral=address is not None and address.ephemeral,
             tasks_in_flight=policy.polls_in_flight,
+            prefer=task_preference,
         ),
         journal=extension.journal if journal is None else chosen_journal(journal),
-        inputs=host_callbacks(
-            current,
-            elicitation=elicitation or extension.elicitation,
-            sampling=sampling or extension.sampling,
-            roots=roots or extension.roots,
-        ),
+        inputs=inputs,
         policy=policy,
         scope=Scope(endpoint, principal or extension.principal),
         on_abandon=extension.on_abandon if on_abandon == "detach" else on_abandon,

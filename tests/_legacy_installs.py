@@ -12,12 +12,20 @@ import sqlite3
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-__all__ = ["NODE_SERVER", "NotInstalled", "kept", "node_modules", "python_with_legacy_sdk"]
+__all__ = [
+    "NODE_SERVER",
+    "NotInstalled",
+    "kept",
+    "node_modules",
+    "python_of_legacy_host",
+    "python_with_legacy_sdk",
+]
 
 FOLDER: Final = Path(__file__).parents[1] / ".pytest_cache" / "legacy-servers"
 LEGACY_SDK: Final = "mcp==1.30.0"
@@ -37,12 +45,26 @@ def python_with_legacy_sdk() -> Path:
         NotInstalled: The environment cannot be made, such as without a network.
     """
 
+    return with_packages("python", [LEGACY_SDK])
+
+
+def python_of_legacy_host() -> Path:
+    """The interpreter of an environment with the same, and with all that our package depends on.
+
+    Raises:
+        NotInstalled: The environment cannot be made.
+    """
+    project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]
+    return with_packages("host", [LEGACY_SDK, *project["dependencies"]])
+
+
+def with_packages(name: str, packages: Sequence[str]) -> Path:
     def make(folder: Path) -> None:
         run([sys.executable, "-m", "venv", str(folder)])
-        pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", LEGACY_SDK]
+        pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", *packages]
         run([str(interpreter(folder)), *pip])
 
-    return interpreter(kept(FOLDER / "python", f"{LEGACY_SDK} {sys.version} {sys.executable}", make))
+    return interpreter(kept(FOLDER / name, f"{' '.join(packages)} {sys.version} {sys.executable}", make))
 
 
 def interpreter(environment: Path) -> Path:

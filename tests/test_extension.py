@@ -933,7 +933,9 @@ def test_without_the_sdk_the_extension_is_one_line_that_names_the_extra() -> Non
     command = [sys.executable, "-c", textwrap.dedent(script)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     *_, told = ended.stderr.strip().splitlines()
-    assert told == "ImportError: TasksExtension needs the official SDK: pip install 'mcp-tasks-client[mcp]'"
+    assert (
+        told == "ImportError: TasksExtension needs the official SDK 2.x: pip install 'mcp-tasks-client[mcp]'"
+    )
     assert ended.stderr.count("Traceback") == 1
 
 

@@ -68,7 +68,13 @@ ORDER: Final = (
     "sessions.hearing",
     "sessions.tasks_2025_11_25",
     "sessions.generations",
+    "sessions.host_peer",
+    "sessions.host_tasks",
+    "sessions.sdk_requests",
+    "sessions.sdk_line",
     "sessions.sdk",
+    "sessions.host_session",
+    "sessions.sdk_1",
     "owners",
     "points",
     "membership",
@@ -89,6 +95,7 @@ ORDER: Final = (
     "recovery",
     "engine",
     "extension",
+    "over_sdk_1",
     "client",
     "blocking",
     "testing.clock",
@@ -152,6 +159,11 @@ LATE: Final[dict[tuple[str, str], str]] = {}
 
 SDK_ADAPTERS: Final = {
     "sessions.sdk": "is the adapter to the SDK, and imported only by hosts that have it",
+    "sessions.sdk_requests": "is part of that adapter",
+    "sessions.sdk_line": "is the same for the generation before",
+    "sessions.host_session": "chooses between the two",
+    "sessions.sdk_1": "is the adapter to the SDK's 1.x, which speaks no later version",
+    "over_sdk_1": "is for hosts that have that one",
     "extension": "is the SDK's own extension point, and imported only by hosts that have it",
 }
 """The modules that may import mcp or fastmcp. None of them is imported before it is used."""

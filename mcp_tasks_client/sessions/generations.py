@@ -186,8 +186,6 @@ def session_at(
         ValueError: As :class:`HttpSession`; or ``prefer`` is none of the three words.
         TypeError: As :class:`HttpSession`.
     """
-    if prefer not in ("auto", "always", "never"):
-        raise ValueError(f'task_preference must be "auto", "always" or "never", got {prefer!r}')
     newer = HttpSession(url, capabilities=inputs.capabilities, **options)
 
     def peer(session_id: str | None, told: Told) -> HttpPeer:

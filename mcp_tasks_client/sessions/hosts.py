@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final
 
-__all__ = ["Address", "address_of", "is_client"]
+__all__ = ["Address", "address_of", "is_client", "sdk_has_extensions"]
 
 _PACKAGES: Final = frozenset({"mcp", "fastmcp"})
 _CLASSES: Final = frozenset({"Client", "ClientSession"})
@@ -30,6 +31,11 @@ def is_client(candidate: object) -> bool:
         kind.__name__ in _CLASSES and kind.__module__.partition(".")[0] in _PACKAGES
         for kind in type(candidate).__mro__
     )
+
+
+def sdk_has_extensions() -> bool:
+    """Whether the installed SDK is one of 2.x. For those who have a client of it."""
+    return find_spec("mcp.client.extension") is not None
 
 
 def address_of(client: Any) -> Address | None:

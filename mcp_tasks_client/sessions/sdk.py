@@ -9,18 +9,15 @@ That is why nobody listens here: a server must be polled anyway, and no client i
 
 from __future__ import annotations
 
-import inspect
-import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 from mcp import ClientSession
 from mcp.client.session import ClientRequestContext
-from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CreateMessageRequest,
     CreateMessageRequestParams,
@@ -33,11 +30,9 @@ from mcp_types import (
     ListRootsRequest,
     ListRootsResult,
     PaginatedRequestParams,
-    Request,
     Tool,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter, ValidationError
 
 from ..errors import ConnectionLostError, MissingCapabilityError, RemoteProtocolError, SessionError
 from ..inputs import Callbacks, ElicitationCallback, InputContext, RootsCallback, SamplingCallback
@@ -48,7 +43,6 @@ from ..wire import (
     CallReply,
     JSONObject,
     MalformedError,
-    RpcError,
     Task,
     header_value,
     read_call_reply,
@@ -57,43 +51,18 @@ from ..wire import (
 from .base import Leaving, Session, TaskRef, ToolCall
 from .catalogue import Catalogue
 from .faults import HEADER_MISMATCH, Faults
+from .sdk_requests import RawRequest, is_closed, mapped, sent
 
 __all__ = ["SdkSession", "host_callbacks"]
 
-_RAW: Final = TypeAdapter(dict[str, Any])
-_CLOSED: Final = "Connection closed"
-
-# What the SDK itself answers in the server's name, with codes that a server may use as well. They
-# say nothing about what the server has done.
-_SYNTHETIC: Final = (
-    (-32603, "Server returned an error response"),
-    (-32601, "Not Found"),
-    (-32700, "Failed to parse"),
-    (-32600, "Unexpected content type"),
-    (-32600, "server answered a request with 202"),
-    (-32600, "Session terminated"),
-    (-32600, "Redirect to "),
-    (-32000, "SSE stream "),
-    (-32001, "Request '"),  # … timed out
-    (-32001, "Timed out after "),
-)
-_CONNECTION_CLOSED: Final = -32000
-
 _WATCH_S: Final = 0.5
-
-SEND_REQUEST: Final = getattr(inspect.unwrap(ClientSession.send_request), "__code__", None)
-"""The SDK's code that has a reply in its hands, to be known again among our callers."""
 
 _HOW: Final = (
     "Make the client with extensions=[TasksExtension()] (from mcp_tasks_client import TasksExtension)."
 )
 
 
-class _CallTool(Request[dict[str, Any], str]):
-    """``tools/call``; the params are plain JSON, so that they go as they are."""
-
-
-class _TaskRequest(Request[dict[str, Any], str]):
+class _TaskRequest(RawRequest):
     """One of ``tasks/*``."""
 
     name_param = "taskId"
@@ -181,8 +150,8 @@ class SdkSession(Session):
             session = self._session("tools/call")
             await leaving()
             try:
-                with _mapped(faults, session):
-                    raw = await _sent(session, _CallTool(method="tools/call", params=params), None)
+                with mapped(faults, session):
+                    raw = await sent(session, RawRequest(method="tools/call", params=params), None)
             except SessionError as error:
                 if error.code == HEADER_MISMATCH:
                     self._catalogue.forget_tools()
@@ -226,7 +195,7 @@ class SdkSession(Session):
         while True:
             is_open = False
             with suppress(RuntimeError):
-                is_open = not _is_closed(self._current())
+                is_open = not is_closed(self._current())
             if was_open and not is_open:
                 return
             was_open = is_open
@@ -256,9 +225,9 @@ class SdkSession(Session):
                     f"and the task belongs to {PROTOCOL_VERSION}. Connect to a server that speaks that.",
                     not_executed=True,
                 )
-            with _mapped(faults, session):
+            with mapped(faults, session):
                 request = _TaskRequest(method=method, params=params)
-                raw = await _sent(session, request, self._task_timeout_s)
+                raw = await sent(session, request, self._task_timeout_s)
         if method != "tasks/get" and raw.get("resultType") == "task":
             raise faults.malformed("a task, which only tools/call may be answered with")
         return raw, faults
@@ -268,7 +237,7 @@ class SdkSession(Session):
             return {"supportedVersions": [PROTOCOL_VERSION]}  # the SDK has negotiated already
         faults = Faults(method)
         session = self._session(method)
-        with _mapped(faults, session), anyio.move_on_after(self._task_timeout_s):
+        with mapped(faults, session), anyio.move_on_after(self._task_timeout_s):
             page = PaginatedRequestParams(cursor=params["cursor"]) if params else None
             listed = await session.list_tools(params=page)
             return listed.model_dump(by_alias=True, mode="json", exclude_none=True)
@@ -333,58 +302,3 @@ def host_callbacks(
     return Callbacks(
         elicitation=elicitation or elicit, sampling=sampling or sample, roots=roots or list_roots
     )
-
-
-async def _sent(session: ClientSession, request: Request[Any, str], timeout_s: float | None) -> JSONObject:
-    send: Any = session.send_request  # takes any type adapter, though its annotation wants a model's
-    try:
-        raw: JSONObject = await send(request, _RAW, request_read_timeout_seconds=timeout_s)
-    except ValidationError as error:
-        # Checked by the SDK against the core protocol first. A task in it must not be lost for that.
-        whole = _whole_result(error)
-        if whole is None:
-            raise
-        return whole
-    return raw
-
-
-def _whole_result(error: ValidationError) -> JSONObject | None:
-    """The task that did not pass, as it came: the error tells of its faults, the SDK's own frame has all."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        raw = frame.f_locals.get("raw") if frame.f_code is SEND_REQUEST else None
-        if isinstance(raw, dict) and raw.get("resultType") == "task":
-            return raw
-    return None
-
-
-@contextmanager
-def _mapped(faults: Faults, session: ClientSession) -> Iterator[None]:
-    """Turn what the SDK raises into :class:`SessionError`."""
-    try:
-        yield
-    except ValidationError as error:
-        raise faults.malformed(f"it does not fit the core protocol, {error.error_count()} errors") from None
-    except MCPError as error:
-        said = RpcError(error.code, error.message, error.data)
-        raise _fault(faults, said, closed=_is_closed(session)) from error
-
-
-def _is_closed(session: ClientSession) -> bool:
-    """Whether the connection has ended; the SDK shows it nowhere else."""
-    group = session._task_group
-    return (
-        group is None
-        or group.cancel_scope.cancel_called
-        or bool(getattr(session._dispatcher, "_closed", False))
-    )
-
-
-def _fault(faults: Faults, error: RpcError, *, closed: bool) -> SessionError:
-    if error.data is None and (error.code, error.message) == (_CONNECTION_CLOSED, _CLOSED):
-        # The same words may be a proxy's, about a connection of its own.
-        return faults.disconnected() if closed else faults.lost(error.message)
-    if error.data is None and any(
-        error.code == code and error.message.startswith(text) for code, text in _SYNTHETIC
-    ):
-        return faults.lost(error.message)
-    return faults.by_code(error, None, None)

@@ -71,6 +71,9 @@ class CoreTasksSession(Session):
         prefer: Whether to ask for tasks.
         task_ttl_ms: Milliseconds for which a task and its result are to be kept.
         limits: Of what is sent and read.
+
+    Raises:
+        ValueError: ``prefer`` is none of the three words.
     """
 
     def __init__(
@@ -84,6 +87,8 @@ class CoreTasksSession(Session):
         task_ttl_ms: int = _TTL_MS,
         limits: Limits,
     ) -> None:
+        if prefer not in ("auto", "always", "never"):
+            raise ValueError(f'task_preference must be "auto", "always" or "never", got {prefer!r}')
         self._peer = peer
         self._endpoint = endpoint
         self._inputs = inputs
@@ -349,6 +354,7 @@ class CoreTasksSession(Session):
             # A server that was upgraded since may say that of a session of which it has never heard.
             unsure = error.code == INVALID_PARAMS and peer is not self._now
             if not (peer.lost or unsure):
+                _explain(error, ref, peer)
                 raise
             self._hearing.lose(peer)
             other = await self.connect()
@@ -426,6 +432,13 @@ class CoreTasksSession(Session):
             if about_the_call(error) and not forgotten:
                 return RpcError(error.code, error.remote_message, error.data)
             raise
+
+
+def _explain(error: SessionError, ref: TaskRef, peer: Peer) -> None:
+    """Say so, if a task is unknown because the session has ended, by whomever, that it was made in."""
+    session_id = Memo.read(ref.request_state).session_id
+    if error.code == INVALID_PARAMS and session_id not in (None, peer.session_id):
+        error.remote_message += " (the session that the task was made in has ended)"
 
 
 def _answered(ref: TaskRef) -> frozenset[str]:

@@ -1,0 +1,299 @@
+"""A server of 2025-11-25 over a session that the host has, and uses as well.
+
+The server asks the host's own callbacks. What it asks for a task that we see to is taken before it gets
+there, so that the question is journaled, asked once, and answered however long that takes. Everything else
+goes where it went: what belongs to no task, and to tasks that the host has made by itself.
+
+Such a session cannot be had again once it has ended. A server that binds its tasks to it has lost them then.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+from uuid import uuid4
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from ..errors import ConnectionLostError
+from ..wire import JSONObject, RequestId, RpcError
+from .faults import Faults
+from .peer import Peer, Told
+from .shapes_2025_11_25 import created_task, related_task, request_id_of
+
+__all__ = ["HostPeer", "Line", "Switchboard"]
+
+_OVER: Final = frozenset({"completed", "failed"})
+
+
+class _Waiting:
+    """A question whose answer the server waits for."""
+
+    def __init__(self, message: JSONObject) -> None:
+        self.message = message
+        self.answer: JSONObject | RpcError | None = None
+        self.answered = anyio.Event()
+
+
+class Switchboard:
+    """Connects what one server asks with whoever sees to the task.
+
+    It lasts as long as the host's session, because a question does: who comes later can still answer it.
+
+    Args:
+        plug: Has :meth:`answer_to` asked before the host's callbacks, and :meth:`tell` told; returns what
+            puts everything back.
+
+    Attributes:
+        name: Of the host's session, which tells none of its own. The same to all who come.
+    """
+
+    def __init__(self, plug: Callable[[Switchboard], Callable[[], None]]) -> None:
+        self.name = f"host-{uuid4().hex}"
+        self._plug = plug
+        self._unplug: Callable[[], None] | None = None
+        self._peers: list[HostPeer] = []
+        self._waiting: dict[str, _Waiting] = {}
+        self._settled = anyio.Event()
+
+    def join(self, peer: HostPeer) -> None:
+        """Let it have what is asked for its tasks."""
+        self._peers.append(peer)
+        if self._unplug is None:
+            self._unplug = self._plug(self)
+
+    def leave(self, peer: HostPeer) -> None:
+        """Let it have nothing any more. What it was asked waits for another one."""
+        if peer in self._peers:
+            self._peers.remove(peer)
+        if not self._peers and self._unplug is not None:
+            self._unplug()
+            self._unplug = None
+        self.settled()
+
+    def settled(self) -> None:
+        """Note that a call has been answered, so that it is known whose task there may be."""
+        self._settled.set()
+        self._settled = anyio.Event()
+
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Take a notification."""
+        for peer in tuple(self._peers):
+            peer.hear({"method": method, "params": dict(params or {})})
+
+    async def answer_to(self, message: JSONObject) -> JSONObject | RpcError | None:
+        """The answer to a request of the server's, after however long; ``None`` if it is for the host."""
+        task_id, request_id = related_task(message.get("params")), request_id_of(message)
+        peer = await self._peer_of(task_id) if task_id is not None else None
+        if peer is None or request_id is None:
+            return None
+        name = _name(request_id)
+        waiting = self._waiting[name] = _Waiting(message)
+        try:
+            peer.hear(message)
+            await waiting.answered.wait()
+        finally:
+            if self._waiting.get(name) is waiting:
+                del self._waiting[name]
+            if waiting.answer is None:
+                for one in tuple(self._peers):
+                    one.hear(_taken_back(request_id))
+        return waiting.answer
+
+    def questions(self, task_id: str) -> list[JSONObject]:
+        """What is asked for a task, and has no answer yet."""
+        asked = (one.message for one in self._waiting.values() if one.answer is None)
+        return [message for message in asked if related_task(message.get("params")) == task_id]
+
+    def answer(self, request_id: RequestId, answer: JSONObject | RpcError) -> bool:
+        """Give an answer, if the server still waits for it."""
+        waiting = self._waiting.get(_name(request_id))
+        if waiting is None or waiting.answer is not None:
+            return False
+        waiting.answer = answer
+        waiting.answered.set()
+        return True
+
+    async def _peer_of(self, task_id: str) -> HostPeer | None:
+        while True:
+            for peer in self._peers:
+                if peer.sees_to(task_id):
+                    return peer
+            if not any(peer.creating for peer in self._peers):
+                return None
+            await self._settled.wait()  # a server may ask before it has said that there is a task
+
+
+class Line(ABC):
+    """A host's session, as a generation of its SDK has it.
+
+    Attributes:
+        board: Where its questions go.
+    """
+
+    board: Switchboard
+
+    @property
+    @abstractmethod
+    def is_up(self) -> bool:
+        """Whether the host still uses this session, and no other."""
+
+    @property
+    @abstractmethod
+    def introduction(self) -> JSONObject:
+        """What the server said of itself in the handshake."""
+
+    @abstractmethod
+    async def send(
+        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
+    ) -> JSONObject:
+        """Send a request, and return its result.
+
+        Args:
+            method: JSON-RPC method.
+            params: Its params.
+            timeout_s: Seconds after which it is given up; ``None`` leaves that to the host's session.
+            faults: Names its failures.
+
+        Raises:
+            SessionError: No result.
+        """
+
+
+class HostPeer(Peer):
+    """A server, as a session of the host's has it.
+
+    Args:
+        line: The session.
+        told: Called with each request that is taken, each notification that comes, and with us.
+        session_id: The name of a session that there was before, which may be gone.
+
+    Attributes:
+        creating: How many calls are under way that may become tasks.
+    """
+
+    def __init__(self, line: Line, told: Told, session_id: str | None = None) -> None:
+        super().__init__(session_id or line.board.name)
+        self.creating = 0
+        self._line = line
+        self._told = told
+        self._tasks: set[str] = set()
+        self._foreign = self.session_id != line.board.name
+        if not self._foreign:
+            line.board.join(self)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is a session that the host does not have any more."""
+        return self._foreign or not self._line.is_up
+
+    @lost.setter
+    def lost(self, lost: bool) -> None:
+        pass  # the host's connection tells
+
+    async def initialize(self, params: JSONObject, timeout_s: float) -> JSONObject:
+        """What the server said when the host began the session."""
+        await checkpoint()
+        return self._line.introduction
+
+    async def request(
+        self,
+        method: str,
+        params: JSONObject,
+        silence_s: float,
+        *,
+        task_id: str | None = None,
+        request_id: RequestId | None = None,
+    ) -> JSONObject:
+        """Send a request once, and return its result.
+
+        Args:
+            method: JSON-RPC method.
+            params: Its params.
+            silence_s: Seconds after which it is given up, unless it is a call: that is the host's to say.
+            task_id: The task that it is about, for the errors.
+            request_id: Of no use, since the host's session numbers its requests itself.
+
+        Raises:
+            SessionError: No result. :attr:`lost` says whether that is because the session is over.
+        """
+        if self.lost:
+            raise ConnectionLostError(
+                f"{method} was not sent: the host's client has another connection now.",
+                retryable=True,
+                not_executed=True,
+            )
+        faults = Faults(method, task_id)
+        if method == "tools/call":
+            with self._maybe_creating("task" in params):
+                result = await self._line.send(method, params, None, faults)
+                self._see_to((created_task(result) or {}).get("taskId"))
+            return result
+        if method == "tasks/get":
+            self._see_to(task_id)
+        result = await self._line.send(method, params, silence_s, faults)
+        if method == "tasks/get" and result.get("status") in _OVER:
+            self._tasks.discard(str(task_id))  # of a cancelled one, a question may still be on its way
+        return result
+
+    async def answer(
+        self,
+        request_id: RequestId,
+        answer: JSONObject | RpcError,
+        timeout_s: float,
+        task_id: str | None = None,
+    ) -> None:
+        """Answer a request of the server's. Nobody says whether it arrives.
+
+        Raises:
+            SessionError: The server does not wait for it.
+        """
+        await checkpoint()
+        if not self._line.board.answer(request_id, answer):
+            self.hear(_taken_back(request_id))
+            raise ConnectionLostError(
+                "The answer was not sent: the server does not wait for it any more.", retryable=True
+            )
+
+    async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
+        """Nothing: the host's session does so itself with each request that it gives up."""
+        await checkpoint()
+
+    def leave(self) -> None:
+        """Take no questions any more."""
+        self._line.board.leave(self)
+
+    def sees_to(self, task_id: str) -> bool:
+        """Whether the questions of a task are for us."""
+        return task_id in self._tasks
+
+    def hear(self, message: JSONObject) -> None:
+        """Take a message."""
+        self._told(self, message)
+
+    def _see_to(self, task_id: object) -> None:
+        if isinstance(task_id, str) and task_id not in self._tasks:
+            self._tasks.add(task_id)
+            for message in self._line.board.questions(task_id):
+                self.hear(message)  # asked while somebody else saw to it
+
+    @contextmanager
+    def _maybe_creating(self, creating: bool) -> Iterator[None]:
+        self.creating += creating
+        try:
+            yield
+        finally:
+            self.creating -= creating
+            self._line.board.settled()
+
+
+def _taken_back(request_id: RequestId) -> JSONObject:
+    return {"method": "notifications/cancelled", "params": {"requestId": request_id}}
+
+
+def _name(request_id: RequestId) -> str:
+    # By the text, for 0 and "0" are two IDs, and 1 and 1.0 are one.
+    return repr(request_id if isinstance(request_id, str) else float(request_id))

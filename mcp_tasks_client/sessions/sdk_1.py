@@ -1,0 +1,357 @@
+"""The session of the SDK's 1.x as ours: ``mcp.ClientSession``, and what FastMCP made of it before its 4.
+
+That SDK speaks 2025-11-25 and no later version. It has shapes of its own, which are turned into those of
+``mcp-types`` and back here and nowhere else; the checker does not know it, as one environment has one SDK.
+
+It runs the callbacks of a session while it reads, so that nothing is received until they return. A question
+of a task is therefore taken before that. Private names that this depends on: :data:`_PLUGS`, without which
+questions go straight to the callbacks, unjournaled; and for hints, the session's handler of messages.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import anyio
+import mcp_types
+from pydantic import BaseModel, RootModel, TypeAdapter
+
+from ..errors import ConnectionLostError, SessionError
+from ..inputs import Callbacks, ElicitationCallback, InputContext, Inputs, RootsCallback, SamplingCallback
+from ..wire import JSONObject, RequestId, RpcError
+from .faults import Faults
+from .host_peer import Line, Switchboard
+from .host_tasks import HostTasksSession
+from .shapes_2025_11_25 import related_task
+from .tasks_2025_11_25 import Preference
+
+__all__ = ["Line1", "Sdk1Session", "callbacks_of_host"]
+
+_types: Any = import_module("mcp.types")
+_exceptions: Any = import_module("mcp.shared.exceptions")
+_context: Any = import_module("mcp.shared.context")
+
+_QUESTIONS: Final = {
+    "elicitation/create": ("ElicitRequest", "_elicitation_callback"),
+    "sampling/createMessage": ("CreateMessageRequest", "_sampling_callback"),
+    "roots/list": ("ListRootsRequest", "_list_roots_callback"),
+}
+_PLUGS: Final = ("_received_request", "_in_flight", "_send_response", "_task_group")
+_WATCH_S: Final = 0.5
+_TOLD_S: Final = 5.0
+_INTERNAL_ERROR: Final = -32603
+_CONNECTION_CLOSED: Final = -32000, "Connection closed"
+_SESSION_ENDED: Final = frozenset({(32600, "Session terminated"), (-32600, "Session terminated")})
+_REQUEST_TIMEOUT: Final = 408
+_GONE: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
+
+_boards: Final[WeakKeyDictionary[Any, Switchboard]] = WeakKeyDictionary()
+
+
+class _Request(BaseModel):
+    method: str
+    params: dict[str, Any]
+
+
+_Raw = RootModel[dict[str, Any]]
+
+
+class Sdk1Session(HostTasksSession):
+    """A server reached through a session of the SDK's 1.x.
+
+    Args:
+        current: The session as it is now. What it raises says why there is none.
+        endpoint: The server's name in the journal.
+        inputs: Answers questions.
+        ephemeral: Whether the server's tasks end with the connection, as with stdio.
+        tasks_in_flight: Polls under way at once, at most, and as many other ``tasks/*`` requests.
+        calls_in_flight: ``tools/call`` requests under way at once, at most.
+        task_timeout_s: Seconds after which a request other than ``tools/call`` is given up.
+        prefer: Whether 2025-11-25 is asked for tasks.
+
+    Raises:
+        ValueError: ``prefer`` is none of the three words.
+    """
+
+    def __init__(
+        self,
+        current: Callable[[], Any],
+        *,
+        endpoint: str,
+        inputs: Inputs,
+        ephemeral: bool = False,
+        tasks_in_flight: int = 16,
+        calls_in_flight: int = 64,
+        task_timeout_s: float = 30.0,
+        prefer: Preference = "auto",
+    ) -> None:
+        super().__init__(
+            partial(Line1, current),
+            endpoint=endpoint,
+            inputs=inputs,
+            tasks_in_flight=tasks_in_flight,
+            calls_in_flight=calls_in_flight,
+            task_timeout_s=task_timeout_s,
+            prefer=prefer,
+        )
+        self._current = current
+        self._ephemeral = ephemeral
+
+    @property
+    def ephemeral(self) -> bool:
+        """As given."""
+        return self._ephemeral
+
+    async def watch(self) -> None:
+        """Return when there was a connection and there is none. Another one instead goes on."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(super().watch)
+            await self._disconnected()
+            tasks.cancel_scope.cancel()
+
+    async def _disconnected(self) -> None:
+        was_open = False
+        while True:
+            try:
+                is_open = not _is_closed(self._current())
+            except RuntimeError:
+                is_open = False
+            if was_open and not is_open:
+                return
+            was_open = is_open
+            await anyio.sleep(_WATCH_S)
+
+
+class Line1(Line):
+    """The host's session as it is now.
+
+    Args:
+        current: That session. What it raises says why there is none.
+
+    Raises:
+        ConnectionLostError: There is none.
+    """
+
+    def __init__(self, current: Callable[[], Any]) -> None:
+        self._current = current
+        try:
+            self._session = current()
+        except RuntimeError as error:
+            raise ConnectionLostError(
+                "The host's client is not connected. Connect it again; then repeat the call, or resume() "
+                "what is unfinished.",
+                not_executed=True,
+            ) from error
+        found = _boards.get(self._session)
+        if found is None:
+            found = _boards[self._session] = Switchboard(partial(_plug, weakref.ref(self._session)))
+        self.board = found
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the host still uses this session, and no other."""
+        try:
+            return self._current() is self._session
+        except RuntimeError:
+            return True  # and closed, as the next request says
+
+    @property
+    def introduction(self) -> JSONObject:
+        """What the server said of itself in the handshake, as far as the SDK has kept it."""
+        capabilities = self._session.get_server_capabilities()
+        if capabilities is None:
+            raise ConnectionLostError(
+                "The host's session is not initialized: await session.initialize() first.", not_executed=True
+            )
+        return {"capabilities": _dumped(capabilities)}
+
+    async def send(
+        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
+    ) -> JSONObject:
+        """Send a request, and return its result.
+
+        Raises:
+            SessionError: No result.
+        """
+        limit = None if timeout_s is None else timedelta(seconds=timeout_s)
+        request_id = getattr(self._session, "_request_id", None)  # the next one's
+        replied = False
+        try:
+            whole = await self._session.send_request(_Request(method=method, params=params), _Raw, limit)
+            replied = True
+        except _exceptions.McpError as error:
+            replied = error.error.code != _REQUEST_TIMEOUT
+            said = RpcError(error.error.code, error.error.message, error.error.data)
+            raise _fault(faults, said, self._session) from error
+        except _GONE as error:
+            replied = True
+            raise faults.disconnected() from error
+        finally:
+            if not replied and method == "tasks/result" and request_id is not None:
+                await self._take_back(request_id)
+        raw: JSONObject = whole.root
+        return raw
+
+    async def _take_back(self, request_id: RequestId) -> None:
+        """Tell the server that nobody waits, for it would hand the next question to who does not."""
+        params = _types.CancelledNotificationParams(requestId=request_id, reason="given up")
+        notification = _types.CancelledNotification(params=params)
+        with anyio.move_on_after(_TOLD_S, shield=True), suppress(*_GONE):
+            await self._session.send_notification(_types.ClientNotification(notification))
+
+
+def callbacks_of_host(
+    current: Callable[[], Any],
+    *,
+    elicitation: ElicitationCallback | None,
+    sampling: SamplingCallback | None,
+    roots: RootsCallback | None,
+) -> Callbacks:
+    """Callbacks as given; where there is none, the one that the host gave to its own session."""
+
+    async def asked(method: str, context: InputContext, params: BaseModel | None, kind: Any) -> Any:
+        session = current()
+        request, callback = _QUESTIONS[method]
+        theirs = _context.RequestContext(
+            request_id=context.key, meta=None, session=session, lifespan_context=None
+        )
+        given: tuple[Any, ...] = ()
+        if params is not None:
+            whole = {"method": method, "params": _dumped(params)}
+            given = (getattr(_types, request).model_validate(whole).params,)
+        answer = await getattr(session, callback)(theirs, *given)
+        if isinstance(answer, _types.ErrorData):
+            return mcp_types.ErrorData.model_validate(_dumped(answer))
+        return kind.validate_python(_dumped(answer), by_name=False)
+
+    async def elicit(context: InputContext, params: mcp_types.ElicitRequestParams) -> Any:
+        return await asked("elicitation/create", context, params, _ELICITED)
+
+    async def sample(context: InputContext, params: mcp_types.CreateMessageRequestParams) -> Any:
+        return await asked("sampling/createMessage", context, params, _SAMPLED)
+
+    async def list_roots(context: InputContext) -> Any:
+        return await asked("roots/list", context, None, _LISTED)
+
+    return Callbacks(
+        elicitation=elicitation or elicit, sampling=sampling or sample, roots=roots or list_roots
+    )
+
+
+_ELICITED: Final[TypeAdapter[Any]] = TypeAdapter(mcp_types.ElicitResult)
+_SAMPLED: Final[TypeAdapter[Any]] = TypeAdapter(
+    mcp_types.CreateMessageResult | mcp_types.CreateMessageResultWithTools
+)
+_LISTED: Final[TypeAdapter[Any]] = TypeAdapter(mcp_types.ListRootsResult)
+
+
+# ── the session's insides ─────────────────────────────────────────────────────────────────────
+
+
+class _Interruptible:
+    """Stands for a question among those that the server can take back."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+
+    async def cancel(self) -> None:
+        self.scope.cancel()
+
+
+def _plug(of: weakref.ref[Any], board: Switchboard) -> Callable[[], None]:
+    """Put a switchboard before a session's callbacks; returns what takes it away again."""
+    session: Any = of()
+    if not all(hasattr(session, name) for name in _PLUGS):
+        return lambda: None
+    received: Any = session._received_request
+    handled: Any = getattr(session, "_message_handler", None)
+
+    async def ours(responder: Any) -> None:
+        message = _message(responder)
+        if related_task(message.get("params")) is None or "task" in message["params"]:
+            await received(responder)
+            return
+        # Else the session would take a question that is not answered yet for one that nobody knows.
+        responder._completed = True
+        session._task_group.start_soon(_answer, board, session, responder, message, received)
+
+    async def heard(message: Any) -> None:
+        root = getattr(message, "root", None)
+        if isinstance(message, _types.ServerNotification) and root is not None:
+            board.tell(root.method, _dumped(root.params) if root.params is not None else None)
+        await handled(message)
+
+    session._received_request = ours
+    if handled is not None:
+        session._message_handler = heard
+
+    def restore() -> None:
+        session: Any = of()
+        if session is not None and session.__dict__.get("_received_request") is ours:
+            del session._received_request  # what it has of its class is what it had
+        if session is not None and getattr(session, "_message_handler", None) is heard:
+            session._message_handler = handled
+
+    return restore
+
+
+async def _answer(board: Switchboard, session: Any, responder: Any, message: JSONObject, host: Any) -> None:
+    request_id = responder.request_id
+    session._in_flight[request_id] = interruptible = _Interruptible()
+    answer: JSONObject | RpcError | None = None
+    with interruptible.scope:
+        answer = await board.answer_to(message)
+    if session._in_flight.get(request_id) is interruptible:
+        del session._in_flight[request_id]
+    if interruptible.scope.cancelled_caught:
+        return
+    if answer is None:
+        responder._completed = False
+        session._in_flight[request_id] = responder
+        await host(responder)
+        return
+    if isinstance(answer, RpcError):
+        code = answer.code or _INTERNAL_ERROR
+        response = _types.ErrorData(code=code, message=answer.message, data=answer.data)
+    else:
+        response = _Raw(answer)
+    with suppress(*_GONE):  # the session has ended meanwhile
+        await session._send_response(request_id, response)
+
+
+def _message(responder: Any) -> JSONObject:
+    root = responder.request.root
+    params = _dumped(root.params) if getattr(root, "params", None) is not None else {}
+    return {"id": responder.request_id, "method": root.method, "params": params}
+
+
+def _dumped(model: BaseModel) -> JSONObject:
+    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def _is_closed(session: Any) -> bool:
+    """Whether the connection has ended; the SDK shows it nowhere else."""
+    return bool(getattr(getattr(session, "_write_stream", None), "_closed", False))
+
+
+def _fault(faults: Faults, error: RpcError, session: Any) -> SessionError:
+    said = error.code, error.message
+    if error.data is None:
+        if said == _CONNECTION_CLOSED:
+            return faults.disconnected() if _is_closed(session) else faults.lost(error.message)
+        if said in _SESSION_ENDED:
+            return ConnectionLostError(
+                "The server has ended the session, and the SDK begins no other by itself. Connect the "
+                "host's client again; then repeat the call, or resume() what is unfinished.",
+                not_executed=True,
+            )
+        if error.code == _REQUEST_TIMEOUT:
+            return faults.lost(error.message)
+    return faults.by_code(error, None, None)

@@ -1,0 +1,176 @@
+"""The session of the SDK's 2.x, where it was negotiated at 2025-11-25: its requests, and what it is asked.
+
+Private names of the SDK that this depends on: the three callbacks of a session, and its dispatcher's hook
+for notifications, without which there are fewer hints and nothing else.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from mcp import ClientSession
+from mcp_types import (
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ElicitResult,
+    ErrorData,
+    ListRootsResult,
+)
+from pydantic import TypeAdapter
+
+from ..errors import ConnectionLostError
+from ..wire import JSONObject, RpcError
+from .faults import Faults
+from .host_peer import Line, Switchboard
+from .sdk_requests import RawRequest, mapped, sent
+from .shapes_2025_11_25 import created_task
+
+__all__ = ["SdkLine"]
+
+_ANSWERS: Final[Mapping[str, TypeAdapter[Any]]] = {
+    "elicitation/create": TypeAdapter(ElicitResult),
+    "sampling/createMessage": TypeAdapter(CreateMessageResult | CreateMessageResultWithTools),
+    "roots/list": TypeAdapter(ListRootsResult),
+}
+_CALLBACKS: Final = {
+    "elicitation/create": "_elicitation_callback",
+    "sampling/createMessage": "_sampling_callback",
+    "roots/list": "_list_roots_callback",
+}
+_INTERNAL_ERROR: Final = -32603
+_HOOK: Final = "_on_notify_intercept"
+
+_boards: Final[WeakKeyDictionary[ClientSession, Switchboard]] = WeakKeyDictionary()
+
+
+class SdkLine(Line):
+    """The host's session as it is now.
+
+    Args:
+        current: That session. What it raises says why there is none.
+
+    Raises:
+        ConnectionLostError: There is none.
+    """
+
+    def __init__(self, current: Callable[[], ClientSession]) -> None:
+        self._current = current
+        try:
+            self._session = current()
+        except RuntimeError as error:
+            raise ConnectionLostError(
+                "The host's client is not connected. Connect it again; then repeat the call, or resume() "
+                "what is unfinished.",
+                not_executed=True,
+            ) from error
+        found = _boards.get(self._session)
+        if found is None:
+            plug = partial(_plug, weakref.ref(self._session))
+            found = _boards[self._session] = Switchboard(plug)
+        self.board = found
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the host still uses this session, and no other."""
+        try:
+            return self._current() is self._session
+        except RuntimeError:
+            return True  # and closed, as the next request says
+
+    @property
+    def introduction(self) -> JSONObject:
+        """What the server said of itself in the handshake."""
+        result = self._session.initialize_result
+        assert result is not None, "no other generation begins without a handshake"
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+    async def send(
+        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
+    ) -> JSONObject:
+        """Send a request, and return its result.
+
+        Raises:
+            SessionError: No result.
+        """
+        request = RawRequest(method=method, params=params)
+        with mapped(faults, self._session):
+            return await sent(self._session, request, timeout_s, is_task=_is_created)
+
+
+def _is_created(reply: JSONObject) -> bool:
+    return created_task(reply) is not None
+
+
+def _plug(of: weakref.ref[ClientSession], board: Switchboard) -> Callable[[], None]:
+    """Put a switchboard before a session's callbacks; returns what takes it away again."""
+    session: Any = of()
+    unplug = [_replace(session, name, _asking(board, method)) for method, name in _CALLBACKS.items()]
+    if hasattr(session._dispatcher, _HOOK):
+        unplug.append(_replace(session._dispatcher, _HOOK, _telling(board)))
+
+    def restore() -> None:
+        for one in unplug:
+            one()
+
+    return restore
+
+
+def _replace(owner: Any, name: str, around: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace an attribute by something around it; returns what puts it back."""
+    before = getattr(owner, name)
+    after = around(before)
+    setattr(owner, name, after)
+    reference = weakref.ref(owner)
+
+    def restore() -> None:
+        owner = reference()
+        if owner is not None and getattr(owner, name) is after:  # else somebody has come after us
+            setattr(owner, name, before)
+
+    return restore
+
+
+def _asking(board: Switchboard, method: str) -> Callable[[Any], Any]:
+    def around(callback: Any) -> Any:
+        async def asked(context: Any, *params: Any) -> Any:
+            # Our own machine has the host's callback asked without the mark of a task, and so comes through.
+            meta = getattr(context, "meta", None)
+            message: JSONObject = {
+                "id": context.request_id,
+                "method": method,
+                "params": {**_dumped(*params), **({"_meta": dict(meta)} if meta else {})},
+            }
+            answer = await board.answer_to(message) if meta else None
+            if answer is None:
+                return await callback(context, *params)
+            if isinstance(answer, RpcError):
+                return ErrorData(
+                    code=answer.code or _INTERNAL_ERROR, message=answer.message, data=answer.data
+                )
+            return _ANSWERS[method].validate_python(answer, by_name=False)
+
+        return asked
+
+    return around
+
+
+def _telling(board: Switchboard) -> Callable[[Any], Any]:
+    def around(hook: Any) -> Any:
+        def told(method: str, params: Mapping[str, Any] | None) -> bool:
+            board.tell(method, params)
+            return hook is not None and bool(hook(method, params))
+
+        return told
+
+    return around
+
+
+def _dumped(params: Any = None) -> JSONObject:
+    if params is None:
+        return {}
+    dumped: JSONObject = params.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return dumped

@@ -1,0 +1,275 @@
+"""A host on the SDK's last 1.x, in an environment of its own, which calls tools through ``TasksClient``.
+
+``legacy_sdk_host.py SCENARIO SERVER`` prints one line of JSON: what the scenario brought. SERVER is JSON: a
+URL, or the list of a command that speaks over stdio.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import httpx
+from mcp import ClientSession, StdioServerParameters, types
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.lowlevel import Server
+from mcp.shared.memory import create_connected_server_and_client_session
+from mcp.shared.message import SessionMessage
+from mcp.shared.session import RequestResponder
+
+if not __package__:  # run as a script: Python has put this folder on its path, and not the repository
+    sys.path[0] = str(Path(__file__).parents[2])
+
+from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksClientError
+from mcp_tasks_client.sessions.host_peer import HostPeer
+from mcp_tasks_client.sessions.sdk_1 import Line1
+
+LIMIT_S = 30.0
+FOREVER = {"duration_ms": 3_600_000}
+NOW = "2025-11-25T10:00:00Z"
+STATUS = {"taskId": "t", "status": "working", "createdAt": NOW, "lastUpdatedAt": NOW, "ttl": 1}
+
+
+class Host:
+    """The host's callbacks, and what they were asked."""
+
+    def __init__(self, *, hesitates: bool = False) -> None:
+        self.asked: list[str] = []
+        self.hesitates = hesitates
+        self.prompted = anyio.Event()
+        self.unanswered: list[str] = []
+
+    async def handle(self, message: Any) -> None:
+        """Gets what is not answered, besides notifications."""
+        if isinstance(message, RequestResponder):
+            self.unanswered.append(message.request.root.method)
+
+    async def elicit(self, context: Any, params: Any) -> Any:
+        self.asked.append(params.message)
+        self.prompted.set()
+        if self.hesitates:
+            await anyio.sleep_forever()
+        return types.ElicitResult(action="accept", content={"name": "Ada"})
+
+    async def sample(self, context: Any, params: Any) -> Any:
+        self.asked.append("model")
+        four = types.TextContent(type="text", text="4")
+        return types.CreateMessageResult(role="assistant", content=four, model="m")
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        return {
+            "elicitation_callback": self.elicit,
+            "sampling_callback": self.sample,
+            "message_handler": self.handle,
+        }
+
+
+@asynccontextmanager
+async def connected(server: Any, host: Host) -> AsyncIterator[ClientSession]:
+    streams: Any
+    if isinstance(server, str):
+        streams = streamable_http_client(server)
+    else:
+        streams = stdio_client(StdioServerParameters(command=server[0], args=server[1:]))
+    async with streams as (read, write, *_), ClientSession(read, write, **host.callbacks) as session:
+        await session.initialize()
+        yield session
+
+
+def ours(session: ClientSession, journal: MemoryJournal | None = None) -> TasksClient:
+    poll = PollPolicy(floor_s=0.01, jitter=0.0)
+    return TasksClient(session, journal=journal or MemoryJournal(), endpoint="a-server", poll=poll)
+
+
+async def outcome(result: Awaitable[Any]) -> Any:
+    try:
+        whole = await result
+    except TasksClientError as error:
+        return [type(error).__name__, str(error)]
+    return whole.structured_content or whole.content[0].text
+
+
+def insides(session: ClientSession) -> dict[str, Any]:
+    return {name: value for name, value in vars(session).items() if name != "_request_id"}
+
+
+async def tools(server: Any) -> Any:
+    host, brought = Host(), {}
+    async with connected(server, host) as session:
+        before = insides(session)
+        async with ours(session) as durable:
+            for tool in ("plain", "slow", "must", "asks", "samples"):
+                brought[tool] = await outcome(durable.call_tool(tool))
+            brought["tasks"] = [r.tool for r in await durable.records() if r.task_id and r.generation]
+            brought["meanwhile"] = (await session.call_tool("plain")).content[0].text  # type: ignore[union-attr]
+        brought["restored"] = insides(session) == before
+    return {**brought, "asked": host.asked, "unanswered": host.unanswered}
+
+
+async def both(server: Any) -> Any:
+    host = Host()
+    async with connected(server, host) as session, ours(session) as durable:
+        brought = await outcome(durable.call_tool("asks_twice"))
+    return [brought, sorted(host.asked)]
+
+
+async def fails(server: Any) -> Any:
+    async with connected(server, Host()) as session, ours(session) as durable:
+        return [await outcome(durable.call_tool("fails", {"how": how})) for how in ("message", "result")]
+
+
+async def cancels(server: Any) -> Any:
+    host = Host(hesitates=True)
+    async with connected(server, host) as session, ours(session) as durable:
+        handle = await durable.start_tool("asks")
+        await host.prompted.wait()
+        await handle.cancel()
+        return [await outcome(handle.result()), await outcome(durable.call_tool("slow"))]
+
+
+async def reopens(server: Any) -> Any:
+    host, journal = Host(hesitates=True), MemoryJournal()
+    async with connected(server, host) as session:
+        async with ours(session, journal) as durable:
+            await durable.start_tool("asks")
+            await host.prompted.wait()
+        host.hesitates = False
+        async with ours(session, journal) as durable:
+            (handle,) = await durable.resume()
+            return await outcome(handle.result())
+
+
+async def reconnects(server: Any) -> Any:
+    journal = MemoryJournal()
+    async with connected(server, Host()) as session, ours(session, journal) as durable:
+        await durable.start_tool("slow", FOREVER)
+    async with connected(server, Host()) as session, ours(session, journal) as durable:
+        (handle,) = await durable.resume()
+        return await outcome(handle.result())
+
+
+async def loses_its_session(server: Any) -> Any:
+    async with (
+        streamable_http_client(server) as (read, write, session_id),
+        ClientSession(read, write) as session,
+    ):
+        await session.initialize()
+        async with ours(session) as durable:
+            handle = await durable.start_tool("slow", FOREVER)
+            async with httpx.AsyncClient(trust_env=False) as other:
+                await other.delete(server, headers={"Mcp-Session-Id": session_id() or ""})
+            return await outcome(handle.result())
+
+
+async def asks_plainly(server: Any) -> Any:
+    """A question of no task, of a server in this process, while we see to the session."""
+    host, asking = Host(), Server[Any, Any]("asking")
+
+    @asking.list_tools()  # type: ignore[untyped-decorator]
+    async def list_tools() -> list[types.Tool]:
+        return [types.Tool(name="ask", inputSchema={"type": "object"})]
+
+    @asking.call_tool()  # type: ignore[untyped-decorator]
+    async def call_tool(name: str, arguments: Any) -> list[types.TextContent]:
+        schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+        answer = await asking.request_context.session.elicit("Name?", schema)
+        return [types.TextContent(type="text", text=str((answer.content or {})["name"]))]
+
+    async with (
+        create_connected_server_and_client_session(asking, elicitation_callback=host.elicit) as session,
+        ours(session) as durable,
+    ):
+        return [await outcome(durable.call_tool("ask")), host.asked]
+
+
+async def asks_for_the_hosts_own_task(server: Any) -> Any:
+    host = Host()
+    async with connected(server, host) as session, ours(session) as durable:
+        handle = await durable.start_tool("slow", FOREVER)
+        created = await session.experimental.call_tool_as_task("asks", {})
+        result = await session.experimental.get_task_result(created.task.taskId, types.CallToolResult)
+        await handle.cancel()
+        return [await outcome(done(result)), host.asked, len(await durable.records())]
+
+
+async def done(result: Any) -> Any:
+    return SimpleNamespace(structured_content=None, content=result.content)
+
+
+async def takes_back(server: Any) -> Any:
+    """What either side gives up, at a server that is a pair of streams."""
+    host, seen = Host(hesitates=True), []
+    to_host, host_reads = anyio.create_memory_object_stream[Any](100)
+    host_writes, from_host = anyio.create_memory_object_stream[Any](100)
+    session = ClientSession(host_reads, host_writes, **host.callbacks)
+    mark = {"io.modelcontextprotocol/related-task": {"taskId": "t"}}
+    form = {"message": "Name?", "requestedSchema": {"type": "object", "properties": {}}, "_meta": mark}
+    question = {"id": "q", "method": "elicitation/create", "params": form}
+    taken_back = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
+
+    async def say(message: dict[str, Any]) -> None:
+        whole = types.JSONRPCMessage.model_validate({"jsonrpc": "2.0", **message})
+        await to_host.send(SessionMessage(whole))
+
+    async def next_said() -> dict[str, Any]:
+        said: dict[str, Any] = (await from_host.receive()).message.model_dump(exclude_none=True)
+        return said
+
+    async with to_host, host_reads, host_writes, from_host, session, anyio.create_task_group() as tasks:
+        line = Line1(lambda: session)
+        peer = HostPeer(line, lambda peer, message: seen.append(message["method"]))
+        tasks.start_soon(partial(peer.request, "tasks/get", {"taskId": "t"}, LIMIT_S, task_id="t"))
+        asked = await next_said()
+        await say({"id": asked["id"], "result": {"taskId": "t", "status": "input_required"}})
+        await say({"method": "notifications/tasks/status", "params": STATUS})
+        await say(question)
+        await say(taken_back)
+        await say({"id": "after", "method": "ping"})
+        heard = [await next_said()]
+        with anyio.CancelScope() as giving_up:
+            tasks.start_soon(give_up_at, from_host, giving_up, heard)
+            await peer.request("tasks/result", {"taskId": "t"}, LIMIT_S, task_id="t")
+        heard.append(await next_said())
+        peer.leave()
+    said = [one.get("method", one.get("id")) for one in heard]
+    return [seen, said, heard[-1]["params"]["requestId"], host.asked]
+
+
+async def give_up_at(stream: Any, scope: anyio.CancelScope, heard: list[Any]) -> None:
+    heard.append((await stream.receive()).message.model_dump(exclude_none=True))
+    scope.cancel()
+
+
+SCENARIOS: dict[str, Callable[[Any], Awaitable[Any]]] = {
+    scenario.__name__: scenario
+    for scenario in (
+        tools,
+        both,
+        fails,
+        cancels,
+        reopens,
+        reconnects,
+        loses_its_session,
+        asks_plainly,
+        asks_for_the_hosts_own_task,
+        takes_back,
+    )
+}
+
+
+async def main(name: str, server: str) -> None:
+    with anyio.fail_after(LIMIT_S):
+        print(json.dumps(await SCENARIOS[name](json.loads(server))))
+
+
+if __name__ == "__main__":
+    anyio.run(main, *sys.argv[1:])

@@ -1,0 +1,456 @@
+"""A server of 2025-11-25 over the host's own session: what a real server does not do on demand.
+
+The server is the test itself, at the other end of two streams in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, Final
+
+import anyio
+import pytest
+from anyio.abc import TaskGroup
+from mcp import ClientSession
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
+
+from mcp_tasks_client import (
+    ConnectionLostError,
+    MemoryJournal,
+    PollPolicy,
+    RemoteProtocolError,
+    TasksClient,
+    TasksClientError,
+)
+from mcp_tasks_client.inputs import Callbacks
+from mcp_tasks_client.sessions import hearing, sdk_line
+from mcp_tasks_client.sessions.asked import Asked
+from mcp_tasks_client.sessions.base import TaskRef
+from mcp_tasks_client.sessions.host_peer import HostPeer
+from mcp_tasks_client.sessions.host_session import HostSession
+from mcp_tasks_client.sessions.sdk_line import SdkLine
+from mcp_tasks_client.wire import JSONObject
+
+from ._ways_hosts import Host
+
+pytestmark = pytest.mark.anyio
+
+LIMIT_S: Final = 10.0
+QUICK: Final = PollPolicy(
+    floor_s=0.001, ceiling_s=0.001, jitter=0.0, backoff_floor_s=0.001, backoff_ceiling_s=0.01
+)
+RELATED: Final = "io.modelcontextprotocol/related-task"
+TASK_ID: Final = "task-1"
+FORM: Final = {"type": "object", "properties": {"name": {"type": "string"}}}
+RESULT: Final = {"content": [{"type": "text", "text": "done"}]}
+CAPABILITIES: Final = {"tools": {}, "tasks": {"list": {}, "requests": {"tools": {"call": {}}}}}
+TIMES: Final = {"createdAt": "2025-11-25T10:00:00Z", "lastUpdatedAt": "2025-11-25T10:00:00Z"}
+HELD: Final[JSONObject] = {}
+"""A reply that never goes out."""
+
+Reply = Callable[[JSONObject], JSONObject]
+
+
+def task(status: str = "working", **more: Any) -> JSONObject:
+    return {"taskId": TASK_ID, "status": status, "ttl": 60_000, "pollInterval": 1, **TIMES, **more}
+
+
+def question(task_id: str | None = TASK_ID, message: str = "Name?") -> JSONObject:
+    mark = {"_meta": {RELATED: {"taskId": task_id}}} if task_id is not None else {}
+    return {"mode": "form", "message": message, "requestedSchema": FORM, **mark}
+
+
+class Server:
+    """The server's end, and what it got.
+
+    Attributes:
+        replies: By method.
+        arrived: The requests.
+        held: The ID of the latest request without a reply, by method.
+        answers: The host's responses to requests of the server's, by ID, as they come.
+    """
+
+    def __init__(self) -> None:
+        self.to_host, self.host_reads = anyio.create_memory_object_stream[SessionMessage | Exception](100)
+        self.host_writes, self.from_host = anyio.create_memory_object_stream[SessionMessage](100)
+        self.arrived: list[tuple[str, JSONObject]] = []
+        self.held: dict[str, str | int] = {}
+        self.answers: dict[str | int, JSONObject] = {}
+        self._news = anyio.Event()
+        tool = {"name": "tool", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "required"}}
+        self.replies: dict[str, Reply] = {
+            "initialize": lambda params: {
+                "protocolVersion": "2025-11-25",
+                "capabilities": CAPABILITIES,
+                "serverInfo": {"name": "hand", "version": "1"},
+            },
+            "tools/list": lambda params: {"tools": [tool]},
+            "tools/call": lambda params: {"task": task()} if "task" in params else RESULT,
+            "tasks/get": lambda params: task(),
+            "tasks/result": lambda params: HELD,
+            "tasks/list": lambda params: {"tasks": [task()]},
+        }
+
+    async def run(self) -> None:
+        async for item in self.from_host:
+            message = item.message
+            if isinstance(message, JSONRPCRequest):
+                params = dict(message.params or {})
+                self.arrived.append((message.method, params))
+                reply = self.replies[message.method](params)
+                if reply is HELD:
+                    self.held[message.method] = message.id
+                else:
+                    await self.send({"id": message.id, **(reply if "error" in reply else {"result": reply})})
+            elif isinstance(message, JSONRPCNotification):
+                self.arrived.append((message.method, dict(message.params or {})))
+            elif message.id is not None:
+                assert isinstance(message, JSONRPCResponse | JSONRPCError)
+                self.answers[message.id] = message.model_dump(by_alias=True, mode="json", exclude_none=True)
+            self._news.set()
+            self._news = anyio.Event()
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        whole = jsonrpc_message_adapter.validate_python({"jsonrpc": "2.0", **message}, by_name=False)
+        await self.to_host.send(SessionMessage(whole))
+
+    async def ask(self, request_id: str | int, params: JSONObject) -> None:
+        await self.send({"id": request_id, "method": "elicitation/create", "params": params})
+
+    async def tell(self, status: str, **more: Any) -> None:
+        await self.send({"method": "notifications/tasks/status", "params": task(status, **more)})
+
+    async def answer(self, request_id: str | int) -> JSONObject:
+        await self.until(lambda: request_id in self.answers)
+        return self.answers[request_id]
+
+    async def was_heard(self) -> None:
+        """Wait until all that was sent has been taken."""
+        await self.send({"method": "ping", "id": "ping"})
+        await self.answer("ping")
+
+    async def got(self, method: str) -> None:
+        await self.until(lambda: method in [name for name, _ in self.arrived])
+
+    async def until(self, happened: Callable[[], bool]) -> None:
+        while not happened():
+            await self._news.wait()
+
+    def ends(self) -> None:
+        self.replies["tasks/get"] = lambda params: task("completed")
+        self.replies["tasks/result"] = lambda params: RESULT
+
+
+@asynccontextmanager
+async def connected(host: Host) -> AsyncIterator[tuple[ClientSession, Server, TaskGroup]]:
+    server = Server()
+    ends = server.to_host, server.from_host, server.host_reads, server.host_writes
+    with anyio.fail_after(LIMIT_S), ExitStack() as stack:
+        for end in ends:
+            stack.enter_context(end)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.run)
+            async with ClientSession(server.host_reads, server.host_writes, **host.sdks) as session:
+                await session.initialize()
+                yield session, server, tasks
+            tasks.cancel_scope.cancel()
+
+
+def ours(session: ClientSession, journal: MemoryJournal | None = None, **options: Any) -> TasksClient:
+    return TasksClient(
+        session, journal=journal or MemoryJournal(), endpoint="hand", **{"poll": QUICK, **options}
+    )
+
+
+def content(answer: JSONObject) -> Any:
+    return answer["result"]["content"]
+
+
+async def test_a_question_of_a_task_is_answered_with_its_mark() -> None:
+    host = Host()
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        handle = await durable.start_tool("tool")
+        await server.ask(0, question())
+        answer = await server.answer(0)
+        assert content(answer) == {"name": "Ada"}
+        assert answer["result"]["_meta"] == {RELATED: {"taskId": TASK_ID}}
+        server.ends()
+        assert (await handle.result()).content
+    assert host.asked == ["Name?"]
+
+
+async def test_a_question_that_comes_before_its_task_waits_for_it() -> None:
+    host = Host()
+    async with connected(host) as (session, server, tasks), ours(session) as durable:
+        server.replies["tools/call"] = lambda params: HELD
+        tasks.start_soon(durable.start_tool, "tool")
+        await server.got("tools/call")
+        await server.ask("early", question())
+        await server.was_heard()
+        assert host.asked == []
+        await server.send({"id": server.held["tools/call"], "result": {"task": task()}})
+        assert content(await server.answer("early")) == {"name": "Ada"}
+    assert host.asked == ["Name?"]
+
+
+@pytest.mark.parametrize("mark", [None, "a task that the host has made itself"])
+async def test_every_other_question_goes_to_the_host_at_once(mark: str | None) -> None:
+    host, contexts = Host(), []
+    real = host.elicit
+
+    async def elicit(context: Any, params: Any) -> Any:
+        contexts.append((context.request_id, params.message))
+        return await real(context, params)
+
+    host.elicit = elicit  # type: ignore[method-assign]  # to see what it is given
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        await durable.start_tool("tool")
+        await server.ask("plain", question(mark))
+        assert content(await server.answer("plain")) == {"name": "Ada"}
+    assert contexts == [("plain", "Name?")]
+
+
+@pytest.mark.parametrize("hook", ["_on_notify_intercept", "_none"])
+async def test_a_question_that_was_taken_back_gets_no_answer_until_it_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    monkeypatch.setattr(sdk_line, "_HOOK", hook)
+    host, known = Host(), anyio.Event()
+    real = host.elicit
+
+    async def elicit(context: Any, params: Any) -> Any:
+        answer = await real(context, params)
+        await known.wait()
+        return answer
+
+    host.elicit = elicit  # type: ignore[method-assign]  # to answer when it is too late
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        await durable.start_tool("tool")
+        await server.ask(7, question())
+        await host.prompted.wait()
+        await server.send({"method": "notifications/cancelled", "params": {"requestId": 7}})
+        await server.was_heard()
+        known.set()
+        await server.ask(8, question())
+        assert content(await server.answer(8)) == {"name": "Ada"}
+        assert 7 not in server.answers
+    assert host.asked == ["Name?"]
+
+
+async def test_what_is_open_when_our_client_closes_is_answered_by_the_next() -> None:
+    host, journal = Host(hesitates=True), MemoryJournal()
+    async with connected(host) as (session, server, _):
+        async with ours(session, journal) as durable:
+            await durable.start_tool("tool")
+            await server.ask("q", question())
+            await host.prompted.wait()
+        await host.withdrawn.wait()
+        assert "q" not in server.answers
+        host.hesitates = False
+        async with ours(session, journal) as durable:
+            await durable.resume()
+            assert content(await server.answer("q")) == {"name": "Ada"}
+
+
+async def test_after_our_client_the_host_has_all_questions() -> None:
+    host = Host()
+    async with connected(host) as (session, server, _):
+        async with ours(session) as durable:
+            await durable.start_tool("tool")
+        await server.ask("q", question())
+        assert "_meta" not in (await server.answer("q"))["result"]
+
+
+async def test_who_has_replaced_a_callback_after_us_keeps_it() -> None:
+    async def another(*args: Any) -> Any: ...
+
+    async with connected(Host()) as (session, _, _tasks):
+        async with ours(session) as durable:
+            await durable.start_tool("tool")
+            session._elicitation_callback = another
+        assert session._elicitation_callback is another
+
+
+@pytest.mark.parametrize(
+    "created",
+    [
+        {"task": {"taskId": TASK_ID, "status": "working"}},
+        {"task": task(ttl=None), "content": "broken"},
+        {"task": task(extra={"a": [1]}), "content": []},
+    ],
+    ids=["bare", "with a content that is none", "with more than there should be"],
+)
+async def test_a_task_is_not_lost_to_what_the_sdk_makes_of_it(created: JSONObject) -> None:
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        server.replies["tools/call"] = lambda params: created
+        server.ends()
+        handle = await durable.start_tool("tool")
+        assert handle.task_id == TASK_ID
+        assert (await handle.result()).content
+
+
+async def test_a_result_that_is_neither_is_an_error() -> None:
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        server.replies["tools/call"] = lambda params: {"content": "broken"}
+        with pytest.raises(TasksClientError):
+            await durable.call_tool("tool")
+
+
+async def test_a_status_that_is_told_is_looked_at_before_the_next_poll() -> None:
+    rare = PollPolicy(floor_s=3600.0, ceiling_s=3600.0, jitter=0.0)
+    async with connected(Host()) as (session, server, _), ours(session, poll=rare) as durable:
+        server.replies["tools/call"] = lambda params: {"task": task(pollInterval=3_600_000)}
+        handle = await durable.start_tool("tool")
+        updates = handle.updates()
+        async with anyio.create_task_group() as telling:
+            telling.start_soon(tell_on, server)
+            while (await anext(updates)).status_message is None:
+                pass
+            telling.cancel_scope.cancel()
+        server.ends()
+        await server.tell("completed")
+        assert (await handle.result()).content
+    assert "tasks/get" not in [method for method, _ in server.arrived]
+
+
+async def tell_on(server: Server) -> None:
+    while True:  # nobody listens for a task that is younger than a moment
+        await server.tell("working", statusMessage="busy")
+        await anyio.sleep(0.05)
+
+
+async def test_who_waits_for_a_question_hears_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hearing, "_QUESTION_S", 3600.0)
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("input_required")
+        handle = await durable.start_tool("tool")
+        await server.got("tasks/result")
+        held = server.held["tasks/result"]
+        server.ends()
+        await server.send({"id": held, "result": RESULT})
+        assert (await handle.result()).content
+
+
+async def test_without_the_sdks_hook_polls_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdk_line, "_HOOK", "_a_hook_that_there_is_not")
+    host = Host()
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        handle = await durable.start_tool("tool")
+        await server.ask("q", question())
+        await server.answer("q")
+        server.ends()
+        assert (await handle.result()).content
+
+
+async def test_what_is_told_still_reaches_the_host() -> None:
+    told: list[Any] = []
+
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        hook: Any = session._dispatcher
+
+        def before(method: str, params: Any) -> bool:
+            told.append(method)
+            return False
+
+        hook._on_notify_intercept = before
+        await durable.start_tool("tool")
+        await server.send({"method": "notifications/message", "params": {"level": "info", "data": 1}})
+        await server.was_heard()
+        assert told == ["notifications/message"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(-32600, "Session terminated"), (-32600, "Session not found"), (-32001, "Session not found")],
+)
+async def test_a_session_that_has_ended_is_no_error_of_the_tools(code: int, said: str) -> None:
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        handle = await durable.start_tool("tool")
+        server.replies["tasks/get"] = lambda params: {"error": {"code": code, "message": said}}
+        with pytest.raises(ConnectionLostError, match="ended the session"):
+            await handle.result()
+
+
+async def test_a_request_that_is_not_waited_for_any_more_is_forgotten() -> None:
+    async with connected(Host()) as (session, _, _tasks):
+        heard: list[JSONObject] = []
+        peer = HostPeer(SdkLine(lambda: session), lambda peer, message: heard.append(message))
+        with pytest.raises(ConnectionLostError):
+            await peer.answer(7, {}, LIMIT_S)
+        assert heard == [{"method": "notifications/cancelled", "params": {"requestId": 7}}]
+        asked, form = Asked[HostPeer](), question()
+        asked.add(peer, 7, "elicitation/create", form)
+        ((key, whole),) = asked.questions(()).items()
+        asked.withdraw(peer, 7)
+        asked.restore(peer, key, [7], whole)
+        assert not asked.open
+        asked.restore(peer, key, [8], whole)
+        assert asked.open
+        peer.leave()
+
+
+async def test_nothing_is_sent_over_a_connection_that_the_host_has_left() -> None:
+    async with connected(Host()) as (first, server, _), connected(Host()) as (second, _, _more):
+        now = [first]
+        peer = HostPeer(SdkLine(lambda: now[0]), lambda *heard: None)
+        now[0] = second
+        with pytest.raises(ConnectionLostError) as lost:
+            await peer.request("tools/call", {"name": "tool"}, LIMIT_S)
+        assert lost.value.retryable
+        assert lost.value.not_executed
+        assert "tools/call" not in [method for method, _ in server.arrived]
+        peer.leave()
+
+
+async def test_who_sees_to_a_task_does_so_until_it_is_over() -> None:
+    async with connected(Host()) as (session, server, _):
+        peer = HostPeer(SdkLine(lambda: session), lambda *heard: None)
+        await peer.request("tasks/get", {"taskId": TASK_ID}, LIMIT_S, task_id=TASK_ID)
+        assert peer.sees_to(TASK_ID)
+        server.ends()
+        await peer.request("tasks/get", {"taskId": TASK_ID}, LIMIT_S, task_id=TASK_ID)
+        assert not peer.sees_to(TASK_ID)
+        peer.leave()
+
+
+async def test_a_lost_task_is_looked_for_in_its_own_session_alone() -> None:
+    async with connected(Host()) as (first, _, _tasks), connected(Host()) as (second, server, _more):
+        now = [first]
+        session = HostSession(lambda: now[0], endpoint="hand", inputs=Callbacks())
+        memo = await session.before_call()
+        assert memo is not None
+        assert [one.task.task_id for one in await session.created_since(memo, 0.0)] == [TASK_ID]
+        now[0] = second
+        assert not await session.created_since(memo, 0.0)
+        assert "tasks/list" not in [method for method, _ in server.arrived]
+        await session.aclose()
+
+
+async def test_after_an_upgrade_of_the_server_it_is_said_that_the_task_is_out_of_reach() -> None:
+    upgraded: Any = SimpleNamespace(protocol_version="2026-07-28")
+    session = HostSession(lambda: upgraded, endpoint="hand", inputs=Callbacks())
+    with pytest.raises(RemoteProtocolError, match="upgraded"):
+        await session.get(TaskRef(TASK_ID, generation="2025-11-25"))
+
+
+async def test_another_connection_is_noticed_by_the_next_request() -> None:
+    async with connected(Host()) as (first, _, _tasks), connected(Host()) as (second, server, _more):
+        now = [first]
+        session = HostSession(lambda: now[0], endpoint="hand", inputs=Callbacks())
+        ref = TaskRef(TASK_ID, generation="2025-11-25")
+        assert (await session.get(ref)).status == "working"
+        now[0] = second
+        assert (await session.get(ref)).status == "working"
+        assert "tasks/get" in [method for method, _ in server.arrived]
+        await session.aclose()
+        for one in (first, second):
+            assert one._elicitation_callback.__qualname__.startswith("Host.")  # type: ignore[attr-defined]  # a method
