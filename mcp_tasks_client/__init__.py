@@ -23,6 +23,10 @@ The rooms, each importing only those above it:
 ``inputs``              questions to the host's callbacks, answers checked before they go
 ``owners``              who drives what: a client by its name, a process by its lease
 ``points``              names of all the places where it would matter if we were stopped just there
+``demands``             what a server of 2025-11-25 asks of the tasks that it has us run; pure
+``received``            those tasks: states and replies; pure
+``custody``             their records in the journal, and who may ask the host for them
+``receiver``            asks the host, keeps the answers, serves them
 ``drive``, ``commits``  a call as it is driven; one step of it: event, advance, commit
 ``driver``              its requests, each of which comes back as the next event
 ``listener``            what the server tells by itself, where it does
@@ -76,6 +80,7 @@ from .journal.base import Journal, TaskRecord
 from .journal.memory import MemoryJournal
 from .journal.sqlite import SqliteJournal
 from .policy import PollPolicy
+from .received import ReceivePolicy
 from .wire import Task, TaskStatus
 
 if TYPE_CHECKING:
@@ -99,6 +104,7 @@ __all__ = [
     "MissingCapabilityError",
     "OutcomeUnknownError",
     "PollPolicy",
+    "ReceivePolicy",
     "RemoteProtocolError",
     "SessionError",
     "SqliteJournal",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -17,6 +17,8 @@ from .inputs import Callbacks, ElicitationCallback, Inputs, RootsCallback, Sampl
 from .journal.base import Journal, Scope, TaskRecord
 from .journal.sqlite import chosen_journal
 from .policy import PollPolicy
+from .received import ReceivePolicy
+from .receiver import Receiver
 from .sessions.base import Session, ToolCall
 from .sessions.hosts import is_client, sdk_has_extensions
 
@@ -51,6 +53,10 @@ class TasksClient:
         sampling: Answers ``sampling/createMessage``.
         roots: Answers ``roots/list``.
         poll: Latency against load.
+        receive: Limits of the tasks that a server of 2025-11-25 may have us run, which are elicitations
+            and samplings for which it comes back: at most 32 at once and 1000 kept in a session, each for
+            an hour where the server does not say, and for a day at most. They go on after a crash as soon
+            as the client is open again. Only for a server that is given by its URL.
         on_abandon: What happens to the task of a ``call_tool`` that times out or is cancelled:
             ``"detach"`` lets it go on, ``"cancel"`` sends ``tasks/cancel``.
         http_client: An ``httpx.AsyncClient`` or ``httpx2.AsyncClient`` with your transport, proxies,
@@ -63,7 +69,7 @@ class TasksClient:
     Raises:
         TypeError: ``server`` or ``journal`` is none of the above.
         ValueError: The URL is not an HTTP one, the server needs an ``endpoint``, a word is none of those that
-            it can be, or HTTP options are given for a client that has its own.
+            it can be, or HTTP options or ``receive`` are given for a client of the host's own.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class TasksClient:
         sampling: SamplingCallback | None = None,
         roots: RootsCallback | None = None,
         poll: PollPolicy | None = None,
+        receive: ReceivePolicy | None = None,
         on_abandon: OnAbandon = "detach",
         http_client: AnyClient | None = None,
         headers: Mapping[str, str] | None = None,
@@ -86,6 +93,10 @@ class TasksClient:
         if is_client(server):
             if any(option is not None for option in (http_client, headers, auth)):
                 raise ValueError("http_client, headers and auth belong to the client; give them to that one")
+            if receive is not None:
+                raise ValueError(
+                    "a client of your own runs no tasks for its server; give a URL, or no receive"
+                )
             # Both need the SDK, which whoever has a client of it has, in one of two generations.
             if sdk_has_extensions():
                 from .extension import engine_over
@@ -107,10 +118,12 @@ class TasksClient:
             return
         inputs = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
         policy = poll or PollPolicy()
+        kept = chosen_journal(journal)
         session = _session(
             server,
             endpoint=endpoint,
             inputs=inputs,
+            receiver=lambda name: Receiver(kept, inputs, name, principal, policy=receive),
             policy=policy,
             http_client=http_client,
             headers=headers,
@@ -119,7 +132,7 @@ class TasksClient:
         )
         self._engine = Engine(
             session=session,
-            journal=chosen_journal(journal),
+            journal=kept,
             inputs=inputs,
             policy=policy,
             scope=Scope(endpoint or session.endpoint, principal),
@@ -279,7 +292,13 @@ class TasksClient:
 
 
 def _session(
-    server: object, *, endpoint: str | None, inputs: Inputs, policy: PollPolicy, **http: Any
+    server: object,
+    *,
+    endpoint: str | None,
+    inputs: Inputs,
+    receiver: Callable[[str], Receiver],
+    policy: PollPolicy,
+    **http: Any,
 ) -> Session:
     if isinstance(server, Session):
         return server
@@ -287,7 +306,12 @@ def _session(
         from .sessions.generations import session_at
 
         return session_at(
-            server, endpoint=endpoint, inputs=inputs, tasks_in_flight=policy.polls_in_flight, **http
+            server,
+            endpoint=endpoint,
+            inputs=inputs,
+            receiver=receiver,
+            tasks_in_flight=policy.polls_in_flight,
+            **http,
         )
     raise TypeError(f"server must be a URL, a client or a Session, not {type(server).__name__}")
 

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ValidationError
 
 from .clock import being_stopped
 from .schema import UnusableSchemaError, load, mismatch
-from .wire import JSONObject, Task
+from .wire import JSONObject, RpcError, Task
 
 __all__ = [
     "Callbacks",
@@ -84,7 +84,15 @@ _LIMITER: Final = RunVar[anyio.CapacityLimiter]("mcp_tasks_client_callbacks")
 
 
 class NoAnswerError(Exception):
-    """A question got no answer that can be sent. The message says why, and what would help."""
+    """A question got no answer that can be sent. The message says why, and what would help.
+
+    Attributes:
+        refusal: The error that the host wants to be said instead; ``None`` if it said nothing of the kind.
+    """
+
+    def __init__(self, message: str, refusal: RpcError | None = None) -> None:
+        super().__init__(message)
+        self.refusal = refusal
 
 
 class Inputs(ABC):
@@ -225,7 +233,10 @@ async def _ask(
     except Exception as error:
         raise NoAnswerError(f"the {name} callback raised {type(error).__name__}: {error}") from error
     if isinstance(result, ErrorData):
-        raise NoAnswerError(f"the {name} callback refused with error {result.code}: {result.message}")
+        raise NoAnswerError(
+            f"the {name} callback refused with error {result.code}: {result.message}",
+            RpcError(result.code, result.message, result.data),
+        )
     if not isinstance(result, expected):
         names = " or ".join(t.__name__ for t in expected)
         raise NoAnswerError(

@@ -159,6 +159,61 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
     "2025:track": Requirement(
         f"{OLDER}, Audit and Logging", "Requestors SHOULD track task IDs and their associated operations."
     ),
+    "2025:receive-capability": Requirement(
+        f"{OLDER}, Capabilities",
+        "Clients that support task-augmented requests MUST declare which, and only those.",
+    ),
+    "2025:receive-undeclared": Requirement(
+        f"{OLDER}, Task Support and Handling",
+        "A receiver MUST process an undeclared type of request normally, ignoring any task.",
+    ),
+    "2025:receive-at-once": Requirement(
+        f"{OLDER}, Result Retrieval",
+        "A receiver MUST answer with a CreateTaskResult, and SHOULD as soon as it has accepted the task.",
+    ),
+    "2025:receive-task-id": Requirement(
+        f"{OLDER}, Task ID Requirements; Associating Task-Related Messages",
+        "Task IDs MUST be the receiver's, unique, and unguessable; the taskId parameter MUST be what counts.",
+    ),
+    "2025:receive-lifecycle": Requirement(
+        f"{OLDER}, Task Status Lifecycle",
+        "Tasks MUST begin as working, move along valid paths only, and never leave a terminal status.",
+    ),
+    "2025:receive-ttl": Requirement(
+        f"{OLDER}, TTL and Resource Management",
+        "Receivers MUST tell createdAt, lastUpdatedAt and the actual ttl, and MAY delete a task after it.",
+    ),
+    "2025:receive-result": Requirement(
+        f"{OLDER}, Result Retrieval",
+        "tasks/result MUST block until the end, and MUST return what the request itself would have.",
+    ),
+    "2025:receive-marks": Requirement(
+        f"{OLDER}, Associating Task-Related Messages",
+        "tasks/result MUST carry related-task metadata; get, list, cancel and notifications SHOULD NOT.",
+    ),
+    "2025:receive-notifications": Requirement(
+        f"{OLDER}, Task Notifications", "Receivers MAY send notifications/tasks/status, with the full task."
+    ),
+    "2025:receive-list": Requirement(
+        f"{OLDER}, Task Listing",
+        "tasks/list SHOULD page, MUST give a nextCursor for more, and list what get retrieves.",
+    ),
+    "2025:receive-cancel": Requirement(
+        f"{OLDER}, Task Cancellation",
+        "A cancel MUST be refused after the end, else done before the reply; the task MUST stay so.",
+    ),
+    "2025:receive-errors": Requirement(
+        f"{OLDER}, Protocol Errors",
+        "Unknown tasks, bad cursors and cancels after the end MUST be -32602, internal errors -32603.",
+    ),
+    "2025:receive-isolation": Requirement(
+        f"{OLDER}, Task Isolation and Access Control",
+        "Receivers MUST bind tasks to the requestor's context, in get, result, cancel and list.",
+    ),
+    "2025:receive-limits": Requirement(
+        f"{OLDER}, Resource Management",
+        "Receivers SHOULD limit and document concurrent tasks and ttl, and clean up promptly.",
+    ),
     "2025:upgraded": Requirement(
         LAW, "A task of one generation is not looked for in the other: the error says what happened."
     ),

@@ -15,6 +15,7 @@ from mcp_types import Tool
 
 from ..errors import SessionError
 from ..inputs import Inputs
+from ..receiver import Receiver
 from ..wire import PROTOCOL_VERSION, CallReply, Created, JSONObject, Task
 from .base import Leaving, Session, TaskRef, ToolCall
 from .catalogue import OtherVersionError
@@ -172,7 +173,12 @@ class AnyGenerationSession(Session):
 
 
 def session_at(
-    url: str, *, inputs: Inputs, prefer: Preference = "auto", **options: Any
+    url: str,
+    *,
+    inputs: Inputs,
+    prefer: Preference = "auto",
+    receiver: Callable[[str], Receiver] | None = None,
+    **options: Any,
 ) -> AnyGenerationSession:
     """A session at a URL, in whichever generation its server speaks.
 
@@ -180,6 +186,7 @@ def session_at(
         url: The server's MCP endpoint, ``http`` or ``https``.
         inputs: Answers questions, as far as that is not the driver's business.
         prefer: Whether the older generation is asked for tasks.
+        receiver: Makes who runs what the server wants as a task, by the server's name in the journal.
         options: Those of :class:`HttpSession`.
 
     Raises:
@@ -199,5 +206,6 @@ def session_at(
         client_info=newer.client_info,
         prefer=prefer,
         limits=newer.limits,
+        receiver=receiver(newer.endpoint) if receiver is not None else None,
     )
     return AnyGenerationSession(newer, older)

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from ..clock import being_stopped
 from ..errors import SessionError
 from ..inputs import InputContext, Inputs, NoAnswerError
+from ..receiver import Adopt, Receiver
 from ..wire import JSONObject, MalformedError, RpcError, Task, read_task
 from .asked import Asked
 from .base import GATEWAY_STATUSES
@@ -31,6 +32,9 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _QUESTION_S: Final = 1.0
 """Seconds for a question to come, once it has been asked for."""
+
+_STREAM_S: Final = 1.0
+"""Seconds for a stream to open on which a server speaks by itself."""
 
 _AGAIN_S: Final = 1.0
 _LONGEST_AGAIN_S: Final = 60.0
@@ -65,16 +69,24 @@ class Hearing:
         inputs: Answers what is asked for a call that is no task.
         timeout_s: Seconds that an answer may take to be taken.
         tools_changed: Called when a server says that its list of tools has changed.
+        receiver: Runs what a server wants as a task; ``None`` if nobody does.
 
     Attributes:
         heard: Told of each snapshot that can be made of what was said; ``None`` while nobody listens.
     """
 
-    def __init__(self, inputs: Inputs, timeout_s: float, tools_changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        inputs: Inputs,
+        timeout_s: float,
+        tools_changed: Callable[[], None],
+        receiver: Receiver | None = None,
+    ) -> None:
         self.heard: Callable[[Task], None] | None = None
         self._inputs = inputs
         self._timeout_s = timeout_s
         self._tools_changed = tools_changed
+        self._receiver = receiver
         self._tasks: TaskGroup | None = None
         self._streams: set[Peer] = set()
         self._seen: dict[str, JSONObject] = {}
@@ -83,10 +95,16 @@ class Hearing:
         self._broken: dict[str, str] = {}
         self._given_up: set[str] = set()
 
-    async def run(self) -> None:
-        """Keep the streams open on which servers speak. Never returns."""
+    async def run(self, adopt: Adopt | None = None) -> None:
+        """Keep the streams open on which servers speak. Never returns.
+
+        Args:
+            adopt: Gives the peer of a session that there was before; needed for what is run for servers.
+        """
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
+            if self._receiver is not None and adopt is not None:
+                tasks.start_soon(self._safely, self._receiver.run, adopt, self.attend)
             try:
                 await anyio.sleep_forever()
             finally:
@@ -101,9 +119,7 @@ class Hearing:
     def saw(self, peer: Peer, task: JSONObject) -> None:
         """Note a snapshot of a task that goes on."""
         self._seen[task["taskId"]] = task
-        if self._tasks is not None and peer not in self._streams:
-            self._streams.add(peer)
-            self._tasks.start_soon(self._safely, self._listen, peer)
+        self.attend(peer)
 
     def forget(self, task_id: str) -> None:
         """Forget a task that is over."""
@@ -202,6 +218,21 @@ class Hearing:
         params, request_id = {"taskId": task_id}, retrieval.request_id
         return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
 
+    # ── streams ───────────────────────────────────────────────────────────────────────────────
+
+    def attend(self, peer: Peer) -> None:
+        """Have it be heard what a server says by itself."""
+        if self._tasks is not None and peer not in self._streams:
+            self._streams.add(peer)
+            self._tasks.start_soon(self._safely, self._listen, peer)
+
+    async def attended(self, peer: Peer) -> None:
+        """The same, before anything is asked: what it says to nobody is lost."""
+        self.attend(peer)
+        if self._tasks is not None:
+            with anyio.move_on_after(_STREAM_S):
+                await peer.listening.wait()
+
     # ── messages ──────────────────────────────────────────────────────────────────────────────
 
     def told(self, peer: Peer, message: JSONObject) -> None:
@@ -209,12 +240,16 @@ class Hearing:
         method, params = message.get("method"), message.get("params")
         params = params if isinstance(params, dict) else {}
         request_id = request_id_of(message)
+        task_id = related_task(params)
+        if request_id is not None and method in _QUESTIONS and task_id in self._given_up:
+            return
+        if self._receiver is not None and self._receiver.told(peer, message):
+            return
         if request_id is not None:
-            task_id = related_task(params)
             if method not in _QUESTIONS or task_id is None:
                 if self._tasks is not None:
                     self._tasks.start_soon(self._safely, self._answer, peer, message)
-            elif task_id not in self._given_up and self._has_room(task_id):
+            elif self._has_room(task_id):
                 self._asked[task_id].add(peer, request_id, str(method), params)
                 self._hint_question(peer, task_id)
             return
@@ -262,6 +297,7 @@ class Hearing:
                 wanted_s = 0.0
             except SessionError as error:
                 if error.http_status in _NO_STREAM:
+                    peer.listening.set()  # nobody need wait for it
                     return
                 wanted_s = error.retry_after_s or 0.0
             lasted_s = anyio.current_time() - begun
@@ -298,7 +334,7 @@ class Hearing:
             else:
                 answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
         except NoAnswerError as error:
-            answer = RpcError(_NO_ANSWER, f"The client has no answer: {error}", None)
+            answer = error.refusal or RpcError(_NO_ANSWER, f"The client has no answer: {error}", None)
         with suppress(SessionError):  # the call that it was for fails by itself
             await peer.answer(request_id, answer, self._timeout_s)
 

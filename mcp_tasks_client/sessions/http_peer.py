@@ -77,8 +77,7 @@ class HttpPeer(Peer):
             )
         self.version = agreed
         self._begun = True
-        method = "notifications/initialized"
-        await self._say(self._message(method, {"method": method}, None), timeout_s)
+        await self.notify("notifications/initialized", timeout_s)
         return result
 
     async def request(
@@ -118,9 +117,16 @@ class HttpPeer(Peer):
         Raises:
             SessionError: It may not have arrived.
         """
-        method = "notifications/cancelled"
-        body = {"method": method, "params": {"requestId": request_id}}
-        await self._say(self._message(method, body, None), timeout_s)
+        await self.notify("notifications/cancelled", timeout_s, {"requestId": request_id})
+
+    async def notify(self, method: str, timeout_s: float, params: JSONObject | None = None) -> None:
+        """Send a notification.
+
+        Raises:
+            SessionError: It may not have arrived.
+        """
+        said = {"method": method} if params is None else {"method": method, "params": params}
+        await self._say(self._message(method, said, None), timeout_s)
 
     async def answer(
         self,
@@ -136,7 +142,8 @@ class HttpPeer(Peer):
         """
         said: JSONObject
         if isinstance(answer, RpcError):
-            said = {"error": {"code": answer.code, "message": answer.message}}
+            data = {} if answer.data is None else {"data": answer.data}
+            said = {"error": {"code": answer.code, "message": answer.message, **data}}
         else:
             said = {"result": answer}
         await self._say(self._message("an answer", {"id": request_id, **said}, task_id), timeout_s)
@@ -152,6 +159,8 @@ class HttpPeer(Peer):
         message = Message(0, "the GET stream", b"", headers, Faults("the GET stream"), "GET")
 
         async def read(response: Response) -> Reply:
+            if 200 <= response.status < 300:
+                self.listening.set()
             return await read_messages(response, message, self._heard, self._max_bytes, _nothing)
 
         await self._exchange(message, read, SILENCE_S)

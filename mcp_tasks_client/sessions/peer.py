@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from ..wire import JSONObject, RequestId, RpcError, shorten
 from .shapes_2025_11_25 import CORE_TASKS_VERSION
@@ -27,12 +28,14 @@ class Peer(ABC):
         session_id: What the server has called the session; ``None`` where it needs no name.
         version: The protocol version that was agreed on.
         lost: Whether the server does not know the session any more.
+        listening: Set once what the server says outside of responses is heard.
     """
 
     def __init__(self, session_id: str | None) -> None:
         self.session_id = session_id
         self.version = CORE_TASKS_VERSION
         self.lost = False
+        self.listening = anyio.Event()
 
     def __repr__(self) -> str:
         name = shorten(self.session_id) if self.session_id else "without a session ID"
@@ -95,12 +98,21 @@ class Peer(ABC):
             SessionError: It may not have arrived.
         """
 
+    async def notify(self, method: str, timeout_s: float, params: JSONObject | None = None) -> None:
+        """Send a notification, where that can be done: nobody relies on one.
+
+        Raises:
+            SessionError: It may not have arrived.
+        """
+        await checkpoint()
+
     async def listen(self) -> None:
         """Hear what the server says outside of responses, until it ends that.
 
         Raises:
             SessionError: It does not offer that, or the stream broke.
         """
+        self.listening.set()
         await anyio.sleep_forever()  # where it needs nothing to be heard
 
 

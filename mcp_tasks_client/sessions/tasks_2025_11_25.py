@@ -30,6 +30,7 @@ from mcp_types import Tool
 from ..errors import ConnectionLostError, MissingCapabilityError, RemoteProtocolError, SessionError
 from ..inputs import Inputs
 from ..params import call_params
+from ..receiver import Receiver
 from ..wire import CallReply, Created, JSONObject, MalformedError, Returned, RpcError, Task, read_task
 from .base import INVALID_PARAMS, Leaving, Session, TaskRef, ToolCall
 from .catalogue import Catalogue
@@ -71,6 +72,7 @@ class CoreTasksSession(Session):
         prefer: Whether to ask for tasks.
         task_ttl_ms: Milliseconds for which a task and its result are to be kept.
         limits: Of what is sent and read.
+        receiver: Runs what the server wants as a task; ``None`` if nobody does, and nothing is declared.
 
     Raises:
         ValueError: ``prefer`` is none of the three words.
@@ -86,6 +88,7 @@ class CoreTasksSession(Session):
         prefer: Preference = "auto",
         task_ttl_ms: int = _TTL_MS,
         limits: Limits,
+        receiver: Receiver | None = None,
     ) -> None:
         if prefer not in ("auto", "always", "never"):
             raise ValueError(f'task_preference must be "auto", "always" or "never", got {prefer!r}')
@@ -106,7 +109,8 @@ class CoreTasksSession(Session):
         self._makes_tasks = False
         self._lists_tasks = False
         self._adopted: dict[str, Peer] = {}
-        self._hearing = Hearing(inputs, limits.task_timeout_s, self._catalogue.forget_tools)
+        self._receiver = receiver
+        self._hearing = Hearing(inputs, limits.task_timeout_s, self._catalogue.forget_tools, receiver)
 
     def __repr__(self) -> str:
         return f"<CoreTasksSession {self._endpoint}>"
@@ -155,6 +159,8 @@ class CoreTasksSession(Session):
                 self._lists_tasks = _offers(result, "tasks", "list")
                 self._makes_tasks = _offers(result, "tasks", "requests", "tools", "call")
                 self._now = peer
+                if self._receives:
+                    await self._hearing.attended(peer)
             return self._now
 
     async def call(self, call: ToolCall, leaving: Leaving = checkpoint) -> CallReply:
@@ -296,7 +302,7 @@ class CoreTasksSession(Session):
 
     async def watch(self) -> None:
         """Keep the streams open on which the server speaks. Never returns."""
-        await self._hearing.run()
+        await self._hearing.run(self._adopt)
 
     async def aclose(self) -> None:
         """Nothing: what it travels over is somebody else's, and a session that has tasks is not ended."""
@@ -304,7 +310,8 @@ class CoreTasksSession(Session):
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
     async def _introduced(self, peer: Peer) -> JSONObject:
-        introduction = {"capabilities": self._inputs.capabilities, "clientInfo": self._client_info}
+        capabilities = {**self._inputs.capabilities, **self._receives}
+        introduction = {"capabilities": capabilities, "clientInfo": self._client_info}
         try:
             return await self._in_time(
                 "initialize", peer.initialize(introduction, self._limits.task_timeout_s)
@@ -321,6 +328,11 @@ class CoreTasksSession(Session):
                 code=None,
                 http_status=error.http_status,
             ) from error
+
+    @property
+    def _receives(self) -> JSONObject:
+        """What is declared for tasks of ours."""
+        return self._receiver.capabilities if self._receiver is not None else {}
 
     def _as_task(self, name: str) -> bool:
         """Whether to ask for a task.
@@ -384,10 +396,15 @@ class CoreTasksSession(Session):
         session_id, now = Memo.read(ref.request_state).session_id, self._now
         if not session_id or (now is not None and now.session_id == session_id and not now.lost):
             return await self.connect()
+        peer = self._adopt(session_id)
+        return peer if not peer.lost else await self.connect()
+
+    def _adopt(self, session_id: str) -> Peer:
+        """A session that there was before."""
         peer = self._adopted.get(session_id)
         if peer is None:
             peer = self._adopted[session_id] = self._peer(session_id, self._hearing.told)
-        return peer if not peer.lost else await self.connect()
+        return peer
 
     async def _questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
         """What the server asks for a task, over this connection or one of the process before."""

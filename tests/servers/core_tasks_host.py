@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import TaskRecord, TasksClient
@@ -51,6 +52,15 @@ async def main(url: str, journal: str, stop: str, tool: str) -> None:
         await reached()
 
     match stop:
+        case "task-created":
+            request = HttpPeer.request
+
+            async def created(self: HttpPeer, method: str, *args: Any, **options: Any) -> Any:
+                # What the server tells at once may have the question fetched, which then is lost.
+                await (anyio.sleep_forever() if method.startswith("tasks/") else anyio.lowlevel.checkpoint())
+                return await request(self, method, *args, **options)
+
+            HttpPeer.request = created  # type: ignore[method-assign]  # the point to stop at
         case "question-open":
             callback = think
         case "reply-lost" | "replies-lost":

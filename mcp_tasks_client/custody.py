@@ -1,0 +1,159 @@
+"""The journal of the tasks that a server has us run: what is committed, and who may ask the host for it.
+
+Whoever asks owns the record. A cancellation takes it away from its owner, whose answer then comes too late:
+so it needs no lock, and it does not matter in which process that is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from .clock import Clock
+from .errors import DrivenElsewhereError, JournalError
+from .journal.base import Journal, Lease, Scope, Taken, TaskRecord
+from .journal.failures import typed
+from .membership import Membership
+from .owners import Place
+from .points import Passage
+from .received import cancelled, expires_at, made_in, visible
+
+__all__ = ["Custody"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_AGAIN_S: Final = 1.0
+_LONGEST_AGAIN_S: Final = 60.0
+
+
+class Custody:
+    """The records of one scope, as one client has them.
+
+    Args:
+        journal: Where they are; open for as long as this is used.
+        scope: Theirs alone.
+        clock: Tells what is over.
+        place: The process that we are; ``None`` finds out.
+        lease_s: Seconds that its lease lasts.
+
+    Raises:
+        JournalError: From every method, if it does not say otherwise: nothing was stored.
+    """
+
+    def __init__(
+        self, journal: Journal, scope: Scope, clock: Clock, place: Place | None, lease_s: float
+    ) -> None:
+        self.membership = Membership(journal, clock, Passage(None), place, lease_s)
+        self._journal = journal
+        self._scope = scope
+        self._clock = clock
+
+    async def records(self, party: str | None = None) -> list[TaskRecord]:
+        """All of them, oldest first; or those of one session whose time is not over."""
+        with typed:
+            found: Sequence[TaskRecord] = await self._journal.records(self._scope)
+        if party is None:
+            return list(found)
+        now = self._clock.time()
+        return [record for record in found if made_in(record) == party and expires_at(record) > now]
+
+    async def find(self, task_id: str, party: str) -> TaskRecord:
+        """The task, as it now is.
+
+        Raises:
+            RefusedError: There is none for this session.
+        """
+        with typed:
+            record = await self._journal.by_task_id(self._scope, task_id)
+        return visible(record, party, self._clock.time())
+
+    async def keep(self, record: TaskRecord) -> None:
+        """Store a new task."""
+        with anyio.CancelScope(shield=True), typed:
+            await self.membership.enrol()
+            await self._journal.save(record)
+
+    async def take(self, record: TaskRecord) -> TaskRecord | None:
+        """Become the owner of a task, unless another process is who lives.
+
+        Returns:
+            The record as it stands, if it is ours.
+        """
+        with anyio.CancelScope(shield=True), typed:
+            await self.membership.enrol()
+            owner, judge = self.membership.owner, self.membership.judge()
+            taken = await self._journal.take(record.record_id, owner, judge)
+        return taken.record if taken is not None and taken.record.owner == owner else None
+
+    async def end(self, ended: TaskRecord) -> bool:
+        """Store how a task has ended, however long it takes: nobody is to be asked twice.
+
+        Returns:
+            False if it comes too late, and the task was cancelled or its time is over.
+        """
+        pause_s = _AGAIN_S
+        while True:
+            try:
+                with anyio.CancelScope(shield=True), typed:
+                    await self._journal.save(ended, known=True)
+                return True
+            except DrivenElsewhereError:
+                return False
+            except JournalError as error:
+                logger.warning("The answer of %r is kept until it can be journaled: %s", ended, error)
+            await self._clock.wait(anyio.Event(), pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
+
+    async def cancel(self, record: TaskRecord) -> TaskRecord:
+        """Have a task be cancelled, whoever owns it.
+
+        Returns:
+            It, cancelled.
+
+        Raises:
+            RefusedError: It has ended, or is forgotten.
+            DrivenElsewhereError: Another process has just taken it up.
+        """
+        if not record.finished:
+            with anyio.CancelScope(shield=True), typed:
+                taken = await self._taken_from_anybody(record)
+                record = visible(taken and taken.record, made_in(record), self._clock.time())
+                ended = cancelled(record, self._clock.time())
+                await self._journal.save(ended, known=True)
+                return ended
+        return cancelled(record, self._clock.time())
+
+    async def fetched(self, record: TaskRecord) -> None:
+        """Note that the server has the result. It is kept until its time is over."""
+        with anyio.CancelScope(shield=True), typed:
+            # In the future: from then on the journal may prune it, though nobody of us be there.
+            await self._journal.deliver(expires_at(record), {record.record_id: record.fence})
+
+    async def forget(self, record: TaskRecord) -> None:
+        """Forget a task, unless somebody has taken it meanwhile."""
+        with anyio.CancelScope(shield=True), typed:
+            await self._journal.remove(record)
+
+    async def leave(self) -> None:
+        """Own nothing any more. Never raises: others come to see it by themselves."""
+        with anyio.CancelScope(shield=True):
+            try:
+                await self.membership.leave()
+            except JournalError as error:
+                logger.warning("The journal does not know yet that no task is run here: %s", error)
+
+    def owned(self, record: TaskRecord) -> TaskRecord:
+        """A new record, as ours."""
+        return replace(record, owner=self.membership.owner)
+
+    async def _taken_from_anybody(self, record: TaskRecord) -> Taken | None:
+        await self.membership.enrol()
+        return await self._journal.take(record.record_id, self.membership.owner, _everybody)
+
+
+def _everybody(owner: str, lease: Lease | None) -> bool:
+    return True

@@ -1,0 +1,734 @@
+"""The client as the one who runs tasks: asks its host, keeps answers, serves them. The server is a fake."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+import pytest
+from mcp_types import ElicitResult, ErrorData
+
+from mcp_tasks_client import Journal, JournalError, MemoryJournal, ReceivePolicy, SessionError, SqliteJournal
+from mcp_tasks_client.inputs import Callbacks
+from mcp_tasks_client.journal.base import TaskRecord
+from mcp_tasks_client.received import received_scope
+from mcp_tasks_client.receiver import Receiver
+from mcp_tasks_client.sessions.peer import Peer
+from mcp_tasks_client.testing import ManualClock
+from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
+
+from ._requirements import requirement
+
+pytestmark = pytest.mark.anyio
+
+LIMIT_S: Final = 10.0
+POLL_S: Final = 0.001
+ENDPOINT: Final = "http://server"
+RELATED: Final = "io.modelcontextprotocol/related-task"
+ADA: Final = ElicitResult(action="accept", content={"name": "Ada"})
+ANSWER: Final = {"action": "accept", "content": {"name": "Ada"}}
+GONE: Final = RpcError(-32602, "Failed to retrieve task: Task not found", None)
+
+
+class FakePeer(Peer):
+    """A server in one session: it asks, and gets replies."""
+
+    def __init__(self, session_id: str | None = "s") -> None:
+        super().__init__(session_id)
+        self.receiver: Receiver | None = None
+        self.replies: dict[RequestId, list[JSONObject | RpcError]] = {}
+        self.news = anyio.Event()
+        self.notified: list[tuple[str, JSONObject | None]] = []
+        self.requests: list[str] = []
+        self.reachable = True
+        self.deaf = False
+        self._ids = iter(range(10_000))
+
+    async def initialize(self, params: JSONObject, timeout_s: float) -> JSONObject:
+        raise AssertionError("not here")
+
+    async def request(self, method: str, params: JSONObject, silence_s: float, **_: Any) -> JSONObject:
+        self.requests.append(method)
+        await anyio.lowlevel.checkpoint()
+        if self.lost or not self.reachable:
+            raise SessionError("no such session" if self.lost else "down", retryable=not self.lost)
+        return {}
+
+    async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
+        raise AssertionError("not here")
+
+    async def answer(
+        self,
+        request_id: RequestId,
+        answer: JSONObject | RpcError,
+        timeout_s: float,
+        task_id: str | None = None,
+    ) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.deaf:
+            raise SessionError("the reply was lost", retryable=True)
+        self.replies.setdefault(request_id, []).append(answer)
+        self.tell()
+
+    async def notify(self, method: str, timeout_s: float, params: JSONObject | None = None) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.notified.append((method, params))
+        self.tell()
+
+    def tell(self) -> None:
+        self.news.set()
+        self.news = anyio.Event()
+
+    # ── what the server does ──
+
+    def send(self, method: str, params: Any, request_id: RequestId | None = None) -> RequestId:
+        request_id = next(self._ids) if request_id is None else request_id
+        assert self.receiver is not None
+        message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+        assert self.receiver.told(self, message)
+        return request_id
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        with anyio.fail_after(LIMIT_S):
+            while not condition():
+                await self.news.wait()
+
+    async def reply(self, request_id: RequestId) -> Any:
+        await self.until(lambda: self.replies.get(request_id))
+        return self.replies[request_id][0]
+
+    async def ask(self, method: str, **params: Any) -> Any:
+        return await self.reply(self.send(method, params))
+
+    async def make(self, request_id: RequestId | None = None, **task: Any) -> Any:
+        params = {"message": "name?", "requestedSchema": FORM, "task": task}
+        reply = await self.reply(self.send("elicitation/create", params, request_id))
+        return reply["task"] if isinstance(reply, dict) else reply
+
+    async def about(self, verb: str, task: Any) -> Any:
+        return await self.ask(f"tasks/{verb}", taskId=task["taskId"])
+
+
+FORM: Final = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+class Person:
+    """Is asked, and answers when told to; stubborn ones are not to be stopped."""
+
+    def __init__(self, answer: Any = ADA, *, stubborn: bool = False) -> None:
+        self.answer = answer
+        self.stubborn = stubborn
+        self.asked = 0
+        self.stopped = 0
+        self.news = anyio.Event()
+        self.ready = anyio.Event()
+
+    async def __call__(self, context: Any, params: Any) -> Any:
+        self.asked += 1
+        self.tell()
+        try:
+            with anyio.CancelScope(shield=self.stubborn):
+                await self.ready.wait()
+        except anyio.get_cancelled_exc_class():
+            self.stopped += 1
+            self.tell()
+            raise
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def tell(self) -> None:
+        self.news.set()
+        self.news = anyio.Event()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        with anyio.fail_after(LIMIT_S):
+            while not condition():
+                await self.news.wait()
+
+
+class Desk:
+    """A journal that processes share, and a clock."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.clock = ManualClock()
+
+    @asynccontextmanager
+    async def process(
+        self, person: Person, *peers: FakePeer, policy: ReceivePolicy | None = None
+    ) -> AsyncIterator[Receiver]:
+        """One of ours; the peers are sessions that it can have."""
+        inputs = Callbacks(elicitation=person)
+        receiver = Receiver(self.journal, inputs, ENDPOINT, policy=policy, clock=self.clock)
+        for peer in peers:
+            peer.receiver = receiver
+        known = {peer.session_id: peer for peer in peers}
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receiver.run, known.__getitem__, attended.append)
+            await anyio.wait_all_tasks_blocked()
+            yield receiver
+            tasks.cancel_scope.cancel()
+
+    async def records(self) -> list[TaskRecord]:
+        return await self.journal.records(received_scope(ENDPOINT, ""))
+
+    async def forgotten(self) -> None:
+        with anyio.fail_after(LIMIT_S):
+            while await self.records():
+                await anyio.sleep(POLL_S)
+
+    async def delivered(self) -> None:
+        with anyio.fail_after(LIMIT_S):
+            while not all(record.delivered_at for record in await self.records()):
+                await anyio.sleep(POLL_S)
+
+
+attended: Final[list[Peer]] = []
+
+
+async def soon(condition: Callable[[], object]) -> None:
+    """What nobody tells of. The journal may be a thread."""
+    with anyio.fail_after(LIMIT_S):
+        while not condition():
+            await anyio.sleep(POLL_S)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
+    attended.clear()
+    async with AsyncExitStack() as stack:
+        journal = MemoryJournal() if request.param == "memory" else SqliteJournal(tmp_path / "journal")
+        yield Desk(await stack.enter_async_context(journal))
+
+
+# ── a task's life ─────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("2025:receive-at-once", "2025:receive-result", "2025:receive-marks")
+async def test_a_task_is_made_at_once_and_its_result_is_waited_for(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        assert task["status"] == "working"
+        await person.until(lambda: person.asked)
+        waiting = peer.send("tasks/result", {"taskId": task["taskId"]})
+        assert (await peer.about("get", task)) == task
+        assert waiting not in peer.replies
+        person.ready.set()
+        expected = {**ANSWER, "_meta": {RELATED: {"taskId": task["taskId"]}}}
+        assert await peer.reply(waiting) == expected
+        assert (await peer.about("get", task))["status"] == "completed"
+        assert await peer.about("result", task) == expected
+    assert person.asked == 1
+
+
+@requirement("2025:receive-task-id")
+async def test_ids_are_secrets(desk: Desk) -> None:
+    async with desk.process(Person(), peer := FakePeer()):
+        tasks = [await peer.make() for _ in range(8)]
+    ids = {task["taskId"] for task in tasks}
+    assert len(ids) == 8
+    assert min(map(len, ids)) * 6 >= 128  # bits: one of 64 characters holds six
+    assert len({task_id[:4] for task_id in ids}) == 8
+
+
+@requirement("2025:receive-result")
+@pytest.mark.parametrize(
+    ("said", "code", "message", "data"),
+    [
+        (ErrorData(code=-1, message="User rejected", data={"why": 1}), -1, "User rejected", {"why": 1}),
+        (RuntimeError("no"), -32603, "RuntimeError: no", None),
+        (ElicitResult(action="accept", content={"name": 5}), -32603, "does not match", None),
+    ],
+)
+async def test_no_answer_is_a_failed_task_with_the_error_that_a_plain_request_gets(
+    desk: Desk, said: Any, code: int, message: str, data: Any
+) -> None:
+    person, peer = Person(said), FakePeer()
+    person.ready.set()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        error = await peer.about("result", task)
+        assert (error.code, error.data) == (code, data)
+        assert message in error.message
+        failed = await peer.about("get", task)
+        assert (failed["status"], failed["statusMessage"]) == ("failed", error.message)
+
+
+@requirement("2025:receive-notifications", "2025:receive-marks")
+async def test_the_server_is_told_of_an_end(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        person.ready.set()
+        await peer.until(lambda: peer.notified)
+        assert peer.notified == [("notifications/tasks/status", await peer.about("get", task))]
+        assert peer.notified[0][1]["status"] == "completed"  # type: ignore[index]
+
+
+@requirement("2025:receive-list")
+async def test_a_list_comes_in_pages(desk: Desk) -> None:
+    async with desk.process(Person(), peer := FakePeer(), policy=ReceivePolicy(page_size=2)):
+        tasks = [await peer.make() for _ in range(3)]
+        first = await peer.ask("tasks/list")
+        second = await peer.ask("tasks/list", cursor=first["nextCursor"])
+        listed = first["tasks"] + second["tasks"]
+        assert (len(first["tasks"]), len(second["tasks"]), "nextCursor" in second) == (2, 1, False)
+        assert sorted(map(repr, listed)) == sorted(map(repr, tasks))
+        refused = await peer.ask("tasks/list", cursor="x")
+        assert refused.code == -32602
+
+
+@requirement("2025:receive-at-once")
+async def test_a_request_that_comes_twice_is_one_task_and_one_question(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        first = await peer.make("a")
+        await peer.make("a")
+        await peer.until(lambda: len(peer.replies["a"]) == 2)
+        assert peer.replies["a"] == [{"task": first}] * 2
+        assert (await peer.make("b"))["taskId"] != first["taskId"]
+        await person.until(lambda: person.asked == 2)
+
+
+async def test_a_task_that_is_needed_for_one_of_the_servers_says_so_in_the_reply(desk: Desk) -> None:
+    async with desk.process(Person(), peer := FakePeer()):
+        mark = {RELATED: {"taskId": "theirs"}}
+        reply = await peer.ask("elicitation/create", message="?", requestedSchema=FORM, task={}, _meta=mark)
+        assert reply["_meta"] == mark
+
+
+# ── cancelling ────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("2025:receive-cancel", "2025:receive-lifecycle", "2025:receive-result", "2025:receive-errors")
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_what_is_cancelled_stays_so_though_the_host_still_answers(desk: Desk, stubborn: bool) -> None:
+    person, peer = Person(stubborn=stubborn), FakePeer()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        await person.until(lambda: person.asked)
+        waiting = peer.send("tasks/result", {"taskId": task["taskId"]})
+        assert (await peer.about("cancel", task))["status"] == "cancelled"
+        assert await peer.reply(waiting) == RpcError(-32603, "The task was cancelled.", None)
+        if stubborn:
+            person.ready.set()
+        else:
+            await person.until(lambda: person.stopped)
+        await anyio.wait_all_tasks_blocked()
+        assert (await peer.about("get", task))["status"] == "cancelled"
+        assert (await peer.about("cancel", task)).code == -32602
+        assert not peer.notified
+
+
+async def test_another_process_of_the_session_can_cancel(desk: Desk) -> None:
+    person, peer, other = Person(stubborn=True), FakePeer(), FakePeer()
+    async with desk.process(person, peer), desk.process(Person(), other):
+        task = await peer.make()
+        await person.until(lambda: person.asked)
+        assert (await other.about("cancel", task))["status"] == "cancelled"
+        person.ready.set()
+        await anyio.wait_all_tasks_blocked()
+        assert (await peer.about("get", task))["status"] == "cancelled"
+
+
+@requirement("2025:receive-cancel")
+async def test_what_is_answered_cannot_be_cancelled(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    person.ready.set()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        await peer.until(lambda: peer.notified)
+        assert (await peer.about("cancel", task)).code == -32602
+        assert (await peer.about("get", task))["status"] == "completed"
+
+
+async def test_a_result_that_nobody_waits_for_any_more_is_not_sent_and_the_task_goes_on(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer) as receiver:
+        task = await peer.make()
+        waiting = peer.send("tasks/result", {"taskId": task["taskId"]})
+        await anyio.wait_all_tasks_blocked()
+        said = {"method": "notifications/cancelled", "params": {"requestId": waiting}}
+        assert not receiver.told(peer, said)
+        await anyio.wait_all_tasks_blocked()
+        person.ready.set()
+        assert (await peer.about("result", task))["action"] == "accept"
+        assert waiting not in peer.replies
+
+
+async def test_a_request_for_a_result_that_comes_twice_is_answered_once(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        for _ in range(2):
+            peer.send("tasks/result", {"taskId": task["taskId"]}, "twice")
+        person.ready.set()
+        await peer.reply("twice")
+        await desk.delivered()
+        await anyio.wait_all_tasks_blocked()
+        assert len(peer.replies["twice"]) == 1
+
+
+# ── whose it is ───────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("2025:receive-isolation", "2025:receive-errors")
+@pytest.mark.parametrize("other_id", ["t", None])
+async def test_one_session_never_sees_anothers_tasks(desk: Desk, other_id: str | None) -> None:
+    peer, other, nameless = FakePeer(), FakePeer(other_id), FakePeer(None)
+    async with desk.process(Person(), peer, other, nameless):
+        task = await peer.make()
+        its = await nameless.make()
+        for stranger, what in ((other, task), (other, its), (peer, its), (nameless, task)):
+            for verb in ("get", "result", "cancel"):
+                assert await stranger.about(verb, what) == GONE
+            assert what not in (await stranger.ask("tasks/list"))["tasks"]
+        assert (await nameless.about("get", its)) == its
+
+
+async def test_the_same_session_sees_them_from_another_process(desk: Desk) -> None:
+    person, peer, again = Person(), FakePeer(), FakePeer()
+    async with desk.process(person, peer), desk.process(Person(), again):
+        task = await peer.make()
+        assert await again.about("get", task) == task
+        waiting = again.send("tasks/result", {"taskId": task["taskId"]})
+        await person.until(lambda: person.asked)
+        await anyio.wait_all_tasks_blocked()
+        person.ready.set()
+        await peer.until(lambda: peer.notified)
+        await desk.clock.advance(5.0)
+        assert (await again.reply(waiting))["action"] == "accept"
+
+
+# ── limits ────────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("2025:receive-ttl", "2025:receive-limits", "2025:receive-errors")
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_time_that_is_over_ends_all_of_a_task(desk: Desk, answered: bool) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        task = await peer.make(ttl=60_000)
+        longer = await peer.make(ttl=120_000)
+        await person.until(lambda: person.asked == 2)
+        waiting = peer.send("tasks/result", {"taskId": task["taskId"]})
+        if answered:
+            person.ready.set()
+            await peer.until(lambda: len(peer.notified) == 2)
+        await anyio.wait_all_tasks_blocked()
+        await desk.clock.advance(61.0)
+        if not answered:
+            assert (await peer.reply(waiting)).code == -32602
+            await person.until(lambda: person.stopped)
+        assert (await peer.about("get", task)).code == -32602
+        assert (await peer.ask("tasks/list"))["tasks"] == [await peer.about("get", longer)]
+        await desk.clock.advance(60.0)
+        with desk.clock.busy():
+            await desk.forgotten()
+    assert person.stopped == (0 if answered else 2)
+
+
+@requirement("2025:receive-ttl", "2025:receive-list")
+async def test_a_task_whose_time_is_over_is_not_shown_even_before_it_is_forgotten(desk: Desk) -> None:
+    async with desk.process(Person(), peer := FakePeer()):
+        task = await peer.make()
+        desk.clock.jump(3601.0)
+        assert (await peer.about("get", task)).code == -32602
+        assert await peer.ask("tasks/list") == {"tasks": []}
+
+
+async def test_an_answer_does_not_bring_back_a_task_whose_time_is_over(desk: Desk) -> None:
+    person, peer = Person(stubborn=True), FakePeer()
+    async with desk.process(person, peer):
+        await peer.make(ttl=60_000)
+        await person.until(lambda: person.asked)
+        await desk.clock.advance(61.0)
+        await desk.forgotten()
+        person.ready.set()
+        await anyio.wait_all_tasks_blocked()
+    assert not await desk.records()
+    assert not peer.notified
+
+
+@requirement("2025:receive-limits")
+async def test_a_session_has_so_many_tasks_at_once_and_others_have_as_many(desk: Desk) -> None:
+    person, peer, other = Person(), FakePeer(), FakePeer("t")
+    async with desk.process(person, peer, other, policy=ReceivePolicy(max_working=2)):
+        first = await peer.make()
+        await peer.make()
+        assert (await peer.make()).code == -32600
+        assert (await other.make())["status"] == "working"
+        await peer.about("cancel", first)
+        assert (await peer.make())["status"] == "working"
+
+
+@requirement("2025:receive-limits")
+async def test_two_requests_at_once_do_not_both_take_the_last_place(desk: Desk) -> None:
+    async with desk.process(Person(), peer := FakePeer(), policy=ReceivePolicy(max_working=1)):
+        params = {"message": "?", "requestedSchema": FORM, "task": {}}
+        both = [peer.send("elicitation/create", params) for _ in range(2)]
+        replies = [await peer.reply(one) for one in both]
+        assert sorted(isinstance(reply, RpcError) for reply in replies) == [False, True]
+
+
+@requirement("2025:receive-limits")
+async def test_requests_that_are_being_answered_are_bounded(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer, policy=ReceivePolicy(max_requests=3)):
+        task = await peer.make()
+        waiting = [peer.send("tasks/result", {"taskId": task["taskId"]}) for _ in range(4)]
+        await anyio.wait_all_tasks_blocked()
+        assert "asks for too much at once" in caplog.text
+        person.ready.set()
+        for one in waiting[:3]:
+            assert (await peer.reply(one))["action"] == "accept"
+        await desk.delivered()
+        await anyio.wait_all_tasks_blocked()
+        assert waiting[3] not in peer.replies
+        assert (await peer.about("get", task))["status"] == "completed"
+
+
+# ── after a crash ─────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:3")
+async def test_what_was_answered_is_served_by_the_next_process_and_not_asked_again(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        person.ready.set()
+        await peer.until(lambda: peer.notified)
+    again, second = FakePeer(), Person()
+    async with desk.process(second, again):
+        await soon(lambda: attended == [again])
+        assert (await again.about("result", task))["content"] == {"name": "Ada"}
+    assert second.asked == 0
+
+
+@requirement("law:3")
+async def test_what_was_being_asked_is_asked_again_by_the_next_process(desk: Desk) -> None:
+    async with desk.process(person := Person(), peer := FakePeer()):
+        task = await peer.make()
+        await person.until(lambda: person.asked)
+    second, again = Person(), FakePeer()
+    async with desk.process(second, again):
+        await second.until(lambda: second.asked)
+        second.ready.set()
+        assert (await again.about("result", task))["content"] == {"name": "Ada"}
+    assert attended == [again]
+
+
+async def test_a_process_that_lives_keeps_its_tasks(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        await peer.make()
+        await person.until(lambda: person.asked)
+        async with desk.process(other := Person(), FakePeer()):
+            await desk.clock.advance(120.0)
+            assert not other.asked
+    assert not attended
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_nobody_is_asked_for_a_session_that_the_server_has_forgotten(
+    desk: Desk, answered: bool
+) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        await peer.make()
+        await person.until(lambda: person.asked)
+        if answered:
+            person.ready.set()
+            await peer.until(lambda: peer.notified)
+    second, again = Person(), FakePeer()
+    again.lost = True
+    async with desk.process(second, again):
+        await desk.forgotten()
+    assert not second.asked
+
+
+async def test_a_server_that_is_away_is_waited_for(desk: Desk) -> None:
+    async with desk.process(person := Person(), peer := FakePeer()):
+        await peer.make()
+        await peer.make()
+        await person.until(lambda: person.asked == 2)
+    second, again = Person(), FakePeer()
+    again.reachable = False
+    async with desk.process(second, again):
+        await soon(lambda: again.requests)
+        await anyio.wait_all_tasks_blocked()
+        assert again.requests == ["ping"]  # for both
+        assert not second.asked
+        again.reachable = True
+        with anyio.fail_after(LIMIT_S):
+            while second.asked < 2:
+                await desk.clock.advance(5.0)
+                await anyio.sleep(POLL_S)  # for the journal's thread
+    assert attended[-1] is again
+
+
+async def test_a_connection_without_a_name_ends_with_its_process(desk: Desk) -> None:
+    async with desk.process(person := Person(), peer := FakePeer(None)):
+        await peer.make()
+        await person.until(lambda: person.asked)
+    second = Person()
+    async with desk.process(second, FakePeer(None)):
+        await desk.forgotten()
+    assert not second.asked
+    assert not attended
+
+
+async def test_what_nobody_here_can_answer_is_left_to_others(desk: Desk) -> None:
+    async with desk.process(person := Person(), peer := FakePeer()):
+        await peer.make()
+        await person.until(lambda: person.asked)
+    receiver = Receiver(desk.journal, Callbacks(sampling=person), ENDPOINT, clock=desk.clock)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receiver.run, lambda _: FakePeer(), attended.append)
+        await desk.clock.advance(60.0)
+        tasks.cancel_scope.cancel()
+    assert not attended
+    async with desk.process(second := Person(), FakePeer()):
+        await second.until(lambda: second.asked)
+
+
+async def test_what_was_cancelled_is_not_gone_back_for(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        await peer.about("cancel", await peer.make())
+    async with desk.process(person, FakePeer()):
+        await desk.clock.advance(60.0)
+    assert not attended
+
+
+async def test_what_the_server_has_had_is_not_gone_back_for(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    person.ready.set()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        await peer.about("result", task)
+        await desk.delivered()
+    async with desk.process(Person(), again := FakePeer()):
+        await desk.clock.advance(60.0)
+        assert not attended
+        assert (await again.about("result", task))["action"] == "accept"
+    # Should none of us come back, the journal may forget it by itself, but not before its time is over.
+    (record,) = await desk.records()
+    assert await desk.journal.prune(desk.clock.time() + 3000.0) == 0
+    assert await desk.journal.prune(desk.clock.time() + 3601.0) == 1
+    assert record.owner is None
+
+
+# ── faults ────────────────────────────────────────────────────────────────────────────────────
+
+
+class FailingJournal(MemoryJournal):
+    """Fails as often as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise JournalError("the disk is full")
+        await super().save(record, known=known)
+
+
+@requirement("2025:receive-errors")
+async def test_a_task_that_cannot_be_journaled_is_not_begun() -> None:
+    async with FailingJournal() as journal:
+        desk, person, peer = Desk(journal), Person(), FakePeer()
+        async with desk.process(person, peer):
+            journal.failures = 1
+            assert (await peer.make()).code == -32603
+            await desk.clock.advance(60.0)
+            assert not person.asked
+            assert (await peer.make())["status"] == "working"
+
+
+@requirement("law:1", "law:3")
+async def test_an_answer_that_cannot_be_journaled_is_kept_and_not_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with FailingJournal() as journal:
+        desk, person, peer = Desk(journal), Person(), FakePeer()
+        async with desk.process(person, peer):
+            task = await peer.make()
+            await person.until(lambda: person.asked)
+            journal.failures = 3
+            person.ready.set()
+            await desk.clock.advance(3.0)
+            assert (await peer.about("get", task))["status"] == "working"
+            assert not peer.notified
+            await desk.clock.advance(60.0)
+            assert (await peer.about("get", task))["status"] == "completed"
+    assert person.asked == 1
+    assert "until it can be journaled" in caplog.text
+
+
+async def test_a_session_that_is_lost_meanwhile_ends_the_asking(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        await peer.make()
+        await person.until(lambda: person.asked)
+        peer.lost, lost_at = True, desk.clock.time()
+        with anyio.fail_after(LIMIT_S):
+            while not person.stopped:
+                await desk.clock.advance(5.0)
+                await anyio.sleep(POLL_S)  # for the journal's thread
+        assert desk.clock.time() - lost_at <= 60.0
+        await desk.forgotten()
+
+
+async def test_an_inputs_that_breaks_does_not_end_the_client(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Callbacks):
+        async def answer(self, context: Any, request: Any) -> Any:
+            raise RuntimeError("a secret of the host's")
+
+    async with MemoryJournal() as journal, anyio.create_task_group() as tasks:
+        peer = FakePeer()
+        peer.receiver = Receiver(journal, Broken(elicitation=Person()), ENDPOINT)
+        tasks.start_soon(peer.receiver.run, lambda _: peer, attended.append)
+        await anyio.wait_all_tasks_blocked()
+        error = await peer.about("result", await peer.make())
+        assert error == RpcError(-32603, "The client has no answer", None)
+        tasks.cancel_scope.cancel()
+    assert "a secret of the host's" in caplog.text
+
+
+@requirement("2025:receive-undeclared")
+async def test_plain_requests_are_left_to_others(desk: Desk) -> None:
+    async with desk.process(Person(), peer := FakePeer()) as receiver:
+        for method, params in (
+            ("elicitation/create", {"message": "?"}),
+            ("sampling/createMessage", {"task": {}}),
+            ("ping", None),
+            ("notifications/tasks/status", {"taskId": "1"}),
+        ):
+            assert not receiver.told(peer, {"id": 1, "method": method, "params": params})
+        assert not receiver.told(peer, {"method": "tasks/get", "params": {"taskId": "1"}})
+
+
+@requirement("law:8")
+async def test_nothing_is_served_or_asked_once_it_is_closed(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer) as receiver:
+        task = await peer.make()
+        peer.send("tasks/result", {"taskId": task["taskId"]})
+        await person.until(lambda: person.asked)
+    assert person.stopped == 1
+    assert not receiver.told(peer, {"id": 5, "method": "tasks/get", "params": task})
+    (record,) = await desk.records()
+    assert record.pending
