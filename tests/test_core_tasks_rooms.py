@@ -234,6 +234,16 @@ def test_a_question_that_was_answered_and_is_asked_once_more_is_a_new_one(restar
         before.append(key)
 
 
+def test_a_question_that_comes_under_the_id_of_one_that_is_being_answered_stays_open() -> None:
+    asked: Asked[str] = Asked()
+    asked.add("here", 0, "elicitation/create", NAME)
+    ((key, _),) = asked.questions(()).items()
+    asked.add("here", 0, "roots/list", {})  # the answer is on its way, and has been read
+    asked.answered(key, "here", 0)
+    ((other, _),) = asked.questions(()).items()
+    assert asked.waiting(other, ()) == [("here", 0)]
+
+
 def test_a_question_that_is_withdrawn_or_lost_is_open_no_more() -> None:
     asked: Asked[str] = Asked()
     asked.add("here", 0, "elicitation/create", NAME)

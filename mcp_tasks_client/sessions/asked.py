@@ -96,7 +96,12 @@ class Asked(Generic[PeerT]):
 
     def answered(self, key: str, peer: PeerT, request_id: RequestId) -> None:
         """Note that a request has its answer."""
-        self.withdraw(peer, request_id)
+        self._requests = {
+            name: one
+            for name, one in self._requests.items()
+            # Another question may have come under this ID by now: one server gives it away again at once.
+            if not (one.peer is peer and one.request_id == request_id and key.startswith(one.digest))
+        }
         self._answered.add(key)
 
     def was_answered(self, key: str) -> bool:
