@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
+import mcp
 import pytest
 from mcp_types import CreateMessageResult, ElicitResult, ErrorData, TextContent
 
@@ -122,6 +123,11 @@ async def test_a_host_that_refuses_is_an_error_with_its_code(legacy_python_serve
     assert said["polled"][-1] == "failed"
     assert said["result_error"]["code"] == -1
     assert "User rejected" in said["result_error"]["message"]
+
+
+def test_a_client_of_the_hosts_own_runs_none() -> None:
+    with pytest.raises(ValueError, match="runs no tasks"):
+        TasksClient(mcp.Client("http://127.0.0.1:1/mcp"), endpoint="e", receive=ReceivePolicy())
 
 
 # ── after a crash ─────────────────────────────────────────────────────────────────────────────

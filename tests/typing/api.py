@@ -45,6 +45,7 @@ from mcp_tasks_client import (
     MissingCapabilityError,
     OutcomeUnknownError,
     PollPolicy,
+    ReceivePolicy,
     RemoteProtocolError,
     SessionError,
     SqliteJournal,
@@ -85,6 +86,7 @@ def clients(session: ScriptedSession, journal: Journal, path: Path, http_client:
     TasksClient(URL, journal=SqliteJournal(path))
     TasksClient(URL, endpoint="shop", principal="alice", poll=PollPolicy(), on_abandon="detach")
     TasksClient(URL, poll=PollPolicy.eager(), on_abandon="cancel")
+    TasksClient(URL, receive=ReceivePolicy(max_working=4, max_ttl_ms=3_600_000))
     TasksClient(URL, http_client=http_client, headers={"X-Tenant": "a"}, auth=("user", "password"))
     TasksClient(URL, auth=httpx.BasicAuth("user", "password"))
 
@@ -95,6 +97,7 @@ def clients(session: ScriptedSession, journal: Journal, path: Path, http_client:
     TasksClient(URL, principal=None)  # type: ignore[arg-type]
     TasksClient(URL, on_abandon="explode")  # type: ignore[arg-type]
     TasksClient(URL, poll=1.0)  # type: ignore[arg-type]
+    TasksClient(URL, receive=True)  # type: ignore[arg-type]
     TasksClient(URL, headers=["X-Tenant: a"])  # type: ignore[arg-type]
     TasksClient(URL, callbacks=[])  # type: ignore[call-arg]
 
