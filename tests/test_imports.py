@@ -72,6 +72,7 @@ ORDER: Final = (
     "receiver",
     "sessions.asked",
     "sessions.http_peer",
+    "sessions.peers",
     "sessions.hearing",
     "sessions.tasks_2025_11_25",
     "sessions.generations",

@@ -64,7 +64,7 @@ class HostTasksSession(CoreTasksSession):
             ),
         )
         self._line = line
-        self._peers: list[HostPeer] = []
+        self._taken: list[HostPeer] = []
 
     async def created_since(self, memo: str, since: float) -> Sequence[Created]:
         """The tasks of the host's session that were made since; none, if the call was made in another one.
@@ -80,13 +80,13 @@ class HostTasksSession(CoreTasksSession):
     async def aclose(self) -> None:
         """Give the host's callbacks back; its session stays as it is."""
         await checkpoint()
-        for peer in self._peers:
+        for peer in self._taken:
             peer.leave()
 
     def _host_peer(self, session_id: str | None, told: Told) -> HostPeer:
         peer = HostPeer(self._line(), told, session_id)
-        for one in self._peers:
+        for one in self._taken:
             if one.lost:
                 one.leave()
-        self._peers = [*(one for one in self._peers if not one.lost), peer]
+        self._taken = [*(one for one in self._taken if not one.lost), peer]
         return peer

@@ -20,7 +20,6 @@ Of a task that was cancelled no question is answered any more: one server loses 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from copy import copy
 from typing import Final, Literal, TypeAlias
 
 import anyio
@@ -34,10 +33,11 @@ from ..receiver import Receiver
 from ..wire import CallReply, Created, JSONObject, MalformedError, Returned, RpcError, Task, read_task
 from .base import INVALID_PARAMS, Leaving, Session, TaskRef, ToolCall
 from .catalogue import Catalogue
-from .faults import CREDENTIAL_STATUSES, Faults
+from .faults import Faults
 from .hearing import Hearing, about_the_call
 from .limits import Limits
 from .peer import Peer, Told
+from .peers import Peers
 from .shapes_2025_11_25 import (
     CORE_TASKS_VERSION,
     Memo,
@@ -92,25 +92,20 @@ class CoreTasksSession(Session):
     ) -> None:
         if prefer not in ("auto", "always", "never"):
             raise ValueError(f'task_preference must be "auto", "always" or "never", got {prefer!r}')
-        self._peer = peer
         self._endpoint = endpoint
-        self._inputs = inputs
-        self._client_info = client_info
         self._prefer = prefer
         self._task_ttl_ms = task_ttl_ms
         self._limits = limits
         self._poll_slots = anyio.Semaphore(limits.tasks_in_flight)
         self._call_slots = anyio.Semaphore(limits.calls_in_flight)
         self._catalogue = Catalogue(self._look_up, endpoint)
-        self._shaking = anyio.Lock()
-        self._failures = 0
-        self._failure: SessionError | None = None
-        self._now: Peer | None = None
-        self._makes_tasks = False
-        self._lists_tasks = False
-        self._adopted: dict[str, Peer] = {}
-        self._receiver = receiver
         self._hearing = Hearing(inputs, limits.task_timeout_s, self._catalogue.forget_tools, receiver)
+        self._receives = receiver.capabilities if receiver is not None else {}
+        introduction: JSONObject = {
+            "capabilities": {**inputs.capabilities, **self._receives},
+            "clientInfo": client_info,
+        }
+        self._peers = Peers(peer, introduction, self._hearing.told, self._begun, limits.task_timeout_s)
 
     def __repr__(self) -> str:
         return f"<CoreTasksSession {self._endpoint}>"
@@ -147,21 +142,7 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: The server does not want to, or does not speak this generation.
         """
-        failures = self._failures
-        async with self._shaking:
-            if self._failures != failures and self._failure is not None:
-                raise copy(self._failure)  # of the attempt that we waited for
-            if self._now is None or self._now.lost:
-                # The last one's tools may not be this one's, nor what it can do.
-                self._catalogue.forget_tools()
-                peer = self._peer(None, self._hearing.told)
-                result = await self._introduced(peer)
-                self._lists_tasks = _offers(result, "tasks", "list")
-                self._makes_tasks = _offers(result, "tasks", "requests", "tools", "call")
-                self._now = peer
-                if self._receives:
-                    await self._hearing.attended(peer)
-            return self._now
+        return await self._peers.now()
 
     async def call(self, call: ToolCall, leaving: Leaving = checkpoint) -> CallReply:
         """Send ``tools/call`` once, with a wish for a task where the tool allows it.
@@ -174,7 +155,7 @@ class CoreTasksSession(Session):
         if call.meta:
             params["_meta"] = dict(call.meta)
         async with self._call_slots:
-            peer = await self.connect()
+            peer = await self._peers.now()
             if self._as_task(call.name):
                 params["task"] = {"ttl": self._task_ttl_ms}
             await leaving()
@@ -184,7 +165,7 @@ class CoreTasksSession(Session):
                 if not peer.lost:
                     raise
                 # There was no such session any more, so that nothing can have happened.
-                peer = await self.connect()
+                peer = await self._peers.now()
                 result = await peer.request("tools/call", params, self._limits.call_read_timeout_s)
         task = created_task(result)
         if task is None:
@@ -197,8 +178,8 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: There is none, and none could be begun.
         """
-        peer = await self.connect()
-        return str(Memo(session_id=peer.session_id)) if self._lists_tasks else None
+        peer = await self._peers.now()
+        return str(Memo(session_id=peer.session_id)) if self._peers.lists_tasks else None
 
     async def created_since(self, memo: str, since: float) -> Sequence[Created]:
         """The tasks of a session that were made since, by the server's clock; a little before counts as well.
@@ -212,7 +193,7 @@ class CoreTasksSession(Session):
         raise Faults("tasks/list").overdue(limit_s)
 
     async def _listed_since(self, memo: str, since: float) -> Sequence[Created]:
-        peer = await self._peer_of(TaskRef("", memo))
+        peer = await self._peers.of(Memo.read(memo).session_id)
         found: list[Created] = []
         state = str(Memo(session_id=peer.session_id))
         params: JSONObject = {}
@@ -266,7 +247,7 @@ class CoreTasksSession(Session):
                 continue
             answered = _answered(ref)
             if not asked.waiting(key, answered):
-                await self._questions(await self._peer_of(ref), ref)
+                await self._questions(await self._peers.of(Memo.read(ref.request_state).session_id), ref)
             requests = asked.waiting(key, answered)
             if not requests:
                 raise ConnectionLostError(
@@ -302,37 +283,18 @@ class CoreTasksSession(Session):
 
     async def watch(self) -> None:
         """Keep the streams open on which the server speaks. Never returns."""
-        await self._hearing.run(self._adopt)
+        await self._hearing.run(self._peers.adopt)
 
     async def aclose(self) -> None:
         """Nothing: what it travels over is somebody else's, and a session that has tasks is not ended."""
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
-    async def _introduced(self, peer: Peer) -> JSONObject:
-        capabilities = {**self._inputs.capabilities, **self._receives}
-        introduction = {"capabilities": capabilities, "clientInfo": self._client_info}
-        try:
-            return await self._in_time(
-                "initialize", peer.initialize(introduction, self._limits.task_timeout_s)
-            )
-        except SessionError as error:
-            error.not_executed = True
-            self._failures, self._failure = self._failures + 1, error
-            if error.retryable or error.http_status in CREDENTIAL_STATUSES:
-                raise
-            raise RemoteProtocolError(
-                f"The server does not speak MCP {CORE_TASKS_VERSION}: {error} If it was upgraded since, a "
-                "task that was made in that version is out of reach, and only new calls can be made.",
-                not_executed=True,
-                code=None,
-                http_status=error.http_status,
-            ) from error
-
-    @property
-    def _receives(self) -> JSONObject:
-        """What is declared for tasks of ours."""
-        return self._receiver.capabilities if self._receiver is not None else {}
+    async def _begun(self, peer: Peer) -> None:
+        # The last session's tools may not be this one's.
+        self._catalogue.forget_tools()
+        if self._receives:
+            await self._hearing.attended(peer)
 
     def _as_task(self, name: str) -> bool:
         """Whether to ask for a task.
@@ -342,7 +304,7 @@ class CoreTasksSession(Session):
         """
         tool = self._catalogue.listed(name)
         support = tool.execution.task_support if tool is not None and tool.execution is not None else None
-        allowed = self._makes_tasks and support in ("optional", "required")
+        allowed = self._peers.makes_tasks and support in ("optional", "required")
         if self._prefer == "always" and not allowed:
             raise MissingCapabilityError(
                 f"{name!r} was not called: the server does not make tasks of it. Call it with a client whose "
@@ -354,22 +316,22 @@ class CoreTasksSession(Session):
     async def _look_up(self, method: str, params: JSONObject) -> JSONObject:
         if method == "server/discover":
             return {"supportedVersions": ["2026-07-28"]}  # what is spoken was agreed on in the handshake
-        peer = await self.connect()
+        peer = await self._peers.now()
         return await self._in_time(method, peer.request(method, params, self._limits.task_timeout_s))
 
     async def _ask(self, method: str, ref: TaskRef) -> tuple[Peer, JSONObject]:
         """Send one of ``tasks/*``, in the task's own session, or in ours if that one is lost."""
-        peer = await self._peer_of(ref)
+        peer = await self._peers.of(Memo.read(ref.request_state).session_id)
         try:
             return peer, await self._about(peer, method, ref)
         except SessionError as error:
             # A server that was upgraded since may say that of a session of which it has never heard.
-            unsure = error.code == INVALID_PARAMS and peer is not self._now
+            unsure = error.code == INVALID_PARAMS and not self._peers.is_now(peer)
             if not (peer.lost or unsure):
                 _explain(error, ref, peer)
                 raise
             self._hearing.lose(peer)
-            other = await self.connect()
+            other = await self._peers.now()
             try:
                 return other, await self._about(other, method, ref)
             except SessionError as again:
@@ -390,21 +352,6 @@ class CoreTasksSession(Session):
         with anyio.move_on_after(limit_s):
             return await request
         raise Faults(method, task_id).overdue(limit_s)
-
-    async def _peer_of(self, ref: TaskRef) -> Peer:
-        """The session that a task was made in, which may be one of another process."""
-        session_id, now = Memo.read(ref.request_state).session_id, self._now
-        if not session_id or (now is not None and now.session_id == session_id and not now.lost):
-            return await self.connect()
-        peer = self._adopt(session_id)
-        return peer if not peer.lost else await self.connect()
-
-    def _adopt(self, session_id: str) -> Peer:
-        """A session that there was before."""
-        peer = self._adopted.get(session_id)
-        if peer is None:
-            peer = self._adopted[session_id] = self._peer(session_id, self._hearing.told)
-        return peer
 
     async def _questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
         """What the server asks for a task, over this connection or one of the process before."""
@@ -461,11 +408,3 @@ def _explain(error: SessionError, ref: TaskRef, peer: Peer) -> None:
 def _answered(ref: TaskRef) -> frozenset[str]:
     """Keys of its questions whose answers the server has."""
     return frozenset(one.key for one in ref.questions if one.stage == "acknowledged")
-
-
-def _offers(result: JSONObject, *names: str) -> bool:
-    """Whether the server declares a capability."""
-    found: object = result.get("capabilities")
-    for name in names:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found is not None

@@ -1,0 +1,124 @@
+"""The sessions at one server of 2025-11-25: the one that new calls are made in, and those of before."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from copy import copy
+
+import anyio
+
+from ..errors import RemoteProtocolError, SessionError
+from ..wire import JSONObject
+from .faults import CREDENTIAL_STATUSES, Faults
+from .peer import Peer, Told
+from .shapes_2025_11_25 import CORE_TASKS_VERSION
+
+__all__ = ["Peers"]
+
+
+class Peers:
+    """Begins sessions, and goes back to those that there were.
+
+    Args:
+        make: Makes a peer: of a new session, or of one that there was before, by its ID.
+        introduction: What is said of us to begin one.
+        told: Takes what the server says in any of them.
+        begun: Called when a new one has begun.
+        timeout_s: Seconds of silence after which a beginning is given up; twice as many in all.
+
+    Attributes:
+        makes_tasks: Whether the server makes tasks of calls, as it said last.
+        lists_tasks: Whether it lists them.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[str | None, Told], Peer],
+        introduction: JSONObject,
+        told: Told,
+        begun: Callable[[Peer], Awaitable[None]],
+        timeout_s: float,
+    ) -> None:
+        self.makes_tasks = False
+        self.lists_tasks = False
+        self._make = make
+        self._introduction = introduction
+        self._told = told
+        self._begun = begun
+        self._timeout_s = timeout_s
+        self._beginning = anyio.Lock()
+        self._now: Peer | None = None
+        self._adopted: dict[str, Peer] = {}
+        self._failures = 0
+        self._failure: SessionError | None = None
+
+    def is_now(self, peer: Peer) -> bool:
+        """Whether it is the session that new calls are made in."""
+        return peer is self._now
+
+    async def now(self) -> Peer:
+        """The session that new calls are made in, begun if there is none.
+
+        Raises:
+            SessionError: The server does not want to, or does not speak this generation.
+        """
+        failures = self._failures
+        async with self._beginning:
+            if self._failures != failures and self._failure is not None:
+                raise copy(self._failure)  # of the attempt that we waited for
+            if self._now is None or self._now.lost:
+                peer = self._make(None, self._told)
+                try:
+                    said = await self._introduced(peer)
+                except SessionError as error:
+                    self._failures, self._failure = self._failures + 1, error
+                    raise
+                self.lists_tasks = _offers(said, "tasks", "list")
+                self.makes_tasks = _offers(said, "tasks", "requests", "tools", "call")
+                self._now = peer
+                await self._begun(peer)
+            return self._now
+
+    async def of(self, session_id: str | None) -> Peer:
+        """The session of that ID, which may be one of another process; the present one if it is lost.
+
+        Raises:
+            SessionError: The present one could not be begun.
+        """
+        present = self._now is not None and self._now.session_id == session_id and not self._now.lost
+        if not session_id or present:
+            return await self.now()
+        peer = self.adopt(session_id)
+        return peer if not peer.lost else await self.now()
+
+    def adopt(self, session_id: str) -> Peer:
+        """A session that there was before."""
+        peer = self._adopted.get(session_id)
+        if peer is None:
+            peer = self._adopted[session_id] = self._make(session_id, self._told)
+        return peer
+
+    async def _introduced(self, peer: Peer) -> JSONObject:
+        limit_s = 2 * self._timeout_s
+        try:
+            with anyio.move_on_after(limit_s):
+                return await peer.initialize(self._introduction, self._timeout_s)
+            raise Faults("initialize").overdue(limit_s)
+        except SessionError as error:
+            error.not_executed = True
+            if error.retryable or error.http_status in CREDENTIAL_STATUSES:
+                raise
+            raise RemoteProtocolError(
+                f"The server does not speak MCP {CORE_TASKS_VERSION}: {error} If it was upgraded since, a "
+                "task that was made in that version is out of reach, and only new calls can be made.",
+                not_executed=True,
+                http_status=error.http_status,
+            ) from error
+
+
+def _offers(result: JSONObject, *names: str) -> bool:
+    """Whether the server declares a capability."""
+    found: object = result.get("capabilities")
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found is not None
