@@ -110,6 +110,8 @@ class Driver:
         """
         assert drive.call is not None, "only a call that was made here can be sent"
         call = drive.call
+        if isinstance(drive.record.state, Calling) and drive.record.state.memo is not None:
+            call = replace(call, memo=drive.record.state.memo)
         if send.input_responses or send.request_state is not None:
             call = replace(call, input_responses=send.input_responses, request_state=send.request_state)
         try:
@@ -142,7 +144,12 @@ class Driver:
         """
         state = drive.record.state
         if isinstance(state, Calling) and state.memo is None:
-            memo = await self.session.before_call()
+            try:
+                memo = await self.session.before_call()
+            except SessionError:
+                raise
+            except Exception as error:
+                raise _foreign("tools/call", error) from error
             if memo is not None:
                 await self.commits.feed(drive, CallNoted(memo=memo))
 

@@ -169,7 +169,9 @@ class Listener:
 
     async def _to_its_end(self, refused: _Stream) -> None:
         """Listen on to what there is; there will be no more."""
-        await refused.ended.wait()  # at once, unless it gives hints
+        if not self._driver.session.hints:
+            refused.scope.cancel()
+        await refused.ended.wait()
         while self._stream is not None and await self._of_use(self._stream) and not self._stream.over:
             pass
 

@@ -279,6 +279,8 @@ class Scheduler:
             self._kept.discard(drive)
             drive.held -= 1
         drive.stop_asking()
+        if drive.task_id is not None:
+            self.driver.session.let_go(drive.task_id)
         if drive.polling:
             self.performer.poll_is_cut(drive)  # now, for what is let go of is written at once
         # With the end of a call the only one is that of whoever has brought it, and returns anyway.

@@ -311,7 +311,7 @@ async def test_a_task_whose_id_was_lost_in_a_crash_is_found_in_the_servers_list(
 
 
 @requirement("law:2", "2025:list")
-async def test_a_task_that_may_be_another_calls_is_not_taken_for_the_one_that_was_lost(
+async def test_of_two_calls_that_were_lost_each_finds_its_own_task(
     legacy_server: LegacyServer, tmp_path: Path
 ) -> None:
     journal = tmp_path / "journal.sqlite3"
@@ -319,8 +319,23 @@ async def test_a_task_that_may_be_another_calls_is_not_taken_for_the_one_that_wa
     await anyio.to_thread.run_sync(live)
     async with Host().client(legacy_server.url, journal) as client:
         for key in ("k", "other"):
-            with pytest.raises(OutcomeUnknownError):
-                await client.call_tool("slow", {"duration_ms": 300}, idempotency_key=key)
+            result = await client.call_tool("slow", {"duration_ms": 300}, idempotency_key=key)
+            assert text(result) == "rested"
+        tasks = {record.task_id for record in await client.records()}
+    assert len(tasks) == 2
+
+
+@requirement("law:2", "2025:list")
+async def test_a_task_that_may_be_another_calls_is_not_taken_for_the_one_that_was_lost(
+    legacy_server: LegacyServer, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal.sqlite3"
+    live = partial(live_and_die, legacy_server.url, journal, "reply-lost", "slow_for_a_minute", script=HOST)
+    await anyio.to_thread.run_sync(live)
+    name, arguments = CALLS["slow_for_a_minute"]
+    async with Host().client(legacy_server.url, journal) as client:
+        with pytest.raises(OutcomeUnknownError):
+            await client.call_tool(name, arguments, idempotency_key="k")
 
 
 @requirement("2025:lost-session")

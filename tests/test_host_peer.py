@@ -38,6 +38,7 @@ from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.sessions.host_peer import HostPeer
 from mcp_tasks_client.sessions.host_session import HostSession
 from mcp_tasks_client.sessions.sdk_line import SdkLine
+from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
 from mcp_tasks_client.wire import JSONObject
 
 from ._ways_hosts import Host
@@ -423,11 +424,13 @@ async def test_who_sees_to_a_task_does_so_until_it_is_over() -> None:
 
 
 async def test_a_lost_task_is_looked_for_in_its_own_session_alone() -> None:
-    async with connected(Host()) as (first, _, _tasks), connected(Host()) as (second, server, _more):
+    async with connected(Host()) as (first, its, _tasks), connected(Host()) as (second, server, _more):
         now = [first]
         session = HostSession(lambda: now[0], endpoint="hand", inputs=Callbacks())
         memo = await session.before_call()
         assert memo is not None
+        assert not await session.created_since(memo, 0.0), "it bears the time-to-live of another call"
+        its.replies["tasks/list"] = lambda params: {"tasks": [task(ttl=Memo.read(memo).ttl_ms)]}
         assert [one.task.task_id for one in await session.created_since(memo, 0.0)] == [TASK_ID]
         now[0] = second
         assert not await session.created_since(memo, 0.0)

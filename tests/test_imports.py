@@ -73,6 +73,7 @@ ORDER: Final = (
     "sessions.asked",
     "sessions.http_peer",
     "sessions.peers",
+    "sessions.listing",
     "sessions.hearing",
     "sessions.tasks_2025_11_25",
     "sessions.generations",

@@ -49,6 +49,8 @@ class ToolCall:
     meta: Mapping[str, Any] | None = None
     input_responses: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
     request_state: str | None = None
+    memo: str | None = field(default=None, repr=False)
+    """What :meth:`Session.before_call` said, if it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,14 @@ class Session(ABC):
             SessionError: Refused, broken, or silent for too long.
         """
         agreed(frozenset())
+
+    @property
+    def hints(self) -> bool:
+        """Whether it tells of tasks that it has not agreed to tell of."""
+        return False
+
+    def let_go(self, task_id: str) -> None:  # noqa: B027  # not every session keeps anything
+        """Keep nothing of a task that nobody observes any more. It may be taken up again."""
 
     async def watch(self) -> None:
         """Return when nothing can be sent any more. Never, where the next request is what tells.

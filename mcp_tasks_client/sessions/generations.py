@@ -135,6 +135,15 @@ class AnyGenerationSession(Session):
         """
         await (await self._decided()).listen(task_ids, agreed, heard)
 
+    @property
+    def hints(self) -> bool:
+        """Whether the generation that is spoken does."""
+        return self._now.hints
+
+    def let_go(self, task_id: str) -> None:
+        """Keep nothing of a task that nobody observes any more."""
+        self._older.let_go(task_id)
+
     async def watch(self) -> None:
         """Keep open what the older generation needs open. Never returns."""
         await self._older.watch()
@@ -168,8 +177,17 @@ class AnyGenerationSession(Session):
                     if other.retryable:
                         raise
                     raise error from other  # it speaks neither, or is no MCP server at all
-                self._now = self._older
+                # One that says no more than a status may be a gateway's, at a loss for a moment.
+                if error.code is not None or not await self._newer_after_all():
+                    self._now = self._older
             return self._now
+
+    async def _newer_after_all(self) -> bool:
+        try:
+            await self._newer.discover()
+        except OtherVersionError:
+            return False
+        return True
 
 
 def session_at(

@@ -22,7 +22,6 @@ from ..inputs import InputContext, Inputs, NoAnswerError
 from ..receiver import Adopt, Receiver
 from ..wire import JSONObject, MalformedError, RpcError, Task, read_task
 from .asked import Asked
-from .base import GATEWAY_STATUSES
 from .peer import SILENCE_S, Peer
 from .shapes_2025_11_25 import Memo, ended, related_task, request_id_of, snapshot
 
@@ -93,6 +92,7 @@ class Hearing:
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
         self._retrievals: dict[str, _Retrieval] = {}
         self._broken: dict[str, str] = {}
+        self._quiet_until: dict[str, float] = {}
         self._given_up: set[str] = set()
 
     async def run(self, adopt: Adopt | None = None) -> None:
@@ -125,6 +125,7 @@ class Hearing:
         """Forget a task that is over."""
         self._seen.pop(task_id, None)
         self._broken.pop(task_id, None)
+        self._quiet_until.pop(task_id, None)
         self._asked.pop(task_id, None)
         retrieval = self._retrievals.pop(task_id, None)
         if retrieval is not None:
@@ -191,7 +192,8 @@ class Hearing:
 
     def _retrieve(self, peer: Peer, task_id: str, before: str | None = None) -> None:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
-        if self._tasks is not None and task_id not in self._retrievals:
+        quiet = anyio.current_time() < self._quiet_until.get(task_id, 0.0)
+        if self._tasks is not None and task_id not in self._retrievals and not quiet:
             retrieval = _Retrieval(self._broken.pop(task_id, before))
             self._retrievals[task_id] = retrieval
             self._tasks.start_soon(self._safely, self._await_result, peer, task_id, retrieval)
@@ -200,6 +202,10 @@ class Hearing:
         try:
             with retrieval.scope:
                 retrieval.reply = await self._result(peer, task_id, retrieval)
+        except SessionError as error:
+            if error.retry_after_s is not None:
+                self._quiet_until[task_id] = anyio.current_time() + error.retry_after_s
+            raise
         finally:
             # An error may be about the waiting alone: what became of the task is asked when it is over.
             if retrieval.reply is None and self._retrievals.get(task_id) is retrieval:
@@ -236,7 +242,13 @@ class Hearing:
     # ── messages ──────────────────────────────────────────────────────────────────────────────
 
     def told(self, peer: Peer, message: JSONObject) -> None:
-        """Take a request or a notification."""
+        """Take a request or a notification. What cannot be read is passed over."""
+        try:
+            self._take(peer, message)
+        except (RecursionError, ValueError, TypeError, OverflowError) as error:
+            logger.warning("The server said what cannot be read: %s", type(error).__name__)
+
+    def _take(self, peer: Peer, message: JSONObject) -> None:
         method, params = message.get("method"), message.get("params")
         params = params if isinstance(params, dict) else {}
         request_id = request_id_of(message)
@@ -341,4 +353,4 @@ class Hearing:
 
 def about_the_call(error: SessionError) -> bool:
     """Whether it is how the call itself ended, and not how it was asked for."""
-    return error.code is not None and error.http_status not in GATEWAY_STATUSES and error.http_status != 429
+    return error.code is not None and error.http_status in (None, 200)

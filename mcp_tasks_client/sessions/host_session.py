@@ -163,6 +163,15 @@ class HostSession(Session):
         """
         await self._spoken().listen(task_ids, agreed, heard)
 
+    @property
+    def hints(self) -> bool:
+        """Whether the generation that is spoken does."""
+        return self._spoken().hints
+
+    def let_go(self, task_id: str) -> None:
+        """Keep nothing of a task that nobody observes any more."""
+        self._older.let_go(task_id)
+
     async def watch(self) -> None:
         """Return when there was a connection and there is none. Another one instead goes on."""
         async with anyio.create_task_group() as tasks:

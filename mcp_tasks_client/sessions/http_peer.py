@@ -8,19 +8,20 @@ A session is never ended by a DELETE: servers bind tasks to it, and end them wit
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
 from ..errors import RemoteProtocolError, SessionError
-from ..wire import JSONObject, RequestId, RpcError
-from .bodies import drain
-from .channel import HttpChannel, Message, encoded
+from ..wire import JSONObject, RequestId, RpcError, read_rpc_error
+from .bodies import bounded_body, drain
+from .channel import HttpChannel, Message, Read, encoded
 from .event_stream import read_messages
 from .faults import Faults
 from .peer import SILENCE_S, Peer, Told
-from .replies import Reply, read_reply
+from .replies import Reply, parse, read_reply
 from .shapes_2025_11_25 import HANDSHAKE_VERSIONS
 from .transport import Response
 
@@ -28,7 +29,14 @@ __all__ = ["HttpPeer"]
 
 _SESSION_ID: Final = "Mcp-Session-Id"
 _VERSION: Final = "MCP-Protocol-Version"
-_METHOD_NOT_FOUND: Final = -32601
+_PING_S: Final = 10.0
+_SESSION_CODES: Final = frozenset({-32600, -32000, -32001})
+_NOT_OF_SESSIONS: Final = frozenset({-32601, -32602})
+_NO_SESSION: Final = re.compile(
+    r"\b(unknown|invalid|missing|no|expired)\b.{0,20}\bsession\b"
+    r"|\bsession\b.{0,20}\b(not found|unknown|expired|terminated|invalid)\b",
+    re.IGNORECASE,
+)
 _EVENTS: Final = "text/event-stream"
 
 _ids = itertools.count(1)  # of all sessions, for an adopted one has had requests before
@@ -163,7 +171,8 @@ class HttpPeer(Peer):
                 self.listening.set()
             return await read_messages(response, message, self._heard, self._max_bytes, _nothing)
 
-        await self._exchange(message, read, SILENCE_S)
+        # A server need not have it, and whatever it says instead says nothing of the session.
+        await self._channel.exchange(message, read, SILENCE_S)
 
     async def _say(self, message: Message, timeout_s: float) -> None:
         async def read(response: Response) -> Reply:
@@ -177,14 +186,38 @@ class HttpPeer(Peer):
             return
         raise message.faults.overdue(2 * timeout_s)
 
-    async def _exchange(self, message: Message, read: Any, silence_s: float) -> JSONObject:
+    async def _exchange(self, message: Message, read: Read, silence_s: float) -> JSONObject:
+        async def judged(response: Response) -> Reply:
+            if response.status in (400, 404):
+                return await _refusal(response, message, self._max_bytes)
+            return await read(response)
+
         try:
-            return await self._channel.exchange(message, read, silence_s)
+            return await self._channel.exchange(message, judged, silence_s)
         except SessionError as error:
-            if self.session_id is not None and _unknown_session(error):
+            if self.session_id is not None and await self._is_over(error):
                 self.lost = True
                 error.not_executed = error.retryable = True
             raise
+
+    async def _is_over(self, error: SessionError) -> bool:
+        """Whether the server says that there is no such session: by 404, or some by 400, in words."""
+        if error.http_status == 400:
+            return error.code in _SESSION_CODES and _NO_SESSION.search(error.remote_message) is not None
+        if error.http_status != 404 or error.code is not None:
+            return error.http_status == 404 and error.code not in _NOT_OF_SESSIONS
+        # Said without a word it may be a gateway's, which is at a loss for a moment.
+        ping = self._message("ping", {"id": next(_ids), "method": "ping", "params": {}}, None)
+
+        async def read(response: Response) -> Reply:
+            return await read_messages(response, ping, self._heard, self._max_bytes, _nothing)
+
+        with anyio.move_on_after(_PING_S):
+            try:
+                await self._channel.exchange(ping, read, _PING_S)
+            except SessionError as again:
+                return again.http_status == 404
+        return False
 
     def _heard(self, message: JSONObject) -> None:
         self._told(self, message)
@@ -192,7 +225,9 @@ class HttpPeer(Peer):
     def _message(self, method: str, body: JSONObject, task_id: str | None) -> Message:
         content = encoded({"jsonrpc": "2.0", **body}, method).encode("ascii")
         request_id = body["id"] if "params" in body and "id" in body else 0
-        return Message(request_id, method, content, self._own_headers(), Faults(method, task_id))
+        # A session's ID is a credential like a task's, and shortened where it is quoted.
+        faults = Faults(method, task_id, (self.session_id,) if self.session_id else ())
+        return Message(request_id, method, content, self._own_headers(), faults)
 
     def _own_headers(self) -> dict[str, str]:
         headers = dict(self._headers)
@@ -205,14 +240,16 @@ class HttpPeer(Peer):
         return headers
 
 
-def _unknown_session(error: SessionError) -> bool:
-    """Whether the server says that there is no such session.
-
-    404 by the protocol; some say 400, in words.
-    """
-    if error.http_status == 400:
-        return "session" in error.remote_message.lower()
-    return error.http_status == 404 and error.code != _METHOD_NOT_FOUND
+async def _refusal(response: Response, message: Message, max_bytes: int) -> Reply:
+    """What a server says to a request that it has not read, whatever ID it gives it."""
+    body = b"".join([chunk async for chunk in bounded_body(response, max_bytes, message.faults)])
+    try:
+        said = parse(body)
+    except ValueError as error:
+        raise message.faults.malformed("its body is not JSON", status=response.status) from error
+    if not isinstance(said, dict) or not isinstance(said.get("error"), dict):
+        raise message.faults.malformed("its body is no JSON-RPC error", status=response.status)
+    return read_rpc_error(said["error"])
 
 
 def _nothing() -> None:

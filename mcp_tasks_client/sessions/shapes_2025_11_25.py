@@ -34,6 +34,7 @@ HANDSHAKE_VERSIONS: Final = frozenset({CORE_TASKS_VERSION, "2025-06-18", "2025-0
 
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
+_LARGEST_ID: Final = 2**63
 _RENAMED: Final = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
 _INTERNAL_ERROR: Final = -32603
 
@@ -96,6 +97,9 @@ class Memo:
     session_id: str | None = None
     """The session that the task was made in."""
 
+    ttl_ms: int | None = None
+    """The time-to-live that was asked for, which no other call has asked for."""
+
     retrieval: str | None = None
     """The ID of a ``tasks/result`` that waits, and takes the next question along until it is taken back."""
 
@@ -114,8 +118,10 @@ class Memo:
             return cls()
         if not isinstance(raw, dict):
             return cls()
-        session_id, retrieval, asked = (raw.get(name) for name in ("session_id", "retrieval", "asked"))
+        names = ("session_id", "ttl_ms", "retrieval", "asked")
+        session_id, ttl_ms, retrieval, asked = (raw.get(name) for name in names)
         return cls(
+            ttl_ms=ttl_ms if isinstance(ttl_ms, int) else None,
             session_id=session_id if isinstance(session_id, str) else None,
             retrieval=retrieval if isinstance(retrieval, str) else None,
             asked=asked if isinstance(asked, dict) else {},
@@ -125,8 +131,9 @@ class Memo:
 def request_id_of(message: JSONObject) -> RequestId | None:
     """The ID of a request, which may be 0 or empty; ``None`` if it has none that could be answered."""
     request_id = message.get("id")
-    usable = isinstance(request_id, str | int | float) and not isinstance(request_id, bool)
-    return request_id if usable else None
+    if isinstance(request_id, bool) or not isinstance(request_id, str | int | float):
+        return None
+    return request_id if isinstance(request_id, str) or abs(request_id) < _LARGEST_ID else None
 
 
 def related_task(params: object) -> str | None:

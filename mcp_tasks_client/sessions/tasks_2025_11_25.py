@@ -19,14 +19,16 @@ Of a task that was cancelled no question is answered any more: one server loses 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Literal, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint
 from mcp_types import Tool
 
-from ..errors import ConnectionLostError, MissingCapabilityError, RemoteProtocolError, SessionError
+from ..errors import ConnectionLostError, MissingCapabilityError, SessionError
 from ..inputs import Inputs
 from ..params import call_params
 from ..receiver import Receiver
@@ -36,6 +38,7 @@ from .catalogue import Catalogue
 from .faults import Faults
 from .hearing import Hearing, about_the_call
 from .limits import Limits
+from .listing import listed_tasks
 from .peer import Peer, Told
 from .peers import Peers
 from .shapes_2025_11_25 import (
@@ -54,7 +57,8 @@ Preference: TypeAlias = Literal["auto", "always", "never"]
 """When to ask for a task: wherever the tool and the server allow it; so, and call no other tool; or never."""
 
 _TTL_MS: Final = 86_400_000
-_MOST_PAGES: Final = 1000
+_TTL_SPREAD_MS: Final = 3_600_000
+_LISTING_S: Final = 10.0
 _CLOCKS_DIFFER_S: Final = 60.0
 """Seconds by which the server's clock may be behind ours."""
 
@@ -157,14 +161,14 @@ class CoreTasksSession(Session):
         async with self._call_slots:
             peer = await self._peers.now()
             if self._as_task(call.name):
-                params["task"] = {"ttl": self._task_ttl_ms}
+                params["task"] = {"ttl": Memo.read(call.memo).ttl_ms or self._task_ttl_ms}
             await leaving()
             try:
                 result = await peer.request("tools/call", params, self._limits.call_read_timeout_s)
-            except SessionError:
-                if not peer.lost:
+            except SessionError as error:
+                if not (peer.lost and error.not_executed):
                     raise
-                # There was no such session any more, so that nothing can have happened.
+                # To this very request there was no such session, so that nothing can have happened.
                 peer = await self._peers.now()
                 result = await peer.request("tools/call", params, self._limits.call_read_timeout_s)
         task = created_task(result)
@@ -173,44 +177,42 @@ class CoreTasksSession(Session):
         return Created(self._read(task, peer, Faults("tools/call")), generation=CORE_TASKS_VERSION)
 
     async def before_call(self) -> str | None:
-        """The session that the next call is made in, if its tasks are listed.
+        """The session that the next call is made in, if its tasks are listed, and what to know its task by.
 
         Raises:
             SessionError: There is none, and none could be begun.
         """
         peer = await self._peers.now()
-        return str(Memo(session_id=peer.session_id)) if self._peers.lists_tasks else None
+        if not self._peers.lists_tasks:
+            return None
+        # No other call asks for the same time-to-live, so that it tells whose a task is.
+        ttl_ms = self._task_ttl_ms + secrets.randbelow(_TTL_SPREAD_MS)
+        return str(Memo(session_id=peer.session_id, ttl_ms=ttl_ms))
 
     async def created_since(self, memo: str, since: float) -> Sequence[Created]:
-        """The tasks of a session that were made since, by the server's clock; a little before counts as well.
+        """The task that bears the time-to-live of a call; none, where a server sets its own.
 
         Raises:
-            SessionError: The list could not be had, or has no end.
+            SessionError: The list could not be had in time, or has no end.
         """
-        limit_s = 2 * self._limits.task_timeout_s
+        limit_s = min(2 * self._limits.task_timeout_s, _LISTING_S)
         with anyio.move_on_after(limit_s):
-            return await self._listed_since(memo, since)
+            return await self._listed(Memo.read(memo), since)
         raise Faults("tasks/list").overdue(limit_s)
 
-    async def _listed_since(self, memo: str, since: float) -> Sequence[Created]:
-        peer = await self._peers.of(Memo.read(memo).session_id)
+    async def _listed(self, memo: Memo, since: float) -> Sequence[Created]:
+        peer = await self._peers.of(memo.session_id)
+        if peer.session_id != memo.session_id:
+            return ()  # what another session lists is another's
         found: list[Created] = []
-        state = str(Memo(session_id=peer.session_id))
-        params: JSONObject = {}
-        for _ in range(_MOST_PAGES):
-            page = await peer.request("tasks/list", params, self._limits.task_timeout_s)
-            tasks, cursor = page.get("tasks"), page.get("nextCursor")
-            for raw in tasks if isinstance(tasks, list) else ():
-                try:
-                    task = read_task({**snapshot(raw), "requestState": state})
-                except MalformedError:
-                    continue  # none that could be observed
-                if not created_before(task.created_at, since - _CLOCKS_DIFFER_S):
+        for listed in await listed_tasks(peer, self._limits.task_timeout_s):
+            with suppress(MalformedError):  # none that could be observed
+                task = read_task({**listed, "requestState": str(Memo(session_id=peer.session_id))})
+                if task.ttl_ms == memo.ttl_ms and not created_before(
+                    task.created_at, since - _CLOCKS_DIFFER_S
+                ):
                     found.append(Created(task, generation=CORE_TASKS_VERSION))
-            if not isinstance(cursor, str):
-                return found
-            params = {"cursor": cursor}
-        raise RemoteProtocolError(f"The server's list of tasks does not end after {_MOST_PAGES} pages.")
+        return found
 
     async def get(self, ref: TaskRef) -> Task:
         """Send ``tasks/get`` once, and ask for whatever else belongs to the snapshot.
@@ -256,6 +258,8 @@ class CoreTasksSession(Session):
                     retryable=True,
                 )
             for peer, request_id in requests:
+                if self._hearing.given_up(ref.task_id):
+                    return  # cancelled meanwhile
                 await peer.answer(
                     request_id, marked(answer, ref.task_id), self._limits.task_timeout_s, ref.task_id
                 )
@@ -280,6 +284,15 @@ class CoreTasksSession(Session):
             await anyio.sleep_forever()
         finally:
             self._hearing.heard = None
+
+    @property
+    def hints(self) -> bool:
+        """It does: whatever a server of this generation says by itself, it has not promised."""
+        return True
+
+    def let_go(self, task_id: str) -> None:
+        """Keep nothing of a task that nobody observes any more."""
+        self._hearing.forget(task_id)
 
     async def watch(self) -> None:
         """Keep the streams open on which the server speaks. Never returns."""
@@ -336,8 +349,18 @@ class CoreTasksSession(Session):
                 return other, await self._about(other, method, ref)
             except SessionError as again:
                 if again.code == INVALID_PARAMS and peer.lost:
-                    again.remote_message += " (the server has ended the session that the task was made in)"
+                    return peer, await self._back_in(peer, method, ref, again)
                 raise again from error
+
+    async def _back_in(self, peer: Peer, method: str, ref: TaskRef, unknown: SessionError) -> JSONObject:
+        """Ask once more in a task's own session, before it is taken for lost with it."""
+        try:
+            raw = await self._about(peer, method, ref)
+        except SessionError:
+            unknown.remote_message += " (the server has ended the session that the task was made in)"
+            raise unknown from None
+        peer.lost = False
+        return raw
 
     async def _about(self, peer: Peer, method: str, ref: TaskRef) -> JSONObject:
         params = {"taskId": ref.task_id}
@@ -393,7 +416,7 @@ class CoreTasksSession(Session):
             return await self._about(peer, "tasks/result", ref)
         except SessionError as error:
             forgotten = error.code == INVALID_PARAMS and task.get("status") == "completed"
-            if about_the_call(error) and not forgotten:
+            if about_the_call(error) and not forgotten and not peer.lost:
                 return RpcError(error.code, error.remote_message, error.data)
             raise
 
