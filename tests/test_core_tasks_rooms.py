@@ -389,6 +389,21 @@ async def test_what_goes_wrong_on_a_stream_ends_nothing_else(
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("said", [{"id": 1, "method": []}, {"id": 10**400, "method": "ping"}, "deep"])
+async def test_what_cannot_be_read_is_passed_over(hearing: Hearing, said: Any) -> None:
+    peer = ScriptedPeer()
+    if said == "deep":
+        nested: list[Any] = []
+        for _ in range(5000):
+            nested = [nested]
+        said = question(nested=nested)
+    hearing.told(peer, said)
+    hearing.told(peer, question())
+    assert hearing.asks(TASK)
+    await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
 async def test_questions_for_tasks_that_nobody_knows_do_not_pile_up(hearing: Hearing) -> None:
     peer = ScriptedPeer()
     for number in range(2000):

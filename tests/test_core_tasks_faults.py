@@ -1,0 +1,359 @@
+"""The older generation over a wire on which things go wrong: what is lost, what is not, what goes twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any, Final, TypeAlias
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+
+from mcp_tasks_client import MemoryJournal, SessionError, TasksClient
+from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError
+from mcp_tasks_client.inputs import Callbacks
+from mcp_tasks_client.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.sessions.generations import AnyGenerationSession, session_at
+from mcp_tasks_client.sessions.listing import listed_tasks
+from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
+from mcp_tasks_client.wire import JSONObject, Returned
+
+from ._requirements import requirement
+
+pytestmark = pytest.mark.anyio
+
+URL: Final = "http://server.example/mcp"
+TASK: Final = "task-1"
+OLDER: Final = TaskRef(TASK, str(Memo(session_id="s1")), "2025-11-25")
+LIMIT_S: Final = 20.0
+NOT_FOUND: Final = {"code": -32602, "message": "Task not found"}
+
+Reply: TypeAlias = JSONObject | httpx.Response | Exception
+
+
+def refusal(code: int, message: str, status: int, request_id: object = None) -> httpx.Response:
+    error = {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
+    return httpx.Response(status, json=error)
+
+
+def text(said: str) -> JSONObject:
+    return {"content": [{"type": "text", "text": said}]}
+
+
+class Wire:
+    """A server of 2025-11-25 whose every reply can be another."""
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self.arrived: list[tuple[str, str | None]] = []
+        self.task: JSONObject = {"taskId": TASK, "status": "working", "ttl": 60_000, "pollInterval": 50}
+        self.replies: dict[str, Callable[[JSONObject, str | None], Reply]] = {
+            "tools/list": lambda params, session: {
+                "tools": [
+                    {"name": name, "inputSchema": {"type": "object"}, "execution": {"taskSupport": support}}
+                    for name, support in (("plain", "forbidden"), ("slow", "required"))
+                ]
+            },
+            "tools/call": lambda params, session: (
+                {"task": self.task} if params["name"] == "slow" else text("plain")
+            ),
+            "tasks/get": lambda params, session: self.task,
+            "tasks/result": lambda params, session: text("done"),
+            "ping": lambda params, session: {},
+        }
+
+    def of(self, method: str) -> list[str | None]:
+        """The sessions of the requests of a method, in order."""
+        return [session for one, session in self.arrived if one == method]
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        await anyio.lowlevel.checkpoint()
+        session = request.headers.get("mcp-session-id")
+        message = json.loads(request.content) if request.content else {}
+        method = message.get("method", request.method)
+        self.arrived.append((method, session))
+        if "id" not in message:
+            return self._noted(request)
+        if method == "server/discover" and method not in self.replies:
+            return refusal(-32601, "Method not found", 404)
+        if method == "initialize":
+            self.sessions += 1
+            tasks = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+            said: Reply = {"protocolVersion": "2025-11-25", "capabilities": {"tasks": tasks}}
+            headers = {"mcp-session-id": f"s{self.sessions}"}
+        else:
+            said, headers = self.replies[method](message.get("params", {}), session), {}
+        if isinstance(said, Exception):
+            raise said
+        if isinstance(said, httpx.Response):
+            return said
+        return httpx.Response(
+            200, json={"jsonrpc": "2.0", "id": message["id"], "result": said}, headers=headers
+        )
+
+    def _noted(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            answer = self.replies.get("GET")
+            said = answer({}, None) if answer is not None else httpx.Response(405)
+            assert isinstance(said, httpx.Response)
+            return said
+        return httpx.Response(202)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[AnyGenerationSession]:
+        with anyio.fail_after(LIMIT_S):
+            async with httpx.AsyncClient(transport=httpx.MockTransport(self)) as http:
+                session = session_at(URL, inputs=Callbacks(), http_client=http)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(session.watch)
+                    await anyio.wait_all_tasks_blocked()
+                    yield session
+                    tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+# ── sessions ──────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("2025:lost-session", "law:7")
+@pytest.mark.parametrize(
+    ("said", "lost"),
+    [
+        (refusal(-32600, "Session not found", 404, "server-error"), True),
+        (refusal(-32001, "Session not found", 404), True),
+        (refusal(-32000, "Bad Request: No valid session ID provided", 400), True),
+        (refusal(-32602, "Task not found", 404), False),
+        (refusal(-32603, "booked, but could not close the database session", 400), False),
+        (httpx.Response(404, text="default backend - 404"), False),
+        (httpx.Response(503, text="later"), False),
+    ],
+)
+async def test_a_session_is_lost_only_if_the_server_says_so(
+    wire: Wire, said: httpx.Response, lost: bool
+) -> None:
+    first = True
+
+    def get(params: JSONObject, session: str | None) -> Reply:
+        nonlocal first
+        if session == "s1" and first:
+            first = False
+            return said
+        return wire.task
+
+    wire.replies["tasks/get"] = get
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        with nullcontext() if lost else pytest.raises(SessionError):
+            await session.get(OLDER)
+        assert (wire.sessions == 2) is lost
+        assert (await session.get(OLDER)).status == "working"
+
+
+async def test_a_session_that_two_requests_in_a_row_do_not_find_is_lost_without_a_word(wire: Wire) -> None:
+    gone = httpx.Response(404, text="not here")
+    wire.replies["tasks/get"] = lambda params, session: gone if session == "s1" else wire.task
+    wire.replies["ping"] = lambda params, session: gone
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        assert (await session.get(OLDER)).status == "working"
+    assert wire.of("tasks/get") == ["s1", "s2"]
+
+
+@requirement("law:7")
+async def test_a_session_that_was_out_of_reach_for_a_moment_has_its_tasks(wire: Wire) -> None:
+    answers = [refusal(-32600, "Session not found", 404)]
+
+    def get(params: JSONObject, session: str | None) -> Reply:
+        if session == "s1":
+            return answers.pop() if answers else wire.task
+        return refusal(-32602, "Task not found", 200)
+
+    wire.replies["tasks/get"] = get
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        with pytest.raises(SessionError):
+            await session.get(TaskRef("unknown", str(Memo(session_id="s2")), "2025-11-25"))
+        assert (await session.get(OLDER)).status == "working"
+
+
+@requirement("law:2")
+async def test_a_call_is_not_made_again_because_another_request_found_the_session_lost(wire: Wire) -> None:
+    calls = 0
+
+    def call(params: JSONObject, session: str | None) -> Reply:
+        nonlocal calls
+        calls += 1
+        peer.lost = True  # as a poll finds that comes between
+        return httpx.ReadError("the reply was lost")
+
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        peer = await session._older.connect()
+        wire.replies["tools/call"] = call
+        with pytest.raises(ConnectionLostError):
+            await session.call(ToolCall(name="plain"))
+        assert peer.lost
+    assert calls == 1
+
+
+@requirement("2025:lost-session")
+async def test_a_server_without_a_stream_of_its_own_keeps_its_tasks(wire: Wire) -> None:
+    wire.replies["GET"] = lambda params, session: httpx.Response(404, text="Cannot GET /mcp")
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        await anyio.wait_all_tasks_blocked()
+        assert "GET" in [method for method, _ in wire.arrived]
+        assert (await session.get(OLDER)).status == "working"
+    assert wire.sessions == 1
+
+
+async def test_a_gateway_that_is_at_a_loss_for_a_moment_does_not_change_the_generation(wire: Wire) -> None:
+    answers: list[Reply] = [httpx.Response(404, text="default backend - 404")]
+    modern = {"supportedVersions": ["2026-07-28"], "capabilities": {}}
+    wire.replies["server/discover"] = lambda params, session: answers.pop() if answers else modern
+    async with wire.session() as session:
+        assert await session.call(ToolCall(name="plain")) == Returned(text("plain"))
+    assert wire.of("tools/call") == [None], "without a session, as in 2026-07-28"
+
+
+async def test_those_who_wait_for_a_session_share_its_failure(wire: Wire) -> None:
+    go = anyio.Event()
+
+    async def slowly(request: httpx.Request) -> httpx.Response:
+        message = json.loads(request.content)
+        if message["method"] == "initialize":
+            wire.sessions += 1
+            await go.wait()
+            return httpx.Response(503)
+        return refusal(-32601, "Method not found", 404)
+
+    errors: list[SessionError] = []
+    async with httpx.AsyncClient(transport=httpx.MockTransport(slowly)) as http:
+        older = session_at(URL, inputs=Callbacks(), http_client=http)._older
+
+        async def connect() -> None:
+            try:
+                await older.connect()
+            except SessionError as error:
+                errors.append(error)
+
+        with anyio.fail_after(LIMIT_S):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(5):
+                    tasks.start_soon(connect)
+                await anyio.wait_all_tasks_blocked()
+                go.set()
+    assert len(errors) == 5
+    assert wire.sessions == 1
+
+
+# ── ends ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("2025:result", "law:7")
+async def test_a_result_that_cannot_be_had_just_now_is_asked_for_again(wire: Wire) -> None:
+    answers: list[Reply] = [refusal(-32603, "database is locked", 500)]
+    wire.task["status"] = "completed"
+    wire.replies["tasks/result"] = lambda params, session: answers.pop() if answers else text("done")
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        with pytest.raises(SessionError) as caught:
+            await session.get(OLDER)
+        assert caught.value.retryable
+        assert (await session.get(OLDER)).result == text("done")
+
+
+async def test_a_wait_for_the_end_that_fails_says_nothing_of_the_end(wire: Wire) -> None:
+    wire.task["status"] = "input_required"
+    answers: list[Reply] = [refusal(-32603, "not completed yet", 200)]
+    wire.replies["tasks/result"] = lambda params, session: answers.pop() if answers else text("done")
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        assert (await session.get(OLDER)).input_requests == {}
+        wire.task["status"] = "completed"
+        assert (await session.get(OLDER)).result == text("done")
+
+
+@requirement("law:4")
+async def test_a_server_that_wants_to_be_left_alone_is_not_asked_for_results(wire: Wire) -> None:
+    wire.task["status"] = "input_required"
+    busy = httpx.Response(429, headers={"retry-after": "60"})
+    wire.replies["tasks/result"] = lambda params, session: busy
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        for _ in range(3):
+            await session.get(OLDER)
+    assert len(wire.of("tasks/result")) == 1
+
+
+async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wire) -> None:
+    wire.task["status"] = "input_required"
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        await session.get(OLDER)
+        hearing = session._older._hearing
+        assert hearing._seen or hearing._retrievals
+        session.let_go(TASK)
+        kept = (hearing._seen, hearing._asked, hearing._retrievals, hearing._broken, hearing._given_up)
+        assert not any(kept)
+
+
+async def test_a_client_tells_when_it_observes_a_task_no_more(wire: Wire) -> None:
+    wire.task["pollInterval"] = 10
+    async with httpx.AsyncClient(transport=httpx.MockTransport(wire)) as http:
+        client = TasksClient(URL, journal=MemoryJournal(), http_client=http)
+        with anyio.fail_after(LIMIT_S):
+            async with client:
+                handle = await client.start_tool("slow")
+                await handle.refresh()
+                session = client._engine._session
+                assert isinstance(session, AnyGenerationSession)
+                assert session._older._hearing._seen
+                wire.task = {**wire.task, "status": "completed"}
+                await handle.result()
+                assert not session._older._hearing._seen
+
+
+@pytest.mark.parametrize("cursors", [["a", "a"], ["a", "b", "a"]])
+async def test_a_list_that_goes_in_a_circle_ends(wire: Wire, cursors: list[str]) -> None:
+    pages = iter(cursors)
+    wire.replies["tasks/list"] = lambda params, session: {
+        "tasks": [wire.task, 7],
+        "nextCursor": next(pages),
+    }
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        with pytest.raises(RemoteProtocolError, match="does not end"):
+            await listed_tasks(await session._older.connect(), LIMIT_S)
+
+
+@requirement("law:2", "2025:list")
+async def test_a_lost_task_is_known_by_a_time_to_live_that_no_other_call_asked_for(wire: Wire) -> None:
+    async with wire.session() as session:
+        await session.tool("slow")
+        memo, other = await session.before_call(), await session.before_call()
+        assert memo is not None
+        assert other is not None
+        ttls = [Memo.read(one).ttl_ms for one in (memo, other)]
+        assert len(set(ttls)) == 2
+        asked: list[Any] = []
+
+        def call(params: JSONObject, session: str | None) -> Reply:
+            asked.append(params["task"]["ttl"])
+            return {"task": {**wire.task, "ttl": ttls[0]}}
+
+        wire.replies["tools/call"] = call
+        await session.call(ToolCall(name="slow", memo=memo))
+        assert asked == ttls[:1]
+        wire.replies["tasks/list"] = lambda params, session: {
+            "tasks": [{**wire.task, "ttl": ttls[0]}, {**wire.task, "taskId": "another", "ttl": 60_000}]
+        }
+        assert [one.task.task_id for one in await session.created_since(memo, 0.0)] == [TASK]
+        assert list(await session.created_since(other, 0.0)) == []
