@@ -1195,3 +1195,14 @@ async def test_what_closing_a_journal_raises_ends_nobody(caplog: pytest.LogCaptu
         async with scripted_client(ScriptedSession(), journal=Gate(RuntimeError("stuck"), opens=True)):
             raise ZeroDivisionError
     assert "The journal could not be closed: The journal failed, RuntimeError: stuck" in caplog.text
+
+
+async def test_what_an_auth_flow_raises_before_a_keyed_call_is_a_session_error() -> None:
+    class Session(ScriptedSession):
+        async def before_call(self) -> str | None:
+            raise RuntimeError("the token endpoint is down")
+
+    async with scripted_client(Session(calls=[working(TASK)])) as client:
+        with pytest.raises(SessionError, match="tools/call could not be sent: RuntimeError: the token"):
+            await client.call_tool("tool", idempotency_key="k")
+        assert await client.records() == []

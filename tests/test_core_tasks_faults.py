@@ -12,7 +12,7 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from mcp_tasks_client import MemoryJournal, SessionError, TasksClient
+from mcp_tasks_client import MemoryJournal, SessionError, TasksClient, WaitTimeoutError
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
@@ -168,19 +168,19 @@ async def test_a_session_that_two_requests_in_a_row_do_not_find_is_lost_without_
 
 @requirement("law:7")
 async def test_a_session_that_was_out_of_reach_for_a_moment_has_its_tasks(wire: Wire) -> None:
-    answers = [refusal(-32600, "Session not found", 404)]
+    rounds = [True, False, True, False, False]  # what the session that it was made in says: not found, or it
 
     def get(params: JSONObject, session: str | None) -> Reply:
         if session == "s1":
-            return answers.pop() if answers else wire.task
+            return refusal(-32600, "Session not found", 404) if rounds.pop(0) else wire.task
         return refusal(-32602, "Task not found", 200)
 
     wire.replies["tasks/get"] = get
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
-        with pytest.raises(SessionError):
-            await session.get(TaskRef("unknown", str(Memo(session_id="s2")), "2025-11-25"))
-        assert (await session.get(OLDER)).status == "working"
+        for _ in range(3):
+            assert (await session.get(OLDER)).status == "working"
+    assert wire.of("tasks/get") == ["s1", "s2", "s1", "s1", "s2", "s1", "s1"]
 
 
 @requirement("law:2")
@@ -311,13 +311,11 @@ async def test_a_client_tells_when_it_observes_a_task_no_more(wire: Wire) -> Non
         client = TasksClient(URL, journal=MemoryJournal(), http_client=http)
         with anyio.fail_after(LIMIT_S):
             async with client:
-                handle = await client.start_tool("slow")
-                await handle.refresh()
                 session = client._engine._session
                 assert isinstance(session, AnyGenerationSession)
-                assert session._older._hearing._seen
-                wire.task = {**wire.task, "status": "completed"}
-                await handle.result()
+                with pytest.raises(WaitTimeoutError):
+                    await client.call_tool("slow", timeout=0.1)
+                assert wire.of("tasks/get")
                 assert not session._older._hearing._seen
 
 
@@ -357,3 +355,12 @@ async def test_a_lost_task_is_known_by_a_time_to_live_that_no_other_call_asked_f
         }
         assert [one.task.task_id for one in await session.created_since(memo, 0.0)] == [TASK]
         assert list(await session.created_since(other, 0.0)) == []
+        ended = str(Memo(session_id="ended", ttl_ms=ttls[0]))
+        listed = wire.replies["tasks/list"]
+        gone = refusal(-32600, "Session not found", 404)
+        wire.replies["tasks/list"] = lambda params, session: (
+            gone if session == "ended" else listed(params, session)
+        )
+        with pytest.raises(SessionError):
+            await session.created_since(ended, 0.0)
+        assert list(await session.created_since(ended, 0.0)) == [], "another session's are another's"

@@ -211,6 +211,18 @@ async def test_where_nothing_is_told_it_costs_one_attempt_and_nothing_else(
     assert listens(server) == 1
 
 
+async def test_a_stream_on_which_the_server_agreed_to_nothing_is_let_go_of(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    server.notifies = Notifies(at_most=0)
+    session = server.session()
+    async with opened(server, session=session) as client:
+        await client.start_tool("half a minute")
+        await clock.advance(10)
+        assert listens(server) == 1
+        assert not session._streams
+
+
 @pytest.mark.parametrize(
     "reply", [HttpError(500), HttpError(401), Garbled(), LostReply(), ErrorReply(-32602, "no")], ids=repr
 )
