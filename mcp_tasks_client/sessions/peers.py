@@ -9,9 +9,11 @@ import anyio
 
 from ..errors import RemoteProtocolError, SessionError
 from ..wire import JSONObject
+from .base import INVALID_PARAMS, TaskRef
 from .faults import CREDENTIAL_STATUSES, Faults
+from .hearing import Hearing
 from .peer import Peer, Told
-from .shapes_2025_11_25 import CORE_TASKS_VERSION
+from .shapes_2025_11_25 import CORE_TASKS_VERSION, Memo
 
 __all__ = ["Peers"]
 
@@ -22,7 +24,7 @@ class Peers:
     Args:
         make: Makes a peer: of a new session, or of one that there was before, by its ID.
         introduction: What is said of us to begin one.
-        told: Takes what the server says in any of them.
+        hearing: Takes what the server says in any of them.
         begun: Called when a new one has begun.
         timeout_s: Seconds of silence after which a beginning is given up; twice as many in all.
 
@@ -35,7 +37,7 @@ class Peers:
         self,
         make: Callable[[str | None, Told], Peer],
         introduction: JSONObject,
-        told: Told,
+        hearing: Hearing,
         begun: Callable[[Peer], Awaitable[None]],
         timeout_s: float,
     ) -> None:
@@ -43,7 +45,7 @@ class Peers:
         self.lists_tasks = False
         self._make = make
         self._introduction = introduction
-        self._told = told
+        self._hearing = hearing
         self._begun = begun
         self._timeout_s = timeout_s
         self._beginning = anyio.Lock()
@@ -67,7 +69,7 @@ class Peers:
             if self._failures != failures and self._failure is not None:
                 raise copy(self._failure)  # of the attempt that we waited for
             if self._now is None or self._now.lost:
-                peer = self._make(None, self._told)
+                peer = self._make(None, self._hearing.told)
                 try:
                     said = await self._introduced(peer)
                 except SessionError as error:
@@ -95,15 +97,79 @@ class Peers:
         """A session that there was before."""
         peer = self._adopted.get(session_id)
         if peer is None:
-            peer = self._adopted[session_id] = self._make(session_id, self._told)
+            peer = self._adopted[session_id] = self._make(session_id, self._hearing.told)
         return peer
 
-    async def _introduced(self, peer: Peer) -> JSONObject:
-        limit_s = 2 * self._timeout_s
+    # ── requests about tasks ──────────────────────────────────────────────────────────────────
+
+    async def ask(self, method: str, ref: TaskRef) -> tuple[Peer, JSONObject]:
+        """Send one of ``tasks/*``, in the task's own session, or in the present one if that is lost.
+
+        Returns:
+            Where it was answered, and the answer.
+
+        Raises:
+            SessionError: It was not.
+        """
+        peer = await self.of(Memo.read(ref.request_state).session_id)
         try:
-            with anyio.move_on_after(limit_s):
-                return await peer.initialize(self._introduction, self._timeout_s)
-            raise Faults("initialize").overdue(limit_s)
+            return peer, await self.ask_in(peer, method, ref)
+        except SessionError as error:
+            # A server that was upgraded since may say that of a session of which it has never heard.
+            unsure = error.code == INVALID_PARAMS and not self.is_now(peer)
+            if not (peer.lost or unsure):
+                _explain(error, ref, peer)
+                raise
+            self._hearing.lose(peer)
+            other = await self.now()
+            try:
+                return other, await self.ask_in(other, method, ref)
+            except SessionError as again:
+                if again.code == INVALID_PARAMS and peer.lost:
+                    return peer, await self._back_in(peer, method, ref, again)
+                raise again from error
+
+    async def ask_in(self, peer: Peer, method: str, ref: TaskRef) -> JSONObject:
+        """Send one of ``tasks/*`` in this session.
+
+        Raises:
+            SessionError: It was not answered.
+        """
+        params = {"taskId": ref.task_id}
+        request = peer.request(method, params, self._timeout_s, task_id=ref.task_id)
+        return await self._in_time(method, request, ref.task_id)
+
+    async def ask_any(self, method: str, params: JSONObject) -> JSONObject:
+        """Send a request that is about no task, in the present session.
+
+        Raises:
+            SessionError: It was not answered.
+        """
+        peer = await self.now()
+        return await self._in_time(method, peer.request(method, params, self._timeout_s))
+
+    async def _back_in(self, peer: Peer, method: str, ref: TaskRef, unknown: SessionError) -> JSONObject:
+        """Ask once more in a task's own session, before it is taken for lost with it."""
+        try:
+            raw = await self.ask_in(peer, method, ref)
+        except SessionError:
+            unknown.remote_message += " (the server has ended the session that the task was made in)"
+            raise unknown from None
+        peer.lost = False
+        return raw
+
+    async def _in_time(
+        self, method: str, request: Awaitable[JSONObject], task_id: str | None = None
+    ) -> JSONObject:
+        # Bounded as a whole: a server that drips, byte by byte, would hold it for ever.
+        limit_s = 2 * self._timeout_s
+        with anyio.move_on_after(limit_s):
+            return await request
+        raise Faults(method, task_id).overdue(limit_s)
+
+    async def _introduced(self, peer: Peer) -> JSONObject:
+        try:
+            return await self._in_time("initialize", peer.initialize(self._introduction, self._timeout_s))
         except SessionError as error:
             error.not_executed = True
             if error.retryable or error.http_status in CREDENTIAL_STATUSES:
@@ -122,3 +188,10 @@ def _offers(result: JSONObject, *names: str) -> bool:
     for name in names:
         found = found.get(name) if isinstance(found, dict) else None
     return found is not None
+
+
+def _explain(error: SessionError, ref: TaskRef, peer: Peer) -> None:
+    """Say so, if a task is unknown because the session has ended, by whomever, that it was made in."""
+    session_id = Memo.read(ref.request_state).session_id
+    if error.code == INVALID_PARAMS and session_id not in (None, peer.session_id):
+        error.remote_message += " (the session that the task was made in has ended)"

@@ -20,7 +20,7 @@ Of a task that was cancelled no question is answered any more: one server loses 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Literal, TypeAlias
 
@@ -109,7 +109,7 @@ class CoreTasksSession(Session):
             "capabilities": {**inputs.capabilities, **self._receives},
             "clientInfo": client_info,
         }
-        self._peers = Peers(peer, introduction, self._hearing.told, self._begun, limits.task_timeout_s)
+        self._peers = Peers(peer, introduction, self._hearing, self._begun, limits.task_timeout_s)
 
     def __repr__(self) -> str:
         return f"<CoreTasksSession {self._endpoint}>"
@@ -221,7 +221,7 @@ class CoreTasksSession(Session):
             SessionError: No snapshot; its code is -32602 if the server does not know the task.
         """
         async with self._poll_slots:
-            peer, raw = await self._ask("tasks/get", ref)
+            peer, raw = await self._peers.ask("tasks/get", ref)
         faults = Faults("tasks/get", ref.task_id)
         try:
             task = snapshot(raw)
@@ -272,7 +272,7 @@ class CoreTasksSession(Session):
             SessionError: No acknowledgement; its code is -32602 if the task is over already.
         """
         self._hearing.give_up(ref.task_id)
-        await self._ask("tasks/cancel", ref)
+        await self._peers.ask("tasks/cancel", ref)
 
     async def listen(
         self, task_ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
@@ -329,52 +329,7 @@ class CoreTasksSession(Session):
     async def _look_up(self, method: str, params: JSONObject) -> JSONObject:
         if method == "server/discover":
             return {"supportedVersions": ["2026-07-28"]}  # what is spoken was agreed on in the handshake
-        peer = await self._peers.now()
-        return await self._in_time(method, peer.request(method, params, self._limits.task_timeout_s))
-
-    async def _ask(self, method: str, ref: TaskRef) -> tuple[Peer, JSONObject]:
-        """Send one of ``tasks/*``, in the task's own session, or in ours if that one is lost."""
-        peer = await self._peers.of(Memo.read(ref.request_state).session_id)
-        try:
-            return peer, await self._about(peer, method, ref)
-        except SessionError as error:
-            # A server that was upgraded since may say that of a session of which it has never heard.
-            unsure = error.code == INVALID_PARAMS and not self._peers.is_now(peer)
-            if not (peer.lost or unsure):
-                _explain(error, ref, peer)
-                raise
-            self._hearing.lose(peer)
-            other = await self._peers.now()
-            try:
-                return other, await self._about(other, method, ref)
-            except SessionError as again:
-                if again.code == INVALID_PARAMS and peer.lost:
-                    return peer, await self._back_in(peer, method, ref, again)
-                raise again from error
-
-    async def _back_in(self, peer: Peer, method: str, ref: TaskRef, unknown: SessionError) -> JSONObject:
-        """Ask once more in a task's own session, before it is taken for lost with it."""
-        try:
-            raw = await self._about(peer, method, ref)
-        except SessionError:
-            unknown.remote_message += " (the server has ended the session that the task was made in)"
-            raise unknown from None
-        peer.lost = False
-        return raw
-
-    async def _about(self, peer: Peer, method: str, ref: TaskRef) -> JSONObject:
-        params = {"taskId": ref.task_id}
-        request = peer.request(method, params, self._limits.task_timeout_s, task_id=ref.task_id)
-        return await self._in_time(method, request, ref.task_id)
-
-    async def _in_time(
-        self, method: str, request: Awaitable[JSONObject], task_id: str | None = None
-    ) -> JSONObject:
-        # Bounded as a whole: a server that drips, byte by byte, would hold it for ever.
-        limit_s = 2 * self._limits.task_timeout_s
-        with anyio.move_on_after(limit_s):
-            return await request
-        raise Faults(method, task_id).overdue(limit_s)
+        return await self._peers.ask_any(method, params)
 
     async def _questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
         """What the server asks for a task, over this connection or one of the process before."""
@@ -413,19 +368,12 @@ class CoreTasksSession(Session):
         if retrieved is not None:
             return retrieved
         try:
-            return await self._about(peer, "tasks/result", ref)
+            return await self._peers.ask_in(peer, "tasks/result", ref)
         except SessionError as error:
             forgotten = error.code == INVALID_PARAMS and task.get("status") == "completed"
             if about_the_call(error) and not forgotten and not peer.lost:
                 return RpcError(error.code, error.remote_message, error.data)
             raise
-
-
-def _explain(error: SessionError, ref: TaskRef, peer: Peer) -> None:
-    """Say so, if a task is unknown because the session has ended, by whomever, that it was made in."""
-    session_id = Memo.read(ref.request_state).session_id
-    if error.code == INVALID_PARAMS and session_id not in (None, peer.session_id):
-        error.remote_message += " (the session that the task was made in has ended)"
 
 
 def _answered(ref: TaskRef) -> frozenset[str]:
