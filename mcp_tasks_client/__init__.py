@@ -18,10 +18,12 @@ The rooms, each importing only those above it:
                         before there is a task, in ``outcomes`` how it ends; pure, like all above
 ``clock``, ``signals``  time, passed in; being told that something has happened
 ``journal``             what must survive a crash: the contract, SQLite, memory
-``sessions``            ways of reaching a server: the contract, HTTP, the official SDK
+``sessions``            ways of reaching a server: the contract, HTTP, the official SDK; and 2025-11-25,
+                        which differs behind the contract only
 ``schema``              values against JSON Schemas
 ``inputs``              questions to the host's callbacks, answers checked before they go
 ``owners``              who drives what: a client by its name, a process by its lease
+``membership``          our client among those that share a journal: its lease, and its leaving
 ``points``              names of all the places where it would matter if we were stopped just there
 ``demands``             what a server of 2025-11-25 asks of the tasks that it has us run; pure
 ``received``            those tasks: states and replies; pure
@@ -38,11 +40,13 @@ The rooms, each importing only those above it:
 ``afterwards``          what is written when nobody waits for it, and again when it could not be
 ``scheduler``           who waits for each call, for how long it is driven, and by whom
 ``upkeep``              what is done now and then: the lease is renewed, what is old forgotten
+``results``             a result as it came, read and checked against its tool's schema
 ``handle``              a call in the host's hands
 ``idempotency``         the call that a key stands for: a new one, or the one that there is already
 ``recovery``            calls found again: after a restart, by an ID, by a reference
 ``engine``              what all ways in share, from opening to closing
-``extension``           dropped into a client of the official SDK or FastMCP; imported when used
+``extension``           dropped into a client of the official SDK or FastMCP, and around one of mcp 1.x in
+                        ``over_sdk_1``; imported when used
 ``client``              what a host opens; ``blocking`` is the same without an event loop
 ``testing``             a manual clock and a scripted server for the tests of hosts, and ours
 ======================  ========================================================================

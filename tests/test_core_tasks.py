@@ -43,6 +43,32 @@ RELATED: Final = "io.modelcontextprotocol/related-task"
 HOST: Final = Path(__file__).parent / "servers" / "core_tasks_host.py"
 
 
+@pytest.fixture(params=[("asyncio", "python"), ("trio", "node")], ids="-".join)
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """An event loop and a server. Neither knows of the other, so that each of them is met once."""
+    loop, server = request.param
+    return loop, server
+
+
+@pytest.fixture
+def anyio_backend(pair: tuple[str, str]) -> str:
+    return pair[0]
+
+
+@pytest.fixture
+def legacy_server(request: pytest.FixtureRequest, pair: tuple[str, str]) -> LegacyServer:
+    server = request.getfixturevalue(f"legacy_{pair[1]}_server")
+    assert isinstance(server, LegacyServer)
+    return server
+
+
+@pytest.fixture
+def legacy_program(request: pytest.FixtureRequest, pair: tuple[str, str]) -> LegacyProgram:
+    program = request.getfixturevalue(f"legacy_{pair[1]}_program")
+    assert isinstance(program, LegacyProgram)
+    return program
+
+
 class Host:
     """Answers what it is asked, and remembers it."""
 

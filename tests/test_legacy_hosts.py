@@ -290,12 +290,14 @@ def host_on_1() -> Path:
     return installed(python_of_legacy_host)
 
 
-@pytest.fixture(params=["http", "stdio"])
-def address(request: pytest.FixtureRequest, legacy_program: LegacyProgram) -> Any:
-    """Of each of the servers, in each of the ways."""
-    if request.param == "stdio":
-        return legacy_program.stdio()
-    server: LegacyServer = request.getfixturevalue(f"legacy_{legacy_program.kind}_server")
+@pytest.fixture(params=[("http", "python"), ("stdio", "node")], ids="-".join)
+def address(request: pytest.FixtureRequest) -> Any:
+    """Each way and each server once: how it is spoken to does not depend on who is spoken to."""
+    way, kind = request.param
+    if way == "stdio":
+        program: LegacyProgram = request.getfixturevalue(f"legacy_{kind}_program")
+        return program.stdio()
+    server: LegacyServer = request.getfixturevalue(f"legacy_{kind}_server")
     return server.url
 
 
