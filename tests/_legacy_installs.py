@@ -23,7 +23,6 @@ __all__ = [
     "NotInstalled",
     "kept",
     "node_modules",
-    "python_of_legacy_host",
     "python_with_legacy_sdk",
 ]
 
@@ -39,32 +38,22 @@ class NotInstalled(Exception):  # noqa: N818  # a reason to skip, not an error
 
 
 def python_with_legacy_sdk() -> Path:
-    """The interpreter of an environment with the SDK's last 1.x.
+    """The interpreter of an environment with the SDK's last 1.x, and with all that our package depends on.
+
+    One for the server and for hosts of that generation: what it takes to make it is most of what they cost.
 
     Raises:
         NotInstalled: The environment cannot be made, such as without a network.
     """
-
-    return with_packages("python", [LEGACY_SDK])
-
-
-def python_of_legacy_host() -> Path:
-    """The interpreter of an environment with the same, and with all that our package depends on.
-
-    Raises:
-        NotInstalled: The environment cannot be made.
-    """
     project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]
-    return with_packages("host", [LEGACY_SDK, *project["dependencies"]])
+    packages = [LEGACY_SDK, *project["dependencies"]]
 
-
-def with_packages(name: str, packages: Sequence[str]) -> Path:
     def make(folder: Path) -> None:
-        run([sys.executable, "-m", "venv", str(folder)])
-        pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", *packages]
-        run([str(interpreter(folder)), *pip])
+        run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+        pip = [sys.executable, "-m", "pip", "--python", str(interpreter(folder)), "install", "--quiet"]
+        run([*pip, "--disable-pip-version-check", "--retries", "1", *packages])
 
-    return interpreter(kept(FOLDER / name, f"{' '.join(packages)} {sys.version} {sys.executable}", make))
+    return interpreter(kept(FOLDER / "python", f"{' '.join(packages)} {sys.version} {sys.executable}", make))
 
 
 def interpreter(environment: Path) -> Path:

@@ -32,7 +32,7 @@ from mcp_tasks_client import (
 )
 from tests.legacy_servers import LegacyProgram, LegacyServer, installed
 
-from ._legacy_installs import python_of_legacy_host
+from ._legacy_installs import python_with_legacy_sdk
 from ._versions import SDK_STARTS_COMMANDS
 from ._ways import host_client
 from ._ways_hosts import Host, Way
@@ -287,7 +287,7 @@ async def test_a_stdio_servers_tasks_die_with_its_process(
 
 @pytest.fixture(scope="session")
 def host_on_1() -> Path:
-    return installed(python_of_legacy_host)
+    return installed(python_with_legacy_sdk)
 
 
 @pytest.fixture(params=[("http", "python"), ("stdio", "node")], ids="-".join)
