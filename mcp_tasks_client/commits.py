@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -190,8 +189,11 @@ class Commits:
         """
         for drive in drives:
             if drive.record.owner not in (None, self.owner):
-                with suppress(JournalError):  # forgotten, so that there is nothing to note
-                    await self.take(drive)
+                with anyio.CancelScope(shield=True), typed:
+                    async with drive.lock:
+                        taken = await self._wanted(drive)
+                        if taken is not None:  # else it was forgotten, and there is nothing to note
+                            self._taken(drive, taken)
         now = self._clock.time()
         # What another client drives, and is not gone, is its own to note.
         ours = [drive for drive in drives if drive.record.owner in (None, self.owner)]
@@ -245,11 +247,7 @@ class Commits:
             async with drive.lock:
                 if drive.owned and not again:
                     return True
-                await self.membership.enrol()
-                judge = self.membership.judge()
-                taken = await self._passing(
-                    Point.TAKE, self.journal.take, drive.record.record_id, self.owner, judge
-                )
+                taken = await self._wanted(drive)
                 if taken is not None:
                     self._taken(drive, taken)
                 elif drive.inherited and isinstance(drive.record.state, Calling):
@@ -322,6 +320,12 @@ class Commits:
             while found := await self._passing(Point.FORGET, self.journal.prune, before):
                 forgotten += found
         return forgotten
+
+    async def _wanted(self, drive: Drive) -> Taken | None:
+        """A record as it stands when we have asked for it; ``None`` if there is none."""
+        await self.membership.enrol()
+        judge = self.membership.judge()
+        return await self._passing(Point.TAKE, self.journal.take, drive.record.record_id, self.owner, judge)
 
     def _taken(self, drive: Drive, taken: Taken) -> None:
         record = taken.record

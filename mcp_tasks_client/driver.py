@@ -48,6 +48,7 @@ from .events import (
 )
 from .inputs import InputContext, Inputs, NoAnswerError
 from .journal.base import Journal
+from .journal.failures import typed
 from .owners import LEASE_S, Place
 from .points import Passage, Point, Probe
 from .policy import PollPolicy
@@ -161,13 +162,14 @@ class Driver:
             return None
         try:
             listed = await self.session.created_since(memo, record.created_at)
-            known = [await self.commits.journal.by_task_id(record.scope, one.task.task_id) for one in listed]
-        except SessionError as error:
+        except Exception as error:  # also a session's or an auth flow's own: the outcome just stays unknown
             logger.info("The task of %r could not be looked for: %s", record.tool, error)
             return None
+        with typed:
+            known = [await self.commits.journal.by_task_id(record.scope, one.task.task_id) for one in listed]
         found = [one for one, its in zip(listed, known, strict=True) if its is None]
         if len(found) == 1:
-            drive.record = replace(record, generation=found[0].generation)
+            drive.record = replace(drive.record, generation=found[0].generation)
             return TaskCreated(task=found[0].task, now=self.clock.time(), jitter=self.jitter())
         if found:
             logger.warning("The lost call of %r may have made any of %d tasks", record.tool, len(found))

@@ -272,8 +272,8 @@ async def test_a_cancelled_task_ends_and_its_question_is_not_answered(legacy_ser
 @requirement("2025:cancel")
 async def test_cancelling_what_is_over_already_brings_its_real_end(legacy_server: LegacyServer) -> None:
     async with Host().client(legacy_server.url) as client:
-        handle = await client.start_tool("slow", {"duration_ms": 100, "hint_ms": 1500})
-        await anyio.sleep(0.4)  # a real server's own time; over by now, and not polled yet
+        # Over when it is created, and not polled yet.
+        handle = await client.start_tool("slow", {"duration_ms": 0, "hint_ms": 1500, "finish_first": True})
         await handle.cancel()
         assert text(await handle.result()) == "rested"
 

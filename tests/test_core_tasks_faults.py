@@ -75,7 +75,7 @@ class Wire:
         message = json.loads(request.content) if request.content else {}
         method = message.get("method", request.method)
         self.arrived.append((method, session))
-        if "id" not in message:
+        if "id" not in message or "method" not in message:
             return self._noted(request)
         if method == "server/discover" and method not in self.replies:
             return refusal(-32601, "Method not found", 404)
@@ -364,3 +364,38 @@ async def test_a_lost_task_is_known_by_a_time_to_live_that_no_other_call_asked_f
         with pytest.raises(SessionError):
             await session.created_since(ended, 0.0)
         assert list(await session.created_since(ended, 0.0)) == [], "another session's are another's"
+
+
+@requirement("law:3")
+async def test_a_question_asked_twice_at_once_is_answered_when_both_have_the_answer(wire: Wire) -> None:
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    mark = {"io.modelcontextprotocol/related-task": {"taskId": TASK}}
+    params = {"mode": "form", "message": "Name?", "requestedSchema": {"type": "object"}, "_meta": mark}
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        peer = await session._older.connect()
+        for request_id in (7, 8):
+            session._older._hearing.told(
+                peer, {"id": request_id, "method": "elicitation/create", "params": params}
+            )
+        task = await session.get(OLDER)
+        assert task.input_requests is not None
+        (key,) = task.input_requests
+        answered: list[object] = []
+        answer = peer.answer
+
+        async def once(request_id: Any, *args: Any, **options: Any) -> None:
+            answered.append(request_id)
+            if answered.count(8) == 1 and request_id == 8:
+                raise ConnectionLostError("broken", retryable=True)
+            await answer(request_id, *args, **options)
+
+        peer.answer = once  # type: ignore[method-assign]  # a connection that breaks at the second
+        with pytest.raises(ConnectionLostError):
+            await session.update(OLDER, {key: {"action": "decline"}})
+        again = await session.get(OLDER)
+        assert list(again.input_requests or {}) == [key], "it is the same question still"
+        await session.update(OLDER, {key: {"action": "decline"}})
+        assert answered == [7, 8, 7, 8]
+        assert not session._older._hearing.asks(TASK)

@@ -25,6 +25,7 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.idempotency import OnUnknown
+from mcp_tasks_client.journal.base import Judge, Taken
 from mcp_tasks_client.owners import LEASE_S, Place
 from mcp_tasks_client.sessions.base import Leaving, ToolCall
 from mcp_tasks_client.testing import (
@@ -545,3 +546,33 @@ async def test_an_outcome_that_a_dead_client_left_is_delivered_for_good(tmp_path
         (record,) = await second.records()
         assert record.delivered_at is not None
         assert await second.resume() == []
+
+
+@requirement("law:5")
+async def test_a_dead_clients_outcome_is_noted_later_if_it_could_not_be_taken_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+    session = ScriptedSession(calls=[working(TASK)], gets={TASK: [DONE]})
+    clock, other = ManualClock(), ManualClock()
+    async with (
+        invisible(session, clock, path, "first") as first,
+        invisible(ScriptedSession(), other, path, "second") as second,
+    ):
+        handle = await first.start_tool("tool", idempotency_key=KEY)
+        while not handle.done:
+            await clock.advance(1)
+        await clock.advance(1)
+        await other.advance(LEASE_S + 1)  # the first one's clocks stand still, as those of the dead do
+        journal = second._engine.journal
+        take, failures = journal.take, [JournalError("The disk is full.")]
+
+        async def full_once(record_id: str, owner: str, gone: Judge) -> Taken | None:
+            if failures:
+                raise failures.pop()
+            return await take(record_id, owner, gone)
+
+        journal.take = full_once  # type: ignore[method-assign]  # as a disk that is full for a moment
+        assert text(await second.call_tool("tool", idempotency_key=KEY)) == "done"
+        await other.advance(LEASE_S)
+        assert failures == []
+        (record,) = await second.records()
+        assert record.delivered_at is not None

@@ -112,10 +112,6 @@ class Asked(Generic[PeerT]):
         """Forget what was asked over a connection that is gone; it may be asked again over another."""
         self._requests = {name: one for name, one in self._requests.items() if one.peer is not peer}
 
-    def clear(self) -> None:
-        """Forget all that is open."""
-        self._requests.clear()
-
     def _key(self, request: _Request[PeerT], answered: Collection[str]) -> str:
         key, times = request.digest, 1
         while key in answered or key in self._answered:

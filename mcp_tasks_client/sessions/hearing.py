@@ -25,7 +25,7 @@ from .asked import Asked
 from .peer import SILENCE_S, Peer
 from .shapes_2025_11_25 import Memo, ended, related_task, request_id_of, snapshot
 
-__all__ = ["Hearing", "about_the_call"]
+__all__ = ["Hearing"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -349,8 +349,3 @@ class Hearing:
             answer = error.refusal or RpcError(_NO_ANSWER, f"The client has no answer: {error}", None)
         with suppress(SessionError):  # the call that it was for fails by itself
             await peer.answer(request_id, answer, self._timeout_s)
-
-
-def about_the_call(error: SessionError) -> bool:
-    """Whether it is how the call itself ended, and not how it was asked for."""
-    return error.code is not None and error.http_status in (None, 200)

@@ -32,11 +32,21 @@ from ..errors import ConnectionLostError, MissingCapabilityError, SessionError
 from ..inputs import Inputs
 from ..params import call_params
 from ..receiver import Receiver
-from ..wire import CallReply, Created, JSONObject, MalformedError, Returned, RpcError, Task, read_task
+from ..wire import (
+    PROTOCOL_VERSION,
+    CallReply,
+    Created,
+    JSONObject,
+    MalformedError,
+    Returned,
+    RpcError,
+    Task,
+    read_task,
+)
 from .base import INVALID_PARAMS, Leaving, Session, TaskRef, ToolCall
 from .catalogue import Catalogue
 from .faults import Faults
-from .hearing import Hearing, about_the_call
+from .hearing import Hearing
 from .limits import Limits
 from .listing import listed_tasks
 from .peer import Peer, Told
@@ -263,6 +273,8 @@ class CoreTasksSession(Session):
                 await peer.answer(
                     request_id, marked(answer, ref.task_id), self._limits.task_timeout_s, ref.task_id
                 )
+            # Only when all of them have it: what is left of a question that counts as answered is a new one.
+            for peer, request_id in requests:
                 asked.answered(key, peer, request_id)
 
     async def cancel(self, ref: TaskRef) -> None:
@@ -328,7 +340,7 @@ class CoreTasksSession(Session):
 
     async def _look_up(self, method: str, params: JSONObject) -> JSONObject:
         if method == "server/discover":
-            return {"supportedVersions": ["2026-07-28"]}  # what is spoken was agreed on in the handshake
+            return {"supportedVersions": [PROTOCOL_VERSION]}  # what is spoken was agreed on in the handshake
         return await self._peers.ask_any(method, params)
 
     async def _questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
@@ -371,9 +383,14 @@ class CoreTasksSession(Session):
             return await self._peers.ask_in(peer, "tasks/result", ref)
         except SessionError as error:
             forgotten = error.code == INVALID_PARAMS and task.get("status") == "completed"
-            if about_the_call(error) and not forgotten and not peer.lost:
+            if _about_the_call(error) and not forgotten and not peer.lost:
                 return RpcError(error.code, error.remote_message, error.data)
             raise
+
+
+def _about_the_call(error: SessionError) -> bool:
+    """Whether it is how the call itself ended, and not how it was asked for."""
+    return error.code is not None and error.http_status in (None, 200)
 
 
 def _answered(ref: TaskRef) -> frozenset[str]:
