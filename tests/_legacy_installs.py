@@ -46,7 +46,7 @@ def python_with_legacy_sdk() -> Path:
         NotInstalled: The environment cannot be made, such as without a network.
     """
     project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]
-    packages = [LEGACY_SDK, *project["dependencies"]]
+    packages = [LEGACY_SDK, "trio", *project["dependencies"]]
 
     def make(folder: Path) -> None:
         run([sys.executable, "-m", "venv", "--without-pip", str(folder)])

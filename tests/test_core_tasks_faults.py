@@ -19,7 +19,8 @@ from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.generations import AnyGenerationSession, session_at
 from mcp_tasks_client.sessions.listing import listed_tasks
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
-from mcp_tasks_client.wire import JSONObject, Returned
+from mcp_tasks_client.states import Question
+from mcp_tasks_client.wire import JSONObject, Returned, digest
 
 from ._requirements import requirement
 
@@ -252,6 +253,41 @@ async def test_those_who_wait_for_a_session_share_its_failure(wire: Wire) -> Non
                 go.set()
     assert len(errors) == 5
     assert wire.sessions == 1
+
+
+# ── what a process has left that was killed ──
+
+QUESTION: Final = {"method": "elicitation/create", "params": {"mode": "form", "message": "Name?"}}
+KEY: Final = digest(QUESTION)
+LEFT: Final = TaskRef(
+    TASK,
+    str(Memo(session_id="s1", retrieval="of-the-dead", asked={KEY: [7]})),
+    "2025-11-25",
+    questions=(Question(key=KEY, digest=KEY, request=QUESTION, stage="unsent"),),
+)
+
+
+@requirement("law:3", "2025:input-required")
+async def test_an_answer_is_sent_once_the_dead_process_waits_no_more(wire: Wire) -> None:
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        wire.arrived.clear()
+        await session.update(LEFT, {KEY: {"action": "decline"}})
+    said = [one for one, _ in wire.arrived if one not in ("GET", "tasks/result")]
+    assert said == ["tasks/get", "notifications/cancelled", "POST"]
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
+async def test_nothing_is_taken_back_from_a_task_that_is_over(wire: Wire, status: str) -> None:
+    wire.task["status"] = status
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        wire.arrived.clear()
+        await session.update(LEFT, {KEY: {"action": "decline"}})
+        await anyio.wait_all_tasks_blocked()
+    assert [one for one, _ in wire.arrived if one != "GET"] == ["tasks/get"]
 
 
 # ── ends ──────────────────────────────────────────────────────────────────────────────────────

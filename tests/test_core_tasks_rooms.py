@@ -296,8 +296,74 @@ async def test_a_result_is_waited_for_by_one_request_that_ends_with_the_task(hea
             assert method == "tasks/result"
             assert hearing.memo(peer, TASK).retrieval == request_id
             hearing.forget(TASK)
-            await settled(lambda: peer.cancelled)
+            await anyio.wait_all_tasks_blocked()
+            assert peer.cancelled, "nobody is told, and a connection is free"
             tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stopped", [True, False], ids=["our-client-closes", "our-client-goes-on"])
+async def test_over_a_hosts_session_the_last_reply_is_waited_for_and_not_taken_back(
+    hearing: Hearing, stopped: bool
+) -> None:
+    peer = ScriptedPeer()
+    peer.retracts, peer.reply = True, {}
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, (), None)
+            await settled(lambda: peer.requests)
+            hearing.forget(TASK)
+            if stopped:
+                tasks.cancel_scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await anyio.wait_all_tasks_blocked()
+            peer.go.set()
+            with anyio.CancelScope(shield=True):
+                await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    assert not peer.cancelled
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("unreachable", [True, False])
+async def test_a_question_waits_no_longer_than_what_comes_before_it(
+    hearing: Hearing, unreachable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = ScriptedPeer()
+
+    async def unheard(request_id: RequestId, timeout_s: float) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise ConnectionLostError("down", retryable=True)
+
+    if unreachable:
+        monkeypatch.setattr(peer, "take_back", unheard)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hearing.run)
+        await anyio.wait_all_tasks_blocked()
+        hearing.told(peer, question())
+        with anyio.fail_after(LIMIT_S / 2):  # the whole of it is what may be waited for a peer that hangs
+            assert await hearing.questions(peer, TASK, (), "of-the-dead")
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+async def test_over_a_hosts_session_a_last_reply_that_never_comes_is_not_waited_for_for_ever(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._LAST_REPLY_S", 0.05)
+    peer = ScriptedPeer()
+    peer.retracts = True
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, (), None)
+            await settled(lambda: peer.requests)
+            hearing.forget(TASK)
+            tasks.cancel_scope.cancel()
+    assert peer.cancelled == 1
 
 
 @pytest.mark.anyio

@@ -303,8 +303,9 @@ def address(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def on_1(host_on_1: Path) -> Callable[..., Awaitable[Any]]:
-    async def play(scenario: str, address: Any = None) -> Any:
-        command = [str(host_on_1), "-W", "error::UserWarning", str(HOST_ON_1), scenario, json.dumps(address)]
+    async def play(scenario: str, address: Any = None, backend: str = "asyncio") -> Any:
+        options = [scenario, json.dumps(address), backend]
+        command = [str(host_on_1), "-W", "error::UserWarning", str(HOST_ON_1), *options]
         with anyio.fail_after(LIMIT_S):
             done = await anyio.run_process(command, check=False)
         assert done.returncode == 0, done.stderr.decode()
@@ -382,3 +383,10 @@ async def test_over_a_host_on_1_both_sides_are_told_what_the_other_has_given_up(
     assert heard == ["after", "tasks/result", "notifications/cancelled"]
     assert request_id == 1  # the first was tasks/get
     assert asked == []
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])  # they take turns in different orders
+async def test_what_a_host_on_1_gives_up_as_its_reply_comes_does_not_end_its_session(
+    on_1: Any, loop: str
+) -> None:
+    assert await on_1("gives_up", None, loop) == [{}] * 52

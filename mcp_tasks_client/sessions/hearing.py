@@ -35,6 +35,10 @@ _QUESTION_S: Final = 1.0
 _STREAM_S: Final = 1.0
 """Seconds for a stream to open on which a server speaks by itself."""
 
+_LAST_REPLY_S: Final = 1.0
+"""Seconds for a task that is over to be said so to who waits: to take that back meanwhile ends the session on
+one official server."""
+
 _AGAIN_S: Final = 1.0
 _LONGEST_AGAIN_S: Final = 60.0
 _QUESTIONS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
@@ -51,14 +55,28 @@ class _Retrieval:
     """A ``tasks/result`` that waits for the end.
 
     Args:
+        peer: Whom it is asked of.
         before: The ID of the last one, which may still wait there.
+
+    Attributes:
+        alone: Set once the last one waits no more, or could not be kept from it.
     """
 
-    def __init__(self, before: str | None) -> None:
+    def __init__(self, peer: Peer, before: str | None) -> None:
+        self.peer = peer
         self.before = before
         self.request_id = secrets.token_hex(8)
+        self.alone = anyio.Event()
         self.scope = anyio.CancelScope()
         self.reply: JSONObject | None = None
+
+    def end(self) -> None:
+        """Have it end; it may wait for ever."""
+        if not self.peer.retracts:
+            self.scope.cancel()
+            return
+        self.scope.shield = True  # nor is it given up because everything else is
+        self.scope.deadline = anyio.current_time() + _LAST_REPLY_S
 
 
 class Hearing:
@@ -122,14 +140,14 @@ class Hearing:
         self.attend(peer)
 
     def forget(self, task_id: str) -> None:
-        """Forget a task that is over."""
+        """Forget a task that is over, or of no interest any more."""
         self._seen.pop(task_id, None)
         self._broken.pop(task_id, None)
         self._quiet_until.pop(task_id, None)
         self._asked.pop(task_id, None)
         retrieval = self._retrievals.pop(task_id, None)
         if retrieval is not None:
-            retrieval.scope.cancel()  # one that still waits, of a task that is over, may do so for ever
+            retrieval.end()
         self._given_up.discard(task_id)
 
     def give_up(self, task_id: str) -> None:
@@ -179,6 +197,8 @@ class Hearing:
             return {}
         asked = self._asked[task_id]
         self._retrieve(peer, task_id, before)
+        with anyio.move_on_after(self._timeout_s):  # whatever is said next moves the task on
+            await self._alone(task_id)
         if not asked.questions(answered):
             asked.news = anyio.Event()
             with anyio.move_on_after(_QUESTION_S):
@@ -190,23 +210,29 @@ class Hearing:
         retrieval = self._retrievals.get(task_id)
         return retrieval.reply if retrieval is not None else None
 
+    async def _alone(self, task_id: str) -> None:
+        retrieval = self._retrievals.get(task_id)
+        if retrieval is not None:
+            await retrieval.alone.wait()
+
     def _retrieve(self, peer: Peer, task_id: str, before: str | None = None) -> None:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
         quiet = anyio.current_time() < self._quiet_until.get(task_id, 0.0)
         if self._tasks is not None and task_id not in self._retrievals and not quiet:
-            retrieval = _Retrieval(self._broken.pop(task_id, before))
+            retrieval = _Retrieval(peer, self._broken.pop(task_id, before))
             self._retrievals[task_id] = retrieval
-            self._tasks.start_soon(self._safely, self._await_result, peer, task_id, retrieval)
+            self._tasks.start_soon(self._safely, self._await_result, task_id, retrieval)
 
-    async def _await_result(self, peer: Peer, task_id: str, retrieval: _Retrieval) -> None:
+    async def _await_result(self, task_id: str, retrieval: _Retrieval) -> None:
         try:
             with retrieval.scope:
-                retrieval.reply = await self._result(peer, task_id, retrieval)
+                retrieval.reply = await self._result(task_id, retrieval)
         except SessionError as error:
             if error.retry_after_s is not None:
                 self._quiet_until[task_id] = anyio.current_time() + error.retry_after_s
             raise
         finally:
+            retrieval.alone.set()
             # An error may be about the waiting alone: what became of the task is asked when it is over.
             if retrieval.reply is None and self._retrievals.get(task_id) is retrieval:
                 del self._retrievals[task_id]  # the next poll tries again
@@ -218,9 +244,11 @@ class Hearing:
         if task is not None and reply is not None and "content" in reply:
             self._hint(ended({**task, "status": "completed"}, reply))
 
-    async def _result(self, peer: Peer, task_id: str, retrieval: _Retrieval) -> JSONObject:
+    async def _result(self, task_id: str, retrieval: _Retrieval) -> JSONObject:
+        peer = retrieval.peer
         if retrieval.before is not None:
             await peer.take_back(retrieval.before, self._timeout_s)
+        retrieval.alone.set()
         params, request_id = {"taskId": task_id}, retrieval.request_id
         return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
 

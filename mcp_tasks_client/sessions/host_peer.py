@@ -9,10 +9,12 @@ Such a session cannot be had again once it has ended. A server that binds its ta
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -25,6 +27,8 @@ from .peer import Peer, Told
 from .shapes_2025_11_25 import created_task, related_task, request_id_of
 
 __all__ = ["HostPeer", "Line", "Switchboard"]
+
+SessionT = TypeVar("SessionT")
 
 _OVER: Final = frozenset({"completed", "failed"})
 
@@ -127,19 +131,50 @@ class Switchboard:
             await self._settled.wait()  # a server may ask before it has said that there is a task
 
 
-class Line(ABC):
-    """A host's session, as a generation of its SDK has it.
+class Line(ABC, Generic[SessionT]):
+    """A host's session as it is now, as a generation of its SDK has it.
+
+    Args:
+        current: That session. What it raises says why there is none.
+        boards: The switchboards of the sessions that there are.
+        plug: Puts a switchboard before a session's callbacks; returns what takes it away again. Holds on
+            to neither.
 
     Attributes:
+        session: The session.
         board: Where its questions go.
+
+    Raises:
+        ConnectionLostError: There is none.
     """
 
-    board: Switchboard
+    def __init__(
+        self,
+        current: Callable[[], SessionT],
+        boards: MutableMapping[SessionT, Switchboard],
+        plug: Callable[[weakref.ref[SessionT], Switchboard], Callable[[], None]],
+    ) -> None:
+        self._current = current
+        try:
+            self.session = current()
+        except RuntimeError as error:
+            raise ConnectionLostError(
+                "The host's client is not connected. Connect it again; then repeat the call, or resume() "
+                "what is unfinished.",
+                not_executed=True,
+            ) from error
+        found = boards.get(self.session)
+        if found is None:
+            found = boards[self.session] = Switchboard(partial(plug, weakref.ref(self.session)))
+        self.board = found
 
     @property
-    @abstractmethod
     def is_up(self) -> bool:
         """Whether the host still uses this session, and no other."""
+        try:
+            return self._current() is self.session
+        except RuntimeError:
+            return True  # and closed, as the next request says
 
     @property
     @abstractmethod
@@ -175,7 +210,9 @@ class HostPeer(Peer):
         creating: How many calls are under way that may become tasks.
     """
 
-    def __init__(self, line: Line, told: Told, session_id: str | None = None) -> None:
+    retracts = True
+
+    def __init__(self, line: Line[Any], told: Told, session_id: str | None = None) -> None:
         super().__init__(session_id or line.board.name)
         self.creating = 0
         self._line = line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from anyio.lowlevel import checkpoint
 
@@ -40,7 +40,7 @@ class HostTasksSession(CoreTasksSession):
 
     def __init__(
         self,
-        line: Callable[[], Line],
+        line: Callable[[], Line[Any]],
         *,
         endpoint: str,
         inputs: Inputs,

@@ -29,7 +29,10 @@ class Peer(ABC):
         version: The protocol version that was agreed on.
         lost: Whether the server does not know the session any more.
         listening: Set once what the server says outside of responses is heard.
+        retracts: Whether a request that is given up is taken back by that alone.
     """
+
+    retracts = False
 
     def __init__(self, session_id: str | None) -> None:
         self.session_id = session_id

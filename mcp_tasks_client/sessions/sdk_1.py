@@ -46,6 +46,10 @@ _QUESTIONS: Final = {
 _PLUGS: Final = ("_received_request", "_in_flight", "_send_response", "_task_group")
 _WATCH_S: Final = 0.5
 _TOLD_S: Final = 5.0
+_DELIVERY_S: Final = 5.0
+"""Seconds for a reply to be handed over that has come; it takes a turn of the loop."""
+
+_NOT_THERE: Final = object()
 _INTERNAL_ERROR: Final = -32603
 _CONNECTION_CLOSED: Final = -32000, "Connection closed"
 _SESSION_ENDED: Final = frozenset({(32600, "Session terminated"), (-32600, "Session terminated")})
@@ -129,7 +133,7 @@ class Sdk1Session(HostTasksSession):
             await anyio.sleep(_WATCH_S)
 
 
-class Line1(Line):
+class Line1(Line[Any]):
     """The host's session as it is now.
 
     Args:
@@ -140,32 +144,12 @@ class Line1(Line):
     """
 
     def __init__(self, current: Callable[[], Any]) -> None:
-        self._current = current
-        try:
-            self._session = current()
-        except RuntimeError as error:
-            raise ConnectionLostError(
-                "The host's client is not connected. Connect it again; then repeat the call, or resume() "
-                "what is unfinished.",
-                not_executed=True,
-            ) from error
-        found = _boards.get(self._session)
-        if found is None:
-            found = _boards[self._session] = Switchboard(partial(_plug, weakref.ref(self._session)))
-        self.board = found
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the host still uses this session, and no other."""
-        try:
-            return self._current() is self._session
-        except RuntimeError:
-            return True  # and closed, as the next request says
+        super().__init__(current, _boards, _plug)
 
     @property
     def introduction(self) -> JSONObject:
         """What the server said of itself in the handshake, as far as the SDK has kept it."""
-        capabilities = self._session.get_server_capabilities()
+        capabilities = self.session.get_server_capabilities()
         if capabilities is None:
             raise ConnectionLostError(
                 "The host's session is not initialized: await session.initialize() first.", not_executed=True
@@ -180,31 +164,84 @@ class Line1(Line):
         Raises:
             SessionError: No result.
         """
-        limit = None if timeout_s is None else timedelta(seconds=timeout_s)
-        request_id = getattr(self._session, "_request_id", None)  # the next one's
-        replied = False
-        try:
-            whole = await self._session.send_request(_Request(method=method, params=params), _Raw, limit)
-            replied = True
-        except _exceptions.McpError as error:
-            replied = error.error.code != _REQUEST_TIMEOUT
-            said = RpcError(error.error.code, error.error.message, error.error.data)
-            raise _fault(faults, said, self._session) from error
-        except _GONE as error:
-            replied = True
-            raise faults.disconnected() from error
-        finally:
-            if not replied and method == "tasks/result" and request_id is not None:
-                await self._take_back(request_id)
-        raw: JSONObject = whole.root
-        return raw
+        sent = _Sent(self.session, _Request(method=method, params=params), timeout_s)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sent.run)
+            try:
+                with anyio.move_on_after(timeout_s):
+                    await sent.over.wait()
+            finally:
+                if not sent.over.is_set():
+                    await sent.give_up()
+                    if method == "tasks/result" and sent.request_id is not None:
+                        await self._take_back(sent.request_id)
+        if isinstance(sent.error, _exceptions.McpError):
+            said = RpcError(sent.error.error.code, sent.error.error.message, sent.error.error.data)
+            raise _fault(faults, said, self.session) from sent.error
+        if isinstance(sent.error, _GONE):
+            raise faults.disconnected() from sent.error
+        if sent.error is not None:
+            raise sent.error
+        if sent.result is None:
+            assert timeout_s is not None, "else there is no end without a reply"
+            raise faults.overdue(timeout_s)
+        return sent.result
 
     async def _take_back(self, request_id: RequestId) -> None:
         """Tell the server that nobody waits, for it would hand the next question to who does not."""
         params = _types.CancelledNotificationParams(requestId=request_id, reason="given up")
         notification = _types.CancelledNotification(params=params)
         with anyio.move_on_after(_TOLD_S, shield=True), suppress(*_GONE):
-            await self._session.send_notification(_types.ClientNotification(notification))
+            await self.session.send_notification(_types.ClientNotification(notification))
+
+
+class _Sent:
+    """A request that the session has sent, and that can be given up without harm.
+
+    A session that has taken the reply to a request off its stream, and finds nobody waiting when it hands
+    it over a moment later, takes that for the end of its connection. So the request is never just
+    cancelled, nor given a time by the session: first the session is made to forget that it waits.
+
+    Args:
+        session: Sends it.
+        request: What to send.
+        timeout_s: Seconds after which it will be given up; ``None`` leaves that to the session.
+
+    Attributes:
+        request_id: Its ID; ``None`` while it has none.
+        result: What came.
+        error: What came instead.
+        over: Whether anything did.
+    """
+
+    def __init__(self, session: Any, request: _Request, timeout_s: float | None) -> None:
+        self.request_id: RequestId | None = None
+        self.result: JSONObject | None = None
+        self.error: Exception | None = None
+        self.over = anyio.Event()
+        self._session = session
+        self._request = request
+        self._limit = None if timeout_s is None else timedelta(seconds=timeout_s + _DELIVERY_S)
+        self._scope = anyio.CancelScope(shield=True)
+
+    async def run(self) -> None:
+        """Send it, and wait for what comes."""
+        with self._scope:
+            self.request_id = getattr(self._session, "_request_id", None)  # the next one's
+            try:
+                self.result = (await self._session.send_request(self._request, _Raw, self._limit)).root
+            except Exception as error:
+                self.error = error
+            self.over.set()
+
+    async def give_up(self) -> None:
+        """End :meth:`run`. What is being handed over comes first."""
+        begun = self.request_id is not None
+        waited_for = getattr(self._session, "_response_streams", {self.request_id: None})
+        if waited_for.pop(self.request_id, _NOT_THERE) is _NOT_THERE and begun:
+            with anyio.move_on_after(_DELIVERY_S, shield=True):
+                await self.over.wait()
+        self._scope.cancel()
 
 
 def callbacks_of_host(
@@ -280,7 +317,8 @@ def _plug(of: weakref.ref[Any], board: Switchboard) -> Callable[[], None]:
             return
         # Else the session would take a question that is not answered yet for one that nobody knows.
         responder._completed = True
-        session._task_group.start_soon(_answer, board, session, responder, message, received)
+        session._in_flight[responder.request_id] = interruptible = _Interruptible()
+        session._task_group.start_soon(_answer, board, session, responder, message, interruptible, received)
 
     async def heard(message: Any) -> None:
         root = getattr(message, "root", None)
@@ -302,9 +340,15 @@ def _plug(of: weakref.ref[Any], board: Switchboard) -> Callable[[], None]:
     return restore
 
 
-async def _answer(board: Switchboard, session: Any, responder: Any, message: JSONObject, host: Any) -> None:
+async def _answer(
+    board: Switchboard,
+    session: Any,
+    responder: Any,
+    message: JSONObject,
+    interruptible: _Interruptible,
+    host: Any,
+) -> None:
     request_id = responder.request_id
-    session._in_flight[request_id] = interruptible = _Interruptible()
     answer: JSONObject | RpcError | None = None
     with interruptible.scope:
         answer = await board.answer_to(message)

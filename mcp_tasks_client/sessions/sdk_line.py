@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -22,7 +21,6 @@ from mcp_types import (
 )
 from pydantic import TypeAdapter
 
-from ..errors import ConnectionLostError
 from ..wire import JSONObject, RpcError
 from .faults import Faults
 from .host_peer import Line, Switchboard
@@ -47,7 +45,7 @@ _HOOK: Final = "_on_notify_intercept"
 _boards: Final[WeakKeyDictionary[ClientSession, Switchboard]] = WeakKeyDictionary()
 
 
-class SdkLine(Line):
+class SdkLine(Line[ClientSession]):
     """The host's session as it is now.
 
     Args:
@@ -58,33 +56,12 @@ class SdkLine(Line):
     """
 
     def __init__(self, current: Callable[[], ClientSession]) -> None:
-        self._current = current
-        try:
-            self._session = current()
-        except RuntimeError as error:
-            raise ConnectionLostError(
-                "The host's client is not connected. Connect it again; then repeat the call, or resume() "
-                "what is unfinished.",
-                not_executed=True,
-            ) from error
-        found = _boards.get(self._session)
-        if found is None:
-            plug = partial(_plug, weakref.ref(self._session))
-            found = _boards[self._session] = Switchboard(plug)
-        self.board = found
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the host still uses this session, and no other."""
-        try:
-            return self._current() is self._session
-        except RuntimeError:
-            return True  # and closed, as the next request says
+        super().__init__(current, _boards, _plug)
 
     @property
     def introduction(self) -> JSONObject:
         """What the server said of itself in the handshake."""
-        result = self._session.initialize_result
+        result = self.session.initialize_result
         assert result is not None, "no other generation begins without a handshake"
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
@@ -97,8 +74,8 @@ class SdkLine(Line):
             SessionError: No result.
         """
         request = RawRequest(method=method, params=params)
-        with mapped(faults, self._session):
-            return await sent(self._session, request, timeout_s, is_task=_is_created)
+        with mapped(faults, self.session):
+            return await sent(self.session, request, timeout_s, is_task=_is_created)
 
 
 def _is_created(reply: JSONObject) -> bool:

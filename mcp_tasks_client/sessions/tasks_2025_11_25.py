@@ -34,6 +34,7 @@ from ..params import call_params
 from ..receiver import Receiver
 from ..wire import (
     PROTOCOL_VERSION,
+    TERMINAL_STATUSES,
     CallReply,
     Created,
     JSONObject,
@@ -115,10 +116,8 @@ class CoreTasksSession(Session):
         self._catalogue = Catalogue(self._look_up, endpoint)
         self._hearing = Hearing(inputs, limits.task_timeout_s, self._catalogue.forget_tools, receiver)
         self._receives = receiver.capabilities if receiver is not None else {}
-        introduction: JSONObject = {
-            "capabilities": {**inputs.capabilities, **self._receives},
-            "clientInfo": client_info,
-        }
+        capabilities = {**inputs.capabilities, **self._receives}
+        introduction: JSONObject = {"capabilities": capabilities, "clientInfo": client_info}
         self._peers = Peers(peer, introduction, self._hearing, self._begun, limits.task_timeout_s)
 
     def __repr__(self) -> str:
@@ -259,7 +258,11 @@ class CoreTasksSession(Session):
                 continue
             answered = _answered(ref)
             if not asked.waiting(key, answered):
-                await self._questions(await self._peers.of(Memo.read(ref.request_state).session_id), ref)
+                # Asked of a process that may be gone, and that may have answered.
+                peer, raw = await self._peers.ask("tasks/get", ref)
+                if raw.get("status") in TERMINAL_STATUSES:
+                    return  # as a poll will say; around an end nothing is to be taken back
+                await self._questions(peer, ref)
             requests = asked.waiting(key, answered)
             if not requests:
                 raise ConnectionLostError(
@@ -267,12 +270,11 @@ class CoreTasksSession(Session):
                     "It is kept, and sent when it asks again.",
                     retryable=True,
                 )
+            said = marked(answer, ref.task_id)
             for peer, request_id in requests:
                 if self._hearing.given_up(ref.task_id):
                     return  # cancelled meanwhile
-                await peer.answer(
-                    request_id, marked(answer, ref.task_id), self._limits.task_timeout_s, ref.task_id
-                )
+                await peer.answer(request_id, said, self._limits.task_timeout_s, ref.task_id)
             # Only when all of them have it: what is left of a question that counts as answered is a new one.
             for peer, request_id in requests:
                 asked.answered(key, peer, request_id)

@@ -1,7 +1,7 @@
 """A host on the SDK's last 1.x, in an environment of its own, which calls tools through ``TasksClient``.
 
-``legacy_sdk_host.py SCENARIO SERVER`` prints one line of JSON: what the scenario brought. SERVER is JSON: a
-URL, or the list of a command that speaks over stdio.
+``legacy_sdk_host.py SCENARIO SERVER BACKEND`` prints one line of JSON: what the scenario brought. SERVER is
+JSON: a URL, or the list of a command that speaks over stdio. BACKEND is the event loop: asyncio or trio.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx
 from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
@@ -29,6 +30,7 @@ if not __package__:  # run as a script: Python has put this folder on its path, 
     sys.path[0] = str(Path(__file__).parents[2])
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksClientError
+from mcp_tasks_client.sessions.faults import Faults
 from mcp_tasks_client.sessions.host_peer import HostPeer
 from mcp_tasks_client.sessions.sdk_1 import Line1
 
@@ -244,6 +246,40 @@ async def takes_back(server: Any) -> Any:
     return [seen, said, heard[-1]["params"]["requestId"], host.asked]
 
 
+async def gives_up(server: Any) -> Any:
+    """What is given up as its reply comes, at every turn of the loop around that: the session lives."""
+    return [await given_up_after(turns) for turns in 4 * [*range(-1, 12)]]
+
+
+async def given_up_after(turns: int) -> Any:
+    """Give a request up so many turns of the loop after its reply has come, or just before."""
+    to_host, host_reads = anyio.create_memory_object_stream[Any](100)
+    host_writes, from_host = anyio.create_memory_object_stream[Any](100)
+
+    async def reply(request_id: int, giving_up: anyio.CancelScope | None = None) -> None:
+        await from_host.receive()
+        message = types.JSONRPCMessage.model_validate({"jsonrpc": "2.0", "id": request_id, "result": {}})
+        if giving_up is not None and turns < 0:
+            giving_up.cancel()
+        to_host.send_nowait(SessionMessage(message))
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        if giving_up is not None:
+            giving_up.cancel()
+
+    session = ClientSession(host_reads, host_writes)
+    async with to_host, host_reads, host_writes, from_host, session, anyio.create_task_group() as tasks:
+        line = Line1(lambda: session)
+        with anyio.CancelScope() as scope:
+            tasks.start_soon(reply, 0, scope)
+            await line.send("tasks/get", {}, LIMIT_S, Faults("tasks/get"))
+        tasks.start_soon(reply, 1)
+        try:
+            return await line.send("ping", {}, LIMIT_S, Faults("ping"))
+        except TasksClientError as error:
+            return str(error)
+
+
 async def give_up_at(stream: Any, scope: anyio.CancelScope, heard: list[Any]) -> None:
     heard.append((await stream.receive()).message.model_dump(exclude_none=True))
     scope.cancel()
@@ -262,6 +298,7 @@ SCENARIOS: dict[str, Callable[[Any], Awaitable[Any]]] = {
         asks_plainly,
         asks_for_the_hosts_own_task,
         takes_back,
+        gives_up,
     )
 }
 
@@ -272,4 +309,4 @@ async def main(name: str, server: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:])
+    anyio.run(main, *sys.argv[1:3], backend=sys.argv[3])
