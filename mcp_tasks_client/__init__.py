@@ -46,12 +46,13 @@ The rooms, each importing only those above it:
 ``recovery``            calls found again: after a restart, by an ID, by a reference
 ``engine``              what all ways in share, from opening to closing
 ``extension``           dropped into a client of the official SDK or FastMCP, and around one of mcp 1.x in
-                        ``over_sdk_1``; imported when used
+                        ``over_sdk_1``; ``transport`` under one of those; imported when used
 ``client``              what a host opens; ``blocking`` is the same without an event loop
 ``testing``             a manual clock and a scripted server for the tests of hosts, and ours
 ======================  ========================================================================
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .blocking import BlockingTaskHandle, BlockingTasksClient
@@ -89,6 +90,12 @@ from .wire import Task, TaskStatus
 
 if TYPE_CHECKING:
     from .extension import TasksExtension
+    from .transport import TasksTransport
+
+_OVER_THE_SDK = {
+    "TasksExtension": (".extension", " 2.x: pip install 'mcp-tasks-client[mcp]'"),
+    "TasksTransport": (".transport", ": pip install mcp"),
+}
 
 __all__ = [
     "BlockingTaskHandle",
@@ -125,20 +132,19 @@ __all__ = [
     "TasksClient",
     "TasksClientError",
     "TasksExtension",
+    "TasksTransport",
     "WaitTimeoutError",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # Not before it is used: it needs the official SDK, which the rest does not.
-    if name != "TasksExtension":
+    # Not before they are used: they need the official SDK, which the rest does not.
+    room, needed = _OVER_THE_SDK.get(name, ("", ""))
+    if not room:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from .extension import TasksExtension
+        return getattr(import_module(room, __name__), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
-        raise ImportError(
-            "TasksExtension needs the official SDK 2.x: pip install 'mcp-tasks-client[mcp]'", name="mcp"
-        ) from None
-    return TasksExtension
+        raise ImportError(f"{name} needs the official SDK{needed}", name="mcp") from None

@@ -523,9 +523,18 @@ class Interrupting(Server):
 # More than any wait here, so that it is not the time limit that ends a call.
 LATER = 6 * SOON
 
-interruptible = pytest.mark.skipif(
-    not hasattr(signal, "pthread_kill"), reason="no way to press Ctrl-C in just one thread"
-)
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Has Ctrl-C do what it does, which it does not for tests that a shell has put in the background."""
+    if not hasattr(signal, "pthread_kill"):
+        pytest.skip("no way to press Ctrl-C in just one thread")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+interruptible = pytest.mark.usefixtures("ctrl_c")
 
 
 @interruptible

@@ -13,6 +13,7 @@ from mcp_tasks_client.errors import ConnectionLostError, SessionError
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.sessions.asked import Asked
 from mcp_tasks_client.sessions.hearing import Hearing
+from mcp_tasks_client.sessions.limits import Limits
 from mcp_tasks_client.sessions.peer import Peer
 from mcp_tasks_client.sessions.shapes_2025_11_25 import (
     RELATED_TASK,
@@ -25,6 +26,7 @@ from mcp_tasks_client.sessions.shapes_2025_11_25 import (
     request_id_of,
     snapshot,
 )
+from mcp_tasks_client.sessions.tasks_2025_11_25 import CoreTasksSession
 from mcp_tasks_client.wire import JSONObject, MalformedError, RequestId, RpcError, Task
 
 from ._requirements import requirement
@@ -33,6 +35,15 @@ TASK: Final = "task-1"
 MARK: Final = {RELATED_TASK: {"taskId": TASK}}
 NAME: Final[JSONObject] = {"mode": "form", "message": "Name?", "requestedSchema": {"type": "object"}}
 LIMIT_S: Final = 10.0
+
+
+LIMITS: Final = Limits(
+    max_response_bytes=1000,
+    tasks_in_flight=1,
+    calls_in_flight=1,
+    task_timeout_s=10.0,
+    call_read_timeout_s=10.0,
+)
 
 
 class ScriptedPeer(Peer):
@@ -295,7 +306,7 @@ async def test_a_result_is_waited_for_by_one_request_that_ends_with_the_task(hea
             ((method, request_id),) = peer.requests
             assert method == "tasks/result"
             assert hearing.memo(peer, TASK).retrieval == request_id
-            hearing.forget(TASK)
+            hearing.forget(TASK, over=True)
             await anyio.wait_all_tasks_blocked()
             assert peer.cancelled, "nobody is told, and a connection is free"
             tasks.cancel_scope.cancel()
@@ -314,7 +325,7 @@ async def test_over_a_hosts_session_the_last_reply_is_waited_for_and_not_taken_b
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(hearing.questions, peer, TASK, (), None)
             await settled(lambda: peer.requests)
-            hearing.forget(TASK)
+            hearing.forget(TASK, over=True)
             if stopped:
                 tasks.cancel_scope.cancel()
                 with anyio.CancelScope(shield=True):
@@ -324,6 +335,25 @@ async def test_over_a_hosts_session_the_last_reply_is_waited_for_and_not_taken_b
                 await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
     assert not peer.cancelled
+
+
+@pytest.mark.anyio
+async def test_over_a_hosts_session_too_a_task_that_goes_on_is_let_go_at_once() -> None:
+    peer = ScriptedPeer()
+    peer.retracts = True
+    session = CoreTasksSession(
+        lambda session_id, told: peer, endpoint="e", inputs=Callbacks(), client_info={}, limits=LIMITS
+    )
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.watch)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(session._hearing.questions, peer, TASK, (), None)
+            await settled(lambda: peer.requests)
+            session.let_go(TASK)
+            await anyio.wait_all_tasks_blocked()
+            assert peer.cancelled == 1
+            tasks.cancel_scope.cancel()
 
 
 @pytest.mark.anyio
@@ -361,7 +391,7 @@ async def test_over_a_hosts_session_a_last_reply_that_never_comes_is_not_waited_
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(hearing.questions, peer, TASK, (), None)
             await settled(lambda: peer.requests)
-            hearing.forget(TASK)
+            hearing.forget(TASK, over=True)
             tasks.cancel_scope.cancel()
     assert peer.cancelled == 1
 

@@ -79,6 +79,8 @@ ORDER: Final = (
     "sessions.generations",
     "sessions.host_peer",
     "sessions.host_tasks",
+    "sessions.relay",
+    "sessions.relay_session",
     "sessions.sdk_requests",
     "sessions.sdk_line",
     "sessions.sdk",
@@ -102,6 +104,7 @@ ORDER: Final = (
     "engine",
     "extension",
     "over_sdk_1",
+    "transport",
     "client",
     "blocking",
     "testing.clock",
@@ -170,6 +173,7 @@ SDK_ADAPTERS: Final = {
     "sessions.host_session": "chooses between the two",
     "sessions.sdk_1": "is the adapter to the SDK's 1.x, which speaks no later version",
     "over_sdk_1": "is for hosts that have that one",
+    "transport": "is for hosts that have either",
     "extension": "is the SDK's own extension point, and imported only by hosts that have it",
 }
 """The modules that may import mcp or fastmcp. None of them is imported before it is used."""

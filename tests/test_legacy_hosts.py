@@ -390,3 +390,38 @@ async def test_what_a_host_on_1_gives_up_as_its_reply_comes_does_not_end_its_ses
     on_1: Any, loop: str
 ) -> None:
     assert await on_1("gives_up", None, loop) == [{}] * 52
+
+
+# ── under hosts on 1.x, as their transport ──
+
+
+async def test_a_session_on_1_above_our_transport_knows_nothing_of_tasks(on_1: Any, address: Any) -> None:
+    brought = await on_1("above_tools", address)
+    failed = brought.pop("failed")
+    assert brought == {
+        "plain": "plain",
+        "slow": "rested",
+        "must": {"n": 1},
+        "asks": "Hello, Ada",
+        "samples": "4",
+        "asks_twice": "Ada and Ada",
+        "own": "Hello, Ada",
+        "same": True,
+        "progress": ["step 1", "step 2", "step 3"],
+        "asked": [
+            "What is the name of your cat?",
+            "What is the name of your dog?",
+            "What is your name?",
+            "What is your name?",
+            "model",
+        ],
+        "unanswered": [],
+        "tasks": 8,
+    }
+    (code, _), said = failed
+    assert code == -32603
+    assert said == "the tool said no"
+
+
+async def test_what_a_session_on_1_takes_back_is_cancelled(on_1: Any, address: Any) -> None:
+    assert (await on_1("above_cancels", address))[-1] == "cancelled"

@@ -70,13 +70,13 @@ class _Retrieval:
         self.scope = anyio.CancelScope()
         self.reply: JSONObject | None = None
 
-    def end(self) -> None:
-        """Have it end; it may wait for ever."""
-        if not self.peer.retracts:
+    def end(self, *, over: bool) -> None:
+        """Have it end, which may wait for ever, even for a task that is over."""
+        if over and self.peer.retracts:
+            self.scope.shield = True  # nor is it given up because everything else is
+            self.scope.deadline = anyio.current_time() + _LAST_REPLY_S
+        else:
             self.scope.cancel()
-            return
-        self.scope.shield = True  # nor is it given up because everything else is
-        self.scope.deadline = anyio.current_time() + _LAST_REPLY_S
 
 
 class Hearing:
@@ -139,15 +139,15 @@ class Hearing:
         self._seen[task["taskId"]] = task
         self.attend(peer)
 
-    def forget(self, task_id: str) -> None:
-        """Forget a task that is over, or of no interest any more."""
+    def forget(self, task_id: str, *, over: bool) -> None:
+        """Forget a task: it is over, or of no interest any more."""
         self._seen.pop(task_id, None)
         self._broken.pop(task_id, None)
         self._quiet_until.pop(task_id, None)
         self._asked.pop(task_id, None)
         retrieval = self._retrievals.pop(task_id, None)
         if retrieval is not None:
-            retrieval.end()
+            retrieval.end(over=over)
         self._given_up.discard(task_id)
 
     def give_up(self, task_id: str) -> None:

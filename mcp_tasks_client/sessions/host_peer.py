@@ -19,6 +19,8 @@ from uuid import uuid4
 
 import anyio
 from anyio.lowlevel import checkpoint
+from mcp_types import CreateMessageResult, CreateMessageResultWithTools, ElicitResult, ListRootsResult
+from pydantic import TypeAdapter
 
 from ..errors import ConnectionLostError
 from ..wire import JSONObject, RequestId, RpcError
@@ -26,9 +28,16 @@ from .faults import Faults
 from .peer import Peer, Told
 from .shapes_2025_11_25 import created_task, related_task, request_id_of
 
-__all__ = ["HostPeer", "Line", "Switchboard"]
+__all__ = ["ANSWERS", "HostPeer", "Line", "SessionLine", "Switchboard"]
 
 SessionT = TypeVar("SessionT")
+
+ANSWERS: Final[Mapping[str, TypeAdapter[Any]]] = {
+    "elicitation/create": TypeAdapter(ElicitResult),
+    "sampling/createMessage": TypeAdapter(CreateMessageResult | CreateMessageResultWithTools),
+    "roots/list": TypeAdapter(ListRootsResult),
+}
+"""What a host's session may answer, by what it was asked."""
 
 _OVER: Final = frozenset({"completed", "failed"})
 
@@ -50,13 +59,14 @@ class Switchboard:
     Args:
         plug: Has :meth:`answer_to` asked before the host's callbacks, and :meth:`tell` told; returns what
             puts everything back.
+        name: Of the host's session; ``None`` if it tells none.
 
     Attributes:
-        name: Of the host's session, which tells none of its own. The same to all who come.
+        name: Of the host's session, whoever comes.
     """
 
-    def __init__(self, plug: Callable[[Switchboard], Callable[[], None]]) -> None:
-        self.name = f"host-{uuid4().hex}"
+    def __init__(self, plug: Callable[[Switchboard], Callable[[], None]], name: str | None = None) -> None:
+        self.name = name or f"host-{uuid4().hex}"
         self._plug = plug
         self._unplug: Callable[[], None] | None = None
         self._peers: list[HostPeer] = []
@@ -82,6 +92,10 @@ class Switchboard:
         """Note that a call has been answered, so that it is known whose task there may be."""
         self._settled.set()
         self._settled = anyio.Event()
+
+    def sees_to(self, task_id: str) -> bool:
+        """Whether the questions of a task are for one of us."""
+        return any(peer.sees_to(task_id) for peer in self._peers)
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Take a notification."""
@@ -131,8 +145,44 @@ class Switchboard:
             await self._settled.wait()  # a server may ask before it has said that there is a task
 
 
-class Line(ABC, Generic[SessionT]):
-    """A host's session as it is now, as a generation of its SDK has it.
+class Line(ABC):
+    """A host's session as it is now.
+
+    Attributes:
+        board: Where its questions go.
+    """
+
+    board: Switchboard
+
+    @property
+    @abstractmethod
+    def is_up(self) -> bool:
+        """Whether the host still uses this session, and no other."""
+
+    @property
+    @abstractmethod
+    def introduction(self) -> JSONObject:
+        """What the server said of itself in the handshake."""
+
+    @abstractmethod
+    async def send(
+        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
+    ) -> JSONObject:
+        """Send a request, and return its result.
+
+        Args:
+            method: JSON-RPC method.
+            params: Its params.
+            timeout_s: Seconds after which it is given up; ``None`` leaves that to the host's session.
+            faults: Names its failures.
+
+        Raises:
+            SessionError: No result.
+        """
+
+
+class SessionLine(Line, Generic[SessionT]):
+    """A session of the SDK's, whichever generation.
 
     Args:
         current: That session. What it raises says why there is none.
@@ -142,7 +192,6 @@ class Line(ABC, Generic[SessionT]):
 
     Attributes:
         session: The session.
-        board: Where its questions go.
 
     Raises:
         ConnectionLostError: There is none.
@@ -176,27 +225,6 @@ class Line(ABC, Generic[SessionT]):
         except RuntimeError:
             return True  # and closed, as the next request says
 
-    @property
-    @abstractmethod
-    def introduction(self) -> JSONObject:
-        """What the server said of itself in the handshake."""
-
-    @abstractmethod
-    async def send(
-        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
-    ) -> JSONObject:
-        """Send a request, and return its result.
-
-        Args:
-            method: JSON-RPC method.
-            params: Its params.
-            timeout_s: Seconds after which it is given up; ``None`` leaves that to the host's session.
-            faults: Names its failures.
-
-        Raises:
-            SessionError: No result.
-        """
-
 
 class HostPeer(Peer):
     """A server, as a session of the host's has it.
@@ -212,7 +240,7 @@ class HostPeer(Peer):
 
     retracts = True
 
-    def __init__(self, line: Line[Any], told: Told, session_id: str | None = None) -> None:
+    def __init__(self, line: Line, told: Told, session_id: str | None = None) -> None:
         super().__init__(session_id or line.board.name)
         self.creating = 0
         self._line = line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from anyio.lowlevel import checkpoint
 
@@ -40,7 +40,7 @@ class HostTasksSession(CoreTasksSession):
 
     def __init__(
         self,
-        line: Callable[[], Line[Any]],
+        line: Callable[[], Line],
         *,
         endpoint: str,
         inputs: Inputs,

@@ -21,13 +21,13 @@ from weakref import WeakKeyDictionary
 
 import anyio
 import mcp_types
-from pydantic import BaseModel, RootModel, TypeAdapter
+from pydantic import BaseModel, RootModel
 
 from ..errors import ConnectionLostError, SessionError
 from ..inputs import Callbacks, ElicitationCallback, InputContext, Inputs, RootsCallback, SamplingCallback
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
-from .host_peer import Line, Switchboard
+from .host_peer import ANSWERS, SessionLine, Switchboard
 from .host_tasks import HostTasksSession
 from .shapes_2025_11_25 import related_task
 from .tasks_2025_11_25 import Preference
@@ -133,7 +133,7 @@ class Sdk1Session(HostTasksSession):
             await anyio.sleep(_WATCH_S)
 
 
-class Line1(Line[Any]):
+class Line1(SessionLine[Any]):
     """The host's session as it is now.
 
     Args:
@@ -253,7 +253,7 @@ def callbacks_of_host(
 ) -> Callbacks:
     """Callbacks as given; where there is none, the one that the host gave to its own session."""
 
-    async def asked(method: str, context: InputContext, params: BaseModel | None, kind: Any) -> Any:
+    async def asked(method: str, context: InputContext, params: BaseModel | None) -> Any:
         session = current()
         request, callback = _QUESTIONS[method]
         theirs = _context.RequestContext(
@@ -266,27 +266,20 @@ def callbacks_of_host(
         answer = await getattr(session, callback)(theirs, *given)
         if isinstance(answer, _types.ErrorData):
             return mcp_types.ErrorData.model_validate(_dumped(answer))
-        return kind.validate_python(_dumped(answer), by_name=False)
+        return ANSWERS[method].validate_python(_dumped(answer), by_name=False)
 
     async def elicit(context: InputContext, params: mcp_types.ElicitRequestParams) -> Any:
-        return await asked("elicitation/create", context, params, _ELICITED)
+        return await asked("elicitation/create", context, params)
 
     async def sample(context: InputContext, params: mcp_types.CreateMessageRequestParams) -> Any:
-        return await asked("sampling/createMessage", context, params, _SAMPLED)
+        return await asked("sampling/createMessage", context, params)
 
     async def list_roots(context: InputContext) -> Any:
-        return await asked("roots/list", context, None, _LISTED)
+        return await asked("roots/list", context, None)
 
     return Callbacks(
         elicitation=elicitation or elicit, sampling=sampling or sample, roots=roots or list_roots
     )
-
-
-_ELICITED: Final[TypeAdapter[Any]] = TypeAdapter(mcp_types.ElicitResult)
-_SAMPLED: Final[TypeAdapter[Any]] = TypeAdapter(
-    mcp_types.CreateMessageResult | mcp_types.CreateMessageResultWithTools
-)
-_LISTED: Final[TypeAdapter[Any]] = TypeAdapter(mcp_types.ListRootsResult)
 
 
 # ── the session's insides ─────────────────────────────────────────────────────────────────────

@@ -12,28 +12,16 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from mcp import ClientSession
-from mcp_types import (
-    CreateMessageResult,
-    CreateMessageResultWithTools,
-    ElicitResult,
-    ErrorData,
-    ListRootsResult,
-)
-from pydantic import TypeAdapter
+from mcp_types import ErrorData
 
 from ..wire import JSONObject, RpcError
 from .faults import Faults
-from .host_peer import Line, Switchboard
+from .host_peer import ANSWERS, SessionLine, Switchboard
 from .sdk_requests import RawRequest, mapped, sent
 from .shapes_2025_11_25 import created_task
 
 __all__ = ["SdkLine"]
 
-_ANSWERS: Final[Mapping[str, TypeAdapter[Any]]] = {
-    "elicitation/create": TypeAdapter(ElicitResult),
-    "sampling/createMessage": TypeAdapter(CreateMessageResult | CreateMessageResultWithTools),
-    "roots/list": TypeAdapter(ListRootsResult),
-}
 _CALLBACKS: Final = {
     "elicitation/create": "_elicitation_callback",
     "sampling/createMessage": "_sampling_callback",
@@ -45,7 +33,7 @@ _HOOK: Final = "_on_notify_intercept"
 _boards: Final[WeakKeyDictionary[ClientSession, Switchboard]] = WeakKeyDictionary()
 
 
-class SdkLine(Line[ClientSession]):
+class SdkLine(SessionLine[ClientSession]):
     """The host's session as it is now.
 
     Args:
@@ -128,7 +116,7 @@ def _asking(board: Switchboard, method: str) -> Callable[[Any], Any]:
                 return ErrorData(
                     code=answer.code or _INTERNAL_ERROR, message=answer.message, data=answer.data
                 )
-            return _ANSWERS[method].validate_python(answer, by_name=False)
+            return ANSWERS[method].validate_python(answer, by_name=False)
 
         return asked
 

@@ -157,6 +157,17 @@ class CoreTasksSession(Session):
         """
         return await self._peers.now()
 
+    async def makes_task(self, name: str) -> bool:
+        """Whether a call of this tool asks for a task.
+
+        Raises:
+            MissingCapabilityError: It cannot, and nothing else is wanted.
+            SessionError: The server could not be asked.
+        """
+        await self._catalogue.to_call(name)
+        await self._peers.now()
+        return self._as_task(name)
+
     async def call(self, call: ToolCall, leaving: Leaving = checkpoint) -> CallReply:
         """Send ``tools/call`` once, with a wish for a task where the tool allows it.
 
@@ -306,7 +317,7 @@ class CoreTasksSession(Session):
 
     def let_go(self, task_id: str) -> None:
         """Keep nothing of a task that nobody observes any more."""
-        self._hearing.forget(task_id)
+        self._hearing.forget(task_id, over=False)
 
     async def watch(self) -> None:
         """Keep the streams open on which the server speaks. Never returns."""
@@ -371,7 +382,7 @@ class CoreTasksSession(Session):
         except MalformedError as error:
             raise faults.malformed(str(error)) from None
         if read.terminal:
-            self._hearing.forget(read.task_id)
+            self._hearing.forget(read.task_id, over=True)
         else:
             self._hearing.saw(peer, task)
         return read

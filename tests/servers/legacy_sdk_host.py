@@ -22,6 +22,7 @@ from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import McpError
 from mcp.shared.memory import create_connected_server_and_client_session
 from mcp.shared.message import SessionMessage
 from mcp.shared.session import RequestResponder
@@ -29,12 +30,14 @@ from mcp.shared.session import RequestResponder
 if not __package__:  # run as a script: Python has put this folder on its path, and not the repository
     sys.path[0] = str(Path(__file__).parents[2])
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksClientError
+from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksClientError, TasksTransport
+from mcp_tasks_client.journal.base import Scope
 from mcp_tasks_client.sessions.faults import Faults
 from mcp_tasks_client.sessions.host_peer import HostPeer
 from mcp_tasks_client.sessions.sdk_1 import Line1
 
 LIMIT_S = 30.0
+POLL = PollPolicy(floor_s=0.01, jitter=0.0)
 FOREVER = {"duration_ms": 3_600_000}
 NOW = "2025-11-25T10:00:00Z"
 STATUS = {"taskId": "t", "status": "working", "createdAt": NOW, "lastUpdatedAt": NOW, "ttl": 1}
@@ -88,8 +91,7 @@ async def connected(server: Any, host: Host) -> AsyncIterator[ClientSession]:
 
 
 def ours(session: ClientSession, journal: MemoryJournal | None = None) -> TasksClient:
-    poll = PollPolicy(floor_s=0.01, jitter=0.0)
-    return TasksClient(session, journal=journal or MemoryJournal(), endpoint="a-server", poll=poll)
+    return TasksClient(session, journal=journal or MemoryJournal(), endpoint="a-server", poll=POLL)
 
 
 async def outcome(result: Awaitable[Any]) -> Any:
@@ -115,6 +117,89 @@ async def tools(server: Any) -> Any:
             brought["meanwhile"] = (await session.call_tool("plain")).content[0].text  # type: ignore[union-attr]
         brought["restored"] = insides(session) == before
     return {**brought, "asked": host.asked, "unanswered": host.unanswered}
+
+
+@asynccontextmanager
+async def above(server: Any, host: Host, **options: Any) -> AsyncIterator[ClientSession]:
+    """A session above a transport of ours."""
+    if isinstance(server, str):
+        inner: Any = streamable_http_client(server)
+    else:
+        inner = stdio_client(StdioServerParameters(command=server[0], args=server[1:]))
+    options = {"endpoint": "a-server", "journal": MemoryJournal(), "poll": POLL, **options}
+    async with (
+        TasksTransport(inner, **options) as (read, write, *_),
+        ClientSession(read, write, **host.callbacks) as session,
+    ):
+        await session.initialize()
+        yield session
+
+
+async def said_by(call: Awaitable[types.CallToolResult]) -> Any:
+    try:
+        result = await call
+    except McpError as error:
+        return [error.error.code, error.error.message]
+    return result.structuredContent or result.content[0].text  # type: ignore[union-attr]
+
+
+async def above_tools(server: Any) -> Any:
+    host, brought, progress, journal = Host(), {}, [], MemoryJournal()
+
+    async def progressed(done: float, total: float | None, message: str | None) -> None:
+        progress.append(message)
+
+    async with above(server, host, journal=journal) as session:
+        before = [tool.name for tool in (await session.list_tools()).tools]
+        for tool in ("plain", "slow", "must", "asks", "samples", "asks_twice"):
+            brought[tool] = await said_by(session.call_tool(tool))
+        await session.call_tool("progresses", {"where": "session"}, progress_callback=progressed)
+        failed = [await said_by(session.call_tool("fails", {"how": how})) for how in ("message", "result")]
+        created = await session.experimental.call_tool_as_task("asks", {})
+        own = await session.experimental.get_task_result(created.task.taskId, types.CallToolResult)
+        brought["own"] = await said_by(done_with(own))
+        after = [tool.name for tool in (await session.list_tools()).tools]
+    return {
+        **brought,
+        "same": before == after,
+        "failed": failed,
+        "progress": progress,
+        "asked": sorted(host.asked),
+        "unanswered": host.unanswered,
+        "tasks": len(await kept_in(journal)),
+    }
+
+
+async def done_with(result: Any) -> Any:
+    return result
+
+
+async def kept_in(journal: MemoryJournal) -> Any:
+    async with journal:
+        return await journal.records(Scope("a-server", ""))
+
+
+async def above_cancels(server: Any) -> Any:
+    """A call that the host takes back, as one does that keeps to the protocol."""
+    async with above(server, Host(), on_abandon="cancel") as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(session.call_tool, "slow", FOREVER)
+        await anyio.wait_all_tasks_blocked()
+        (request_id,) = session._response_streams
+        seen = await statuses(session, "working")
+        params = types.CancelledNotificationParams(requestId=request_id)
+        await session.send_notification(types.ClientNotification(types.CancelledNotification(params=params)))
+        seen += await statuses(session, "cancelled")
+        tasks.cancel_scope.cancel()
+    return seen
+
+
+async def statuses(session: ClientSession, until: str) -> Any:
+    """How the tasks of a server are that has no other client, once one is as it is said."""
+    while True:
+        found = [task.status for task in (await session.experimental.list_tasks()).tasks]
+        if until in found:
+            return found
+        await anyio.sleep(0.02)
 
 
 async def both(server: Any) -> Any:
@@ -289,6 +374,8 @@ SCENARIOS: dict[str, Callable[[Any], Awaitable[Any]]] = {
     scenario.__name__: scenario
     for scenario in (
         tools,
+        above_tools,
+        above_cancels,
         both,
         fails,
         cancels,

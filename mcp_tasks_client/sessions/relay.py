@@ -1,0 +1,312 @@
+"""Between a host's session and its transport: everything passes, and requests of ours go among the host's.
+
+A transport of the SDK's is a pair of streams of messages. Whoever stands between sees the handshake, and so
+knows what the server offers; takes a call that may become a task out of the stream, and puts its result in;
+and has the server's questions before the host's session has them, by no private name of anybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from typing import Any, Final, TypeAlias
+from uuid import uuid4
+
+import anyio
+from anyio.abc import TaskGroup
+
+from ..errors import ConnectionLostError
+from ..wire import JSONObject, RequestId, RpcError
+from .faults import Faults
+from .host_peer import Switchboard
+from .shapes_2025_11_25 import CORE_TASKS_VERSION, related_task
+
+__all__ = ["Relay", "Serve"]
+
+Serve: TypeAlias = Callable[[JSONObject], Awaitable[JSONObject | RpcError | None]]
+"""Runs a ``tools/call`` of the host's by its params; ``None`` leaves it to the server."""
+
+_TOLD_S: Final = 5.0
+_INTERNAL_ERROR: Final = -32603
+_CLOSED: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
+_SESSION_ENDED: Final = frozenset({(32600, "Session terminated"), (-32600, "Session terminated")})
+
+
+class _Waiting:
+    """A request of ours, whose reply may come."""
+
+    def __init__(self) -> None:
+        self.came = anyio.Event()
+        self.reply: JSONObject | RpcError | None = None
+
+
+class Relay:
+    """Passes messages on, and has some of its own.
+
+    Args:
+        wrapped: Makes a message of the SDK's from one in JSON.
+        serve: Asked about each call of the host's, once there is a session at 2025-11-25.
+        capabilities: What can be answered in the host's place, declared with what the host declares.
+
+    Attributes:
+        introduction: What the server said of itself in the handshake.
+        over: Set once there is no connection any more.
+    """
+
+    def __init__(
+        self, *, wrapped: Callable[[JSONObject], Any], serve: Serve, capabilities: JSONObject
+    ) -> None:
+        self.introduction: JSONObject = {}
+        self.over = anyio.Event()
+        self._board: Switchboard | None = None
+        self._to_server: Any = None
+        self._to_host: Any = None
+        self._wrapped = wrapped
+        self._serve = serve
+        self._session_id: Callable[[], str | None] = _nameless
+        self._capabilities = capabilities
+        self._handshake: RequestId | None = None
+        self._own = f"tasks-{uuid4().hex}-"
+        self._ids = count()
+        self._waiting: dict[RequestId, _Waiting] = {}
+        self._serving: dict[RequestId, anyio.CancelScope] = {}
+        self._answering: dict[RequestId, anyio.CancelScope] = {}
+        self._tasks: TaskGroup | None = None
+
+    @property
+    def board(self) -> Switchboard:
+        """Where the server's questions go.
+
+        Raises:
+            ConnectionLostError: There is no session, or not one at 2025-11-25.
+        """
+        if self._board is None or self.over.is_set():
+            raise ConnectionLostError(
+                "The host's session is not connected, or not at 2025-11-25. Connect it; then repeat the "
+                "call, or resume() what is unfinished.",
+                not_executed=True,
+            )
+        return self._board
+
+    async def run(
+        self,
+        host: tuple[Any, Any],
+        server: tuple[Any, Any],
+        session_id: Callable[[], str | None] | None = None,
+    ) -> None:
+        """Pass on what comes, until cancelled.
+
+        Args:
+            host: What its session writes, and what it reads.
+            server: What comes from the transport, and what goes there.
+            session_id: Tells what the transport calls the session by now; ``None`` if it has no name.
+        """
+        (from_host, self._to_host), (from_server, self._to_server) = host, server
+        self._session_id = session_id or _nameless
+        async with from_host, self._to_host, anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self._hear_server, from_server)
+            with suppress(*_CLOSED):
+                async for message in from_host:
+                    await self._from_host(message)
+            # The host's session has ended, and its transport ends when it is left.
+            await anyio.sleep_forever()
+
+    async def _hear_server(self, from_server: Any) -> None:
+        try:
+            with suppress(*_CLOSED):
+                async for message in from_server:
+                    await self._from_server(message)
+        finally:
+            self.over.set()
+            for waiting in self._waiting.values():
+                waiting.came.set()
+            self._to_host.close()
+
+    # ── requests of ours ──────────────────────────────────────────────────────────────────────
+
+    async def request(
+        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
+    ) -> JSONObject:
+        """Ask the server, and return its result.
+
+        Raises:
+            SessionError: No result.
+        """
+        try:
+            reply = await self._ask(self._to_server, method, params, timeout_s)
+        except _CLOSED as error:
+            raise faults.disconnected() from error
+        if reply is None:
+            assert timeout_s is not None or self.over.is_set(), "else there is no end without a reply"
+            raise faults.disconnected() if self.over.is_set() else faults.overdue(timeout_s or 0.0)
+        if not isinstance(reply, RpcError):
+            return reply
+        if (reply.code, reply.message) in _SESSION_ENDED and reply.data is None:
+            raise ConnectionLostError(
+                "The server has ended the session, and the SDK begins no other by itself. Connect the host's "
+                "client again; then repeat the call, or resume() what is unfinished.",
+                not_executed=True,
+            )
+        raise faults.by_code(reply, None, None)
+
+    async def ask_host(self, method: str, params: JSONObject | None) -> JSONObject | RpcError:
+        """Ask the host what a server has asked, for as long as it takes."""
+        nobody = RpcError(_INTERNAL_ERROR, "the host's session has ended", None)
+        try:
+            return await self._ask(self._to_host, method, params, None) or nobody
+        except _CLOSED:
+            return nobody
+
+    async def _ask(
+        self, stream: Any, method: str, params: JSONObject | None, timeout_s: float | None
+    ) -> JSONObject | RpcError | None:
+        request_id = f"{self._own}{next(self._ids)}"
+        given = {} if params is None else {"params": params}
+        waiting = self._waiting[request_id] = _Waiting()
+        try:
+            with anyio.move_on_after(timeout_s):
+                await self._say(stream, {"id": request_id, "method": method, **given})
+                await waiting.came.wait()
+        finally:
+            del self._waiting[request_id]
+            # A server would hand the next question to who does not wait for it any more. Of other requests
+            # nobody need know: to take one back just as it is answered ends the session on some servers.
+            wanted = method == "tasks/result" or stream is self._to_host
+            if wanted and waiting.reply is None and not self.over.is_set():
+                with anyio.move_on_after(_TOLD_S, shield=True), suppress(*_CLOSED):
+                    taken_back = {"requestId": request_id, "reason": "given up"}
+                    await self._say(stream, {"method": "notifications/cancelled", "params": taken_back})
+        return waiting.reply
+
+    async def _say(self, stream: Any, message: JSONObject) -> None:
+        await stream.send(self._wrapped({"jsonrpc": "2.0", **message}))
+
+    # ── what the host says ────────────────────────────────────────────────────────────────────
+
+    async def _from_host(self, message: Any) -> None:
+        said = _read(message)
+        params: JSONObject = said.get("params") or {}
+        match said.get("method"):
+            case None if self._replied(said):
+                return
+            case "initialize":
+                self._handshake = said["id"]
+                message = self._introducing(message, params)
+            case "tools/call" if self._board is not None and self._tasks is not None:
+                self._tasks.start_soon(self._serve_call, said["id"], params, message)
+                return
+            case "notifications/cancelled" if params.get("requestId") in self._serving:
+                self._serving[params["requestId"]].cancel()
+                return
+        with suppress(*_CLOSED):
+            await self._to_server.send(message)
+
+    def _introducing(self, message: Any, params: JSONObject) -> Any:
+        """The host's introduction, with what can be answered in its place."""
+        capabilities = {**self._capabilities, **(params.get("capabilities") or {})}
+        said = {"id": self._handshake, "method": "initialize"}
+        whole = self._wrapped({"jsonrpc": "2.0", **said, "params": {**params, "capabilities": capabilities}})
+        return replace(whole, metadata=message.metadata)
+
+    async def _serve_call(self, request_id: RequestId, params: JSONObject, message: Any) -> None:
+        with anyio.CancelScope() as scope:
+            self._serving[request_id] = scope
+            try:
+                reply = await self._serve(params)
+                with suppress(*_CLOSED):
+                    if reply is None:
+                        await self._to_server.send(message)
+                    else:
+                        await self._say(self._to_host, {"id": request_id, **_as_reply(reply)})
+            finally:
+                del self._serving[request_id]
+
+    # ── what the server says ──────────────────────────────────────────────────────────────────
+
+    async def _from_server(self, message: Any) -> None:
+        said = {} if isinstance(message, Exception) else _read(message)
+        method, params = said.get("method"), said.get("params")
+        if method is None and self._replied(said):
+            return
+        if method is None and "result" in said and said.get("id") == self._handshake:
+            self._introduced(said["result"])
+        elif method is not None and self._board is not None:
+            if "id" in said and related_task(params) is not None and "task" not in (params or {}):
+                assert self._tasks is not None, "they run"
+                self._tasks.start_soon(self._answer, said, message)
+                return
+            if "id" not in said and self._told(method, params or {}):
+                return
+        await self._to_host.send(message)
+
+    def _introduced(self, result: JSONObject) -> None:
+        self.introduction = result
+        if result.get("protocolVersion") == CORE_TASKS_VERSION:
+            self._board = Switchboard(_plugged, self._session_id())
+
+    def _told(self, method: str, params: JSONObject) -> bool:
+        """Take a notification; whether it is none of the host's business."""
+        assert self._board is not None, "there is a session"
+        if method == "notifications/cancelled" and params.get("requestId") in self._answering:
+            self._answering[params["requestId"]].cancel()
+            return True
+        self._board.tell(method, params)
+        return method == "notifications/tasks/status" and self._board.sees_to(str(params.get("taskId")))
+
+    async def _answer(self, said: JSONObject, message: Any) -> None:
+        request_id = said["id"]
+        with anyio.CancelScope() as scope:
+            self._answering[request_id] = scope
+            try:
+                answer = await self.board.answer_to(said)
+                with suppress(*_CLOSED):
+                    if answer is None:
+                        await self._to_host.send(message)
+                    else:
+                        await self._say(self._to_server, {"id": request_id, **_as_reply(answer)})
+            finally:
+                del self._answering[request_id]
+
+    def _replied(self, said: JSONObject) -> bool:
+        """Take the reply to a request of ours, waited for or not."""
+        request_id = said.get("id")
+        waiting = self._waiting.get(request_id) if isinstance(request_id, str | int) else None
+        if waiting is not None:
+            error = said.get("error")
+            waiting.reply = said.get("result", {}) if error is None else error
+            waiting.came.set()
+        return waiting is not None or str(request_id).startswith(self._own)
+
+
+def _nameless() -> None:
+    return None
+
+
+def _plugged(board: Switchboard) -> Callable[[], None]:
+    return lambda: None  # the relay asks it by itself
+
+
+def _read(message: Any) -> JSONObject:
+    """A message of the SDK's, as it is in JSON. Nothing of it is copied."""
+    root = getattr(message.message, "root", message.message)  # 1.x has a model of all four kinds
+    said = {name: getattr(root, name) for name in ("id", "method", "params", "result") if hasattr(root, name)}
+    error = getattr(root, "error", None)
+    if error is not None:
+        said["error"] = RpcError(error.code, error.message, error.data)
+    return said
+
+
+def _as_reply(reply: JSONObject | RpcError) -> JSONObject:
+    if not isinstance(reply, RpcError):
+        return {"result": reply}
+    data = {} if reply.data is None else {"data": reply.data}
+    return {
+        "error": {
+            "code": _INTERNAL_ERROR if reply.code is None else reply.code,
+            "message": reply.message,
+            **data,
+        }
+    }

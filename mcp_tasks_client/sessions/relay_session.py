@@ -1,0 +1,103 @@
+"""A server of 2025-11-25 as the messages of a host's session pass: what a relay is for."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+
+from ..inputs import Inputs
+from ..wire import JSONObject
+from .faults import Faults
+from .host_peer import Line
+from .host_tasks import HostTasksSession
+from .relay import Relay
+from .tasks_2025_11_25 import Preference
+
+__all__ = ["RelayLine", "RelaySession"]
+
+
+class RelayLine(Line):
+    """A host's session, as its messages pass.
+
+    Args:
+        relay: Where they do.
+
+    Raises:
+        ConnectionLostError: There is no session.
+    """
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self.board = relay.board
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it is connected. It is always the same."""
+        return not self._relay.over.is_set()
+
+    @property
+    def introduction(self) -> JSONObject:
+        """What the server said of itself in the handshake."""
+        return self._relay.introduction
+
+    async def send(
+        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
+    ) -> JSONObject:
+        """Send a request, and return its result.
+
+        Raises:
+            SessionError: No result.
+        """
+        return await self._relay.request(method, params, timeout_s, faults)
+
+
+class RelaySession(HostTasksSession):
+    """A server reached by way of a relay.
+
+    Args:
+        relay: Which one.
+        endpoint: The server's name in the journal.
+        inputs: Answers questions.
+        tasks_in_flight: Polls under way at once, at most, and as many other ``tasks/*`` requests.
+        calls_in_flight: ``tools/call`` requests under way at once, at most.
+        task_timeout_s: Seconds after which a request other than ``tools/call`` is given up.
+        prefer: Whether to ask for tasks.
+
+    Raises:
+        ValueError: ``prefer`` is none of the three words.
+    """
+
+    def __init__(
+        self,
+        relay: Relay,
+        *,
+        endpoint: str,
+        inputs: Inputs,
+        tasks_in_flight: int = 16,
+        calls_in_flight: int = 64,
+        task_timeout_s: float = 30.0,
+        prefer: Preference = "auto",
+    ) -> None:
+        super().__init__(
+            partial(RelayLine, relay),
+            endpoint=endpoint,
+            inputs=inputs,
+            tasks_in_flight=tasks_in_flight,
+            calls_in_flight=calls_in_flight,
+            task_timeout_s=task_timeout_s,
+            prefer=prefer,
+        )
+        self._relay = relay
+        self._ended = False
+
+    async def watch(self) -> None:
+        """Return once there is no connection any more; there will be no other."""
+        if not self._ended:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(super().watch)
+                await self._relay.over.wait()
+                tasks.cancel_scope.cancel()
+            self._ended = True
+        else:
+            await anyio.sleep_forever()

@@ -1,0 +1,235 @@
+"""Durable tasks under a session of the SDK's 1.x: around its transport, by one argument.
+
+::
+
+    async with (
+        TasksTransport(streamable_http_client(url), endpoint=url) as (read, write, *_),
+        ClientSession(read, write) as session,
+    ):
+        await session.initialize()
+        result = await session.call_tool("deploy", {"service": "web"})
+
+The session sends ``tools/call`` and waits for the reply, as it does anyhow. What the server makes a task of
+is seen through here, and its result is the reply.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, Final
+
+import anyio
+import mcp_types
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCMessage
+from pydantic import BaseModel, TypeAdapter
+
+from .engine import Engine, OnAbandon, OnUpdate
+from .errors import MissingCapabilityError, SessionError, TaskFailedError, TasksClientError
+from .inputs import Callbacks, ElicitationCallback, InputContext, RootsCallback, SamplingCallback
+from .journal.base import Journal, Scope
+from .journal.sqlite import chosen_journal
+from .policy import PollPolicy
+from .sessions.base import ToolCall
+from .sessions.host_peer import ANSWERS
+from .sessions.relay import Relay
+from .sessions.relay_session import RelaySession
+from .sessions.tasks_2025_11_25 import Preference
+from .wire import JSONObject, RpcError
+
+__all__ = ["TasksTransport"]
+
+_MESSAGE: Final[TypeAdapter[Any]] = TypeAdapter(JSONRPCMessage)
+_MOST_UNREAD: Final = 10_000
+"""Messages for the host's session that wait to be read, at most: a session of 1.x reads nothing while it asks
+somebody, and what comes meanwhile may be for us."""
+
+_INTERNAL_ERROR: Final = -32603
+
+
+class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
+    """A transport of the SDK's 1.x whose session need not know of tasks.
+
+    Entered, it gives what the transport gives. Once the session has been initialized at 2025-11-25, the
+    session's ``tools/call`` of a tool that the server makes tasks of returns the task's result; the task is
+    journaled, and the server's questions go to the callbacks given here, or to the session's own, once each.
+    Everything else passes unchanged. A session that gives up waiting, by a read time-out, does not say so:
+    its task goes on to its end, and is not cancelled.
+
+    An error that no server has sent comes as JSON-RPC error -32603, with a text that says what to do next.
+
+    Over Streamable HTTP a task outlives the process: ``TasksClient(url).resume()`` takes up what a crash has
+    left unfinished.
+
+    Args:
+        transport: Such as ``streamable_http_client(url)`` or ``stdio_client(parameters)``, not entered yet.
+        endpoint: Names the server in the journal. A URL is that which :class:`TasksClient` would be given.
+        journal: ``None`` is the user's default SQLite file; a path is another file; a
+            :class:`Journal` is used as it is.
+        principal: On whose behalf; records of one principal are never used for another.
+        elicitation: Answers ``elicitation/create``. Like the next two, ``None`` leaves it to the
+            session's own callback.
+        sampling: Answers ``sampling/createMessage``.
+        roots: Answers ``roots/list``.
+        poll: Latency against load.
+        on_abandon: What happens to the task of a call that the session takes back, or that is waited for when
+            the transport is left.
+        on_update: Gets each changed :class:`Task` of every call.
+        task_preference: Whether to ask for tasks, as for :class:`TasksClient`.
+
+    Raises:
+        TypeError: ``journal`` is none of the above.
+        ValueError: ``on_abandon`` or ``task_preference`` is no word for it.
+    """
+
+    def __init__(
+        self,
+        transport: AbstractAsyncContextManager[Any],
+        *,
+        endpoint: str,
+        journal: Journal | str | os.PathLike[str] | None = None,
+        principal: str = "",
+        elicitation: ElicitationCallback | None = None,
+        sampling: SamplingCallback | None = None,
+        roots: RootsCallback | None = None,
+        poll: PollPolicy | None = None,
+        on_abandon: OnAbandon = "detach",
+        on_update: OnUpdate | None = None,
+        task_preference: Preference = "auto",
+    ) -> None:
+        self._transport = transport
+        self._on_update = on_update
+        own = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
+        self._relay = Relay(wrapped=_wrapped, serve=self._serve, capabilities=own.capabilities)
+        policy = poll or PollPolicy()
+        name = _named(endpoint)
+        inputs = Callbacks(
+            elicitation=elicitation or self._elicit,
+            sampling=sampling or self._sample,
+            roots=roots or self._list_roots,
+        )
+        self._session = RelaySession(
+            self._relay,
+            endpoint=name,
+            inputs=inputs,
+            tasks_in_flight=policy.polls_in_flight,
+            prefer=task_preference,
+        )
+        self._engine = Engine(
+            session=self._session,
+            journal=chosen_journal(journal),
+            inputs=inputs,
+            policy=policy,
+            scope=Scope(name, principal),
+            on_abandon=on_abandon,
+        )
+        self._entered = self._enter()
+
+    async def __aenter__(self) -> tuple[Any, ...]:
+        """Enter the transport, and open the journal.
+
+        Returns:
+            The transport's own, with streams of ours for the two that messages travel on.
+
+        Raises:
+            JournalError: The journal cannot be used; the message says why and what to do.
+        """
+        return await self._entered.__aenter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Let go of every task, and leave the transport."""
+        return await self._entered.__aexit__(exc_type, exc, traceback)
+
+    @asynccontextmanager
+    async def _enter(self) -> AsyncIterator[tuple[Any, ...]]:
+        async with self._transport as (from_server, to_server, *more):
+            to_host, host_reads = anyio.create_memory_object_stream[Any](_MOST_UNREAD)
+            host_writes, from_host = anyio.create_memory_object_stream[Any](0)
+            session_id = more[0] if more and callable(more[0]) else None
+            tasks = anyio.create_task_group()
+            await tasks.__aenter__()
+            tasks.start_soon(self._relay.run, (from_host, to_host), (from_server, to_server), session_id)
+            try:
+                # What is said on leaving has to arrive, and so the messages pass until then.
+                async with host_reads, host_writes, self._engine:
+                    yield host_reads, host_writes, *more
+            finally:
+                tasks.cancel_scope.cancel()
+                # Without the block's own exception, which would come back wrapped in a group.
+                await tasks.__aexit__(None, None, None)
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _serve(self, params: JSONObject) -> JSONObject | RpcError | None:
+        name, arguments, meta = params.get("name"), params.get("arguments"), params.get("_meta")
+        if not isinstance(name, str) or "task" in params:
+            return None  # the host follows this one itself
+        try:
+            if not await self._session.makes_task(name):
+                return None
+        except MissingCapabilityError as error:
+            return _refusal(error)
+        except SessionError:
+            return None  # what hinders us may not hinder the call
+        try:
+            result = await self._engine.call(
+                ToolCall(name=name, arguments=arguments or {}, meta=meta),
+                timeout=None,
+                key=None,
+                on_unknown="raise",
+                on_update=self._on_update,
+            )
+        except TasksClientError as error:
+            return _refusal(error)
+        return result.model_dump(by_alias=True, mode="json", exclude_unset=True)
+
+    # ── questions ─────────────────────────────────────────────────────────────────────────────
+
+    async def _elicit(self, context: InputContext, params: mcp_types.ElicitRequestParams) -> Any:
+        return await self._asked("elicitation/create", params)
+
+    async def _sample(self, context: InputContext, params: mcp_types.CreateMessageRequestParams) -> Any:
+        return await self._asked("sampling/createMessage", params)
+
+    async def _list_roots(self, context: InputContext) -> Any:
+        return await self._asked("roots/list", None)
+
+    async def _asked(self, method: str, params: BaseModel | None) -> Any:
+        """Have the host's session ask, by a request that it takes for the server's."""
+        said = None if params is None else params.model_dump(by_alias=True, mode="json", exclude_unset=True)
+        answer = await self._relay.ask_host(method, said)
+        if isinstance(answer, RpcError):
+            code = _INTERNAL_ERROR if answer.code is None else answer.code
+            return mcp_types.ErrorData(code=code, message=answer.message, data=answer.data)
+        return ANSWERS[method].validate_python(answer, by_name=False)
+
+
+def _wrapped(message: JSONObject) -> Any:
+    return SessionMessage(_MESSAGE.validate_python(message))
+
+
+def _named(endpoint: str) -> str:
+    """The name in the journal, which is the one that every other way in would give a URL."""
+    if not endpoint.lower().startswith(("http://", "https://")):
+        return endpoint
+    # Imported on use: it needs httpx, which a host over stdio does not.
+    from .sessions.endpoints import parse_url, url_endpoint
+
+    return url_endpoint(parse_url(endpoint))
+
+
+def _refusal(error: TasksClientError) -> RpcError:
+    """What the host's session is told: the server's own words, where it has said them."""
+    if isinstance(error, TaskFailedError) and error.code is not None:
+        return RpcError(error.code, error.message, error.data)
+    if isinstance(error, SessionError) and error.code is not None:
+        return RpcError(error.code, error.remote_message, error.data)
+    return RpcError(_INTERNAL_ERROR, str(error), None)
