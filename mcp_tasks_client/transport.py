@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Final
 
@@ -126,7 +126,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             scope=Scope(name, principal),
             on_abandon=on_abandon,
         )
-        self._entered = self._enter()
+        self._entered: AbstractAsyncContextManager[tuple[Any, ...]] = nullcontext(())
 
     async def __aenter__(self) -> tuple[Any, ...]:
         """Enter the transport, and open the journal.
@@ -137,6 +137,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         Raises:
             JournalError: The journal cannot be used; the message says why and what to do.
         """
+        self._entered = self._enter()
         return await self._entered.__aenter__()
 
     async def __aexit__(
@@ -160,7 +161,11 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             try:
                 # What is said on leaving has to arrive, and so the messages pass until then.
                 async with host_reads, host_writes, self._engine:
-                    yield host_reads, host_writes, *more
+                    try:
+                        yield host_reads, host_writes, *more
+                    finally:
+                        with anyio.CancelScope(shield=True):
+                            await self._relay.let_go()
             finally:
                 tasks.cancel_scope.cancel()
                 # Without the block's own exception, which would come back wrapped in a group.

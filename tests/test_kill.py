@@ -6,6 +6,7 @@ import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,13 @@ ARGUMENTS = {"seconds": 0.3}
 
 def live_and_die(url: str, journal: Path, stop: str, *options: str, script: Path = SCRIPT) -> list[str]:
     """Run a client process until it says that it has reached the point; kill it; return what it said."""
+    return run_and_kill([sys.executable, script, url, journal, stop, *options])
+
+
+def run_and_kill(command: Sequence[str | Path]) -> list[str]:
+    """Run a process until it says that it has reached the point; kill it; return what it said."""
     process = subprocess.Popen(
-        [sys.executable, script, url, journal, stop, *options],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 import fastmcp
 import httpx
 import mcp
@@ -33,9 +34,11 @@ from mcp_tasks_client import (
 from tests.legacy_servers import LegacyProgram, LegacyServer, installed
 
 from ._legacy_installs import python_with_legacy_sdk
+from ._requirements import requirement
 from ._versions import SDK_STARTS_COMMANDS
 from ._ways import host_client
 from ._ways_hosts import Host, Way
+from .test_kill import run_and_kill
 
 # On trio the SDK's own stream for this generation leaves generators of httpx2 unclosed, which warns.
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)]
@@ -425,3 +428,18 @@ async def test_a_session_on_1_above_our_transport_knows_nothing_of_tasks(on_1: A
 
 async def test_what_a_session_on_1_takes_back_is_cancelled(on_1: Any, address: Any) -> None:
     assert (await on_1("above_cancels", address))[-1] == "cancelled"
+
+
+@requirement("law:1", "law:2", "law:3")
+async def test_what_a_killed_session_on_1_has_left_above_our_transport_is_taken_up_by_its_url(
+    host_on_1: Path, legacy_server: LegacyServer, tmp_path: Path
+) -> None:
+    host, journal = Host(), tmp_path / "journal.sqlite3"
+    where = json.dumps([legacy_server.url, str(journal)])
+    command = [host_on_1, HOST_ON_1, "above_dies", where, "asyncio"]
+    await anyio.to_thread.run_sync(run_and_kill, command)
+    with anyio.fail_after(LIMIT_S):
+        async with TasksClient(legacy_server.url, journal=journal, elicitation=host.elicit) as client:
+            (handle,) = await client.resume()
+            assert text(await handle.result()) == "Hello, Ada"
+    assert host.asked == ["What is your name?"]

@@ -140,6 +140,14 @@ class Faults:
             "unfinished."
         )
 
+    def session_ended(self, *, not_executed: bool = True) -> ConnectionLostError:
+        """The session that the host's client has is none of the server's any more."""
+        return ConnectionLostError(
+            f"{self._method} has no result: the server has ended the session, and the SDK begins no other by "
+            "itself. Connect the host's client again; then repeat the call, or resume() what is unfinished.",
+            not_executed=not_executed,
+        )
+
     def ended_early(self, status: int) -> ConnectionLostError:
         """An event stream without the response in it."""
         return ConnectionLostError(

@@ -7,6 +7,7 @@ and has the server's questions before the host's session has them, by no private
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +28,8 @@ __all__ = ["Relay", "Serve"]
 
 Serve: TypeAlias = Callable[[JSONObject], Awaitable[JSONObject | RpcError | None]]
 """Runs a ``tools/call`` of the host's by its params; ``None`` leaves it to the server."""
+
+logger = logging.getLogger("mcp_tasks_client")
 
 _TOLD_S: Final = 5.0
 _INTERNAL_ERROR: Final = -32603
@@ -72,6 +75,7 @@ class Relay:
         self._ids = count()
         self._waiting: dict[RequestId, _Waiting] = {}
         self._serving: dict[RequestId, anyio.CancelScope] = {}
+        self._served = anyio.Event()
         self._answering: dict[RequestId, anyio.CancelScope] = {}
         self._tasks: TaskGroup | None = None
 
@@ -118,12 +122,21 @@ class Relay:
         try:
             with suppress(*_CLOSED):
                 async for message in from_server:
-                    await self._from_server(message)
+                    if not self._taken(message):
+                        with suppress(*_CLOSED):  # nobody reads any more
+                            await self._to_host.send(message)
         finally:
             self.over.set()
             for waiting in self._waiting.values():
                 waiting.came.set()
             self._to_host.close()
+
+    async def let_go(self) -> None:
+        """Abandon the host's calls, and return when that has been done."""
+        while self._serving:
+            for scope in self._serving.values():
+                scope.cancel()
+            await self._served.wait()
 
     # ── requests of ours ──────────────────────────────────────────────────────────────────────
 
@@ -145,20 +158,15 @@ class Relay:
         if not isinstance(reply, RpcError):
             return reply
         if (reply.code, reply.message) in _SESSION_ENDED and reply.data is None:
-            raise ConnectionLostError(
-                "The server has ended the session, and the SDK begins no other by itself. Connect the host's "
-                "client again; then repeat the call, or resume() what is unfinished.",
-                not_executed=True,
-            )
+            raise faults.session_ended()
         raise faults.by_code(reply, None, None)
 
     async def ask_host(self, method: str, params: JSONObject | None) -> JSONObject | RpcError:
         """Ask the host what a server has asked, for as long as it takes."""
-        nobody = RpcError(_INTERNAL_ERROR, "the host's session has ended", None)
-        try:
-            return await self._ask(self._to_host, method, params, None) or nobody
-        except _CLOSED:
-            return nobody
+        answer = None
+        with suppress(*_CLOSED):
+            answer = await self._ask(self._to_host, method, params, None)
+        return RpcError(_INTERNAL_ERROR, "the host's session has ended", None) if answer is None else answer
 
     async def _ask(
         self, stream: Any, method: str, params: JSONObject | None, timeout_s: float | None
@@ -216,52 +224,65 @@ class Relay:
             self._serving[request_id] = scope
             try:
                 reply = await self._serve(params)
-                with suppress(*_CLOSED):
-                    if reply is None:
-                        await self._to_server.send(message)
-                    else:
-                        await self._say(self._to_host, {"id": request_id, **_as_reply(reply)})
+            except Exception as error:
+                logger.exception("A call could not be seen through")
+                reply = RpcError(_INTERNAL_ERROR, f"{type(error).__name__}: {error}", None)
             finally:
                 del self._serving[request_id]
+                self._served.set()
+                self._served = anyio.Event()
+            with suppress(*_CLOSED):
+                if reply is None:
+                    await self._to_server.send(message)
+                else:
+                    await self._say(self._to_host, {"id": request_id, **_as_reply(reply)})
 
     # ── what the server says ──────────────────────────────────────────────────────────────────
 
-    async def _from_server(self, message: Any) -> None:
-        said = {} if isinstance(message, Exception) else _read(message)
-        method, params = said.get("method"), said.get("params")
-        if method is None and self._replied(said):
-            return
-        if method is None and "result" in said and said.get("id") == self._handshake:
-            self._introduced(said["result"])
-        elif method is not None and self._board is not None:
-            if "id" in said and related_task(params) is not None and "task" not in (params or {}):
-                assert self._tasks is not None, "they run"
-                self._tasks.start_soon(self._answer, said, message)
-                return
-            if "id" not in said and self._told(method, params or {}):
-                return
-        await self._to_host.send(message)
+    def _taken(self, message: Any) -> bool:
+        """Whether a message is for us. What goes wrong here is no reason for the host not to have it."""
+        try:
+            return not isinstance(message, Exception) and self._take(_read(message), message)
+        except Exception as error:
+            logger.warning("What the server says could not be read: %s: %s", type(error).__name__, error)
+            return False
+
+    def _take(self, said: JSONObject, message: Any) -> bool:
+        method, params = said.get("method"), said.get("params") or {}
+        if method is None:
+            if "result" in said and said.get("id") == self._handshake:
+                self._introduced(said["result"])
+            return self._replied(said)
+        if self._board is None:
+            return False
+        if "id" not in said:
+            return self._told(self._board, method, params)
+        if related_task(params) is None or "task" in params:
+            return False
+        assert self._tasks is not None, "they run"
+        self._tasks.start_soon(self._answer, self._board, said, message)
+        return True
 
     def _introduced(self, result: JSONObject) -> None:
         self.introduction = result
         if result.get("protocolVersion") == CORE_TASKS_VERSION:
-            self._board = Switchboard(_plugged, self._session_id())
+            name = self._session_id()
+            self._board = Switchboard(_plugged, name if isinstance(name, str) else None)
 
-    def _told(self, method: str, params: JSONObject) -> bool:
+    def _told(self, board: Switchboard, method: str, params: JSONObject) -> bool:
         """Take a notification; whether it is none of the host's business."""
-        assert self._board is not None, "there is a session"
         if method == "notifications/cancelled" and params.get("requestId") in self._answering:
             self._answering[params["requestId"]].cancel()
             return True
-        self._board.tell(method, params)
-        return method == "notifications/tasks/status" and self._board.sees_to(str(params.get("taskId")))
+        board.tell(method, params)
+        return method == "notifications/tasks/status" and board.sees_to(str(params.get("taskId")))
 
-    async def _answer(self, said: JSONObject, message: Any) -> None:
+    async def _answer(self, board: Switchboard, said: JSONObject, message: Any) -> None:
         request_id = said["id"]
         with anyio.CancelScope() as scope:
             self._answering[request_id] = scope
             try:
-                answer = await self.board.answer_to(said)
+                answer = await board.answer_to(said)
                 with suppress(*_CLOSED):
                     if answer is None:
                         await self._to_host.send(message)

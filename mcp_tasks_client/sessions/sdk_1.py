@@ -384,11 +384,7 @@ def _fault(faults: Faults, error: RpcError, session: Any) -> SessionError:
         if said == _CONNECTION_CLOSED:
             return faults.disconnected() if _is_closed(session) else faults.lost(error.message)
         if said in _SESSION_ENDED:
-            return ConnectionLostError(
-                "The server has ended the session, and the SDK begins no other by itself. Connect the "
-                "host's client again; then repeat the call, or resume() what is unfinished.",
-                not_executed=True,
-            )
+            return faults.session_ended()
         if error.code == _REQUEST_TIMEOUT:
             return faults.lost(error.message)
     return faults.by_code(error, None, None)

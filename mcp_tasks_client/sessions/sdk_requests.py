@@ -14,7 +14,7 @@ from mcp_types import Request
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from ..errors import ConnectionLostError, SessionError
+from ..errors import SessionError
 from ..wire import JSONObject, RpcError
 from .faults import Faults
 
@@ -125,11 +125,7 @@ def _fault(faults: Faults, error: RpcError, session: ClientSession) -> SessionEr
         # The same words may be a proxy's, about a connection of its own.
         return faults.disconnected() if is_closed(session) else faults.lost(error.message)
     if said == _ENDED or (said in _NOT_FOUND and session.protocol_version not in MODERN_PROTOCOL_VERSIONS):
-        return ConnectionLostError(
-            "The server has ended the session, and the SDK begins no other by itself. Connect the host's "
-            "client again; then repeat the call, or resume() what is unfinished.",
-            not_executed=said == _ENDED,  # the others may be a tool's own words
-        )
+        return faults.session_ended(not_executed=said == _ENDED)  # the others may be a tool's own words
     if any(error.code == code and error.message.startswith(text) for code, text in _SYNTHETIC):
         return faults.lost(error.message)
     return faults.by_code(error, None, None)

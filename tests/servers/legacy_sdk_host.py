@@ -30,7 +30,14 @@ from mcp.shared.session import RequestResponder
 if not __package__:  # run as a script: Python has put this folder on its path, and not the repository
     sys.path[0] = str(Path(__file__).parents[2])
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksClientError, TasksTransport
+from mcp_tasks_client import (
+    MemoryJournal,
+    PollPolicy,
+    SqliteJournal,
+    TasksClient,
+    TasksClientError,
+    TasksTransport,
+)
 from mcp_tasks_client.journal.base import Scope
 from mcp_tasks_client.sessions.faults import Faults
 from mcp_tasks_client.sessions.host_peer import HostPeer
@@ -191,6 +198,22 @@ async def above_cancels(server: Any) -> Any:
         seen += await statuses(session, "cancelled")
         tasks.cancel_scope.cancel()
     return seen
+
+
+async def above_dies(server: Any) -> Any:
+    """A host that is killed while somebody thinks about an answer."""
+    url, path = server
+    host, journal = Host(hesitates=True), SqliteJournal(path)
+    async with above(url, host, endpoint=url, journal=journal) as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(session.call_tool, "asks")
+        while not host.asked or not await questions_in(url, journal):
+            await anyio.sleep(0.01)
+        print("reached", flush=True)
+        await anyio.sleep_forever()
+
+
+async def questions_in(url: str, journal: SqliteJournal) -> Any:
+    return [one for record in await journal.records(Scope(url, "")) for one in record.state.questions]
 
 
 async def statuses(session: ClientSession, until: str) -> Any:
@@ -376,6 +399,7 @@ SCENARIOS: dict[str, Callable[[Any], Awaitable[Any]]] = {
         tools,
         above_tools,
         above_cancels,
+        above_dies,
         both,
         fails,
         cancels,
