@@ -33,9 +33,9 @@ from .recovery import Recovery
 from .results import output_schema
 from .scheduler import Scheduler
 from .sessions.base import Session, ToolCall
-from .states import Calling, Observing
+from .states import Calling, Completed, Finished, Observing
 from .upkeep import Upkeep
-from .wire import Task
+from .wire import JSONObject, Task
 
 __all__ = ["Engine", "OnAbandon", "OnUpdate"]
 
@@ -110,6 +110,27 @@ class Engine:
         on_update: OnUpdate | None,
     ) -> CallToolResult:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
+        handle, drive, deadline = await self._called(call, timeout, key, on_unknown, on_update)
+        return await handle._deliver(self.scheduler, drive, deadline)
+
+    async def call_raw(self, call: ToolCall, *, on_update: OnUpdate | None) -> JSONObject:
+        """Make a call and wait for its result, for somebody else's host: checked, and as it came."""
+        handle, drive, deadline = await self._called(call, None, None, "raise", on_update)
+        await handle._deliver(self.scheduler, drive, deadline)
+        state = drive.record.state
+        assert isinstance(state, Finished), "it has been delivered"
+        assert isinstance(state.outcome, Completed), "else that has raised"
+        return state.outcome.result
+
+    async def _called(
+        self,
+        call: ToolCall,
+        timeout: float | None,
+        key: str | None,
+        on_unknown: OnUnknown,
+        on_update: OnUpdate | None,
+    ) -> tuple[TaskHandle, Drive, float]:
+        """Make a call and wait for its outcome; and until when there is time to check it."""
         handle = drive = None
         wanted: ToolCall | None = call
         del call  # the drive has it for as long as it is of use, and then its arguments can go
@@ -129,7 +150,7 @@ class Engine:
             raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
         if not handle.done:
             raise handle._timed_out(timeout)
-        return await handle._deliver(self.scheduler, drive, waiting.deadline)
+        return handle, drive, waiting.deadline
 
     async def start(self, call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> TaskHandle:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""

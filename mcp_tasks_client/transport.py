@@ -185,16 +185,10 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         except SessionError:
             return None  # what hinders us may not hinder the call
         try:
-            result = await self._engine.call(
-                ToolCall(name=name, arguments=arguments or {}, meta=meta),
-                timeout=None,
-                key=None,
-                on_unknown="raise",
-                on_update=self._on_update,
-            )
+            call = ToolCall(name=name, arguments=arguments or {}, meta=meta)
+            return await self._engine.call_raw(call, on_update=self._on_update)
         except TasksClientError as error:
             return _refusal(error)
-        return result.model_dump(by_alias=True, mode="json", exclude_unset=True)
 
     # ── questions ─────────────────────────────────────────────────────────────────────────────
 

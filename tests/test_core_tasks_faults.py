@@ -255,6 +255,20 @@ async def test_those_who_wait_for_a_session_share_its_failure(wire: Wire) -> Non
     assert wire.sessions == 1
 
 
+async def test_a_task_that_the_server_cancels_while_it_asks_is_cancelled(wire: Wire) -> None:
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        peer = await session._older.connect()
+        mark = {"io.modelcontextprotocol/related-task": {"taskId": TASK}}
+        params = {"mode": "form", "message": "Name?", "requestedSchema": {"type": "object"}, "_meta": mark}
+        session._older._hearing.told(peer, {"id": 7, "method": "elicitation/create", "params": params})
+        assert (await session.get(OLDER)).input_requests
+        wire.task["status"] = "cancelled"
+        assert (await session.get(OLDER)).status == "cancelled"
+
+
 # ── what a process has left that was killed ──
 
 QUESTION: Final = {"method": "elicitation/create", "params": {"mode": "form", "message": "Name?"}}

@@ -259,8 +259,10 @@ class Relay:
             return self._told(self._board, method, params)
         if related_task(params) is None or "task" in params:
             return False
-        assert self._tasks is not None, "they run"
-        self._tasks.start_soon(self._answer, self._board, said, message)
+        if said["id"] not in self._answering:  # it may come over two streams
+            assert self._tasks is not None, "they run"
+            self._answering[said["id"]] = scope = anyio.CancelScope()
+            self._tasks.start_soon(self._answer, self._board, said, message, scope)
         return True
 
     def _introduced(self, result: JSONObject) -> None:
@@ -277,19 +279,19 @@ class Relay:
         board.tell(method, params)
         return method == "notifications/tasks/status" and board.sees_to(str(params.get("taskId")))
 
-    async def _answer(self, board: Switchboard, said: JSONObject, message: Any) -> None:
-        request_id = said["id"]
-        with anyio.CancelScope() as scope:
-            self._answering[request_id] = scope
+    async def _answer(
+        self, board: Switchboard, said: JSONObject, message: Any, scope: anyio.CancelScope
+    ) -> None:
+        with scope:
             try:
                 answer = await board.answer_to(said)
-                with suppress(*_CLOSED):
-                    if answer is None:
-                        await self._to_host.send(message)
-                    else:
-                        await self._say(self._to_server, {"id": request_id, **_as_reply(answer)})
             finally:
-                del self._answering[request_id]
+                del self._answering[said["id"]]
+            with suppress(*_CLOSED):
+                if answer is None:
+                    await self._to_host.send(message)
+                else:
+                    await self._say(self._to_server, {"id": said["id"], **_as_reply(answer)})
 
     def _replied(self, said: JSONObject) -> bool:
         """Take the reply to a request of ours, waited for or not."""

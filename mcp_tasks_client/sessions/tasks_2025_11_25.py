@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, Literal, TypeAlias
 
 import anyio
@@ -49,13 +48,12 @@ from .catalogue import Catalogue
 from .faults import Faults
 from .hearing import Hearing
 from .limits import Limits
-from .listing import listed_tasks
+from .listing import tasks_of_call
 from .peer import Peer, Told
 from .peers import Peers
 from .shapes_2025_11_25 import (
     CORE_TASKS_VERSION,
     Memo,
-    created_before,
     created_task,
     ended,
     marked,
@@ -70,7 +68,6 @@ Preference: TypeAlias = Literal["auto", "always", "never"]
 _TTL_MS: Final = 86_400_000
 _TTL_SPREAD_MS: Final = 3_600_000
 _LISTING_S: Final = 10.0
-_CLOCKS_DIFFER_S: Final = 60.0
 """Seconds by which the server's clock may be behind ours."""
 
 _ENDS: Final = frozenset({"completed", "failed"})
@@ -224,15 +221,7 @@ class CoreTasksSession(Session):
         peer = await self._peers.of(memo.session_id)
         if peer.session_id != memo.session_id:
             return ()  # what another session lists is another's
-        found: list[Created] = []
-        for listed in await listed_tasks(peer, self._limits.task_timeout_s):
-            with suppress(MalformedError):  # none that could be observed
-                task = read_task({**listed, "requestState": str(Memo(session_id=peer.session_id))})
-                if task.ttl_ms == memo.ttl_ms and not created_before(
-                    task.created_at, since - _CLOCKS_DIFFER_S
-                ):
-                    found.append(Created(task, generation=CORE_TASKS_VERSION))
-        return found
+        return await tasks_of_call(peer, memo, since, self._limits.task_timeout_s)
 
     async def get(self, ref: TaskRef) -> Task:
         """Send ``tasks/get`` once, and ask for whatever else belongs to the snapshot.
@@ -249,6 +238,8 @@ class CoreTasksSession(Session):
             raise faults.malformed(str(error)) from None
         if task.get("status") in _ENDS:
             task = ended(task, await self._end(peer, ref, task))
+        elif task.get("status") == "cancelled":
+            pass  # whatever it has asked before
         elif self._hearing.asks(ref.task_id) or task.get("status") == "input_required":
             # A server may say that it goes on as soon as one of two questions is answered.
             task["status"] = "input_required"

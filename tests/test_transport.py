@@ -1,0 +1,482 @@
+"""A transport of ours, between a host and a server that say what they are told to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeAlias
+
+import anyio
+import anyio.lowlevel
+import pytest
+from mcp_types import ElicitResult
+
+from mcp_tasks_client import MemoryJournal, PollPolicy, TasksTransport
+from mcp_tasks_client.journal.base import Scope
+from mcp_tasks_client.sessions.relay import _read
+from mcp_tasks_client.transport import _wrapped
+from mcp_tasks_client.wire import JSONObject, RpcError
+
+from ._requirements import requirement
+
+pytestmark = pytest.mark.anyio
+
+LIMIT_S: Final = 4.0
+TASK: Final = "task-1"
+MARK: Final = {"io.modelcontextprotocol/related-task": {"taskId": TASK}}
+QUICK: Final = PollPolicy(floor_s=0.01, jitter=0.0)
+TASKS: Final = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+FORM: Final = {"mode": "form", "message": "Name?", "requestedSchema": {"type": "object", "properties": {}}}
+RESULT: Final = {
+    "content": [{"type": "text", "text": "done", "new": {"a": None}}],
+    "isError": False,
+    "_meta": {"seen": None},
+    "more": [None, {"b": None}],
+}
+
+Reply: TypeAlias = JSONObject | RpcError | None
+
+
+class Wire:
+    """A server at the end of a transport, whose every reply can be another.
+
+    Attributes:
+        arrived: What has come, in order.
+        task: The task that there is, as it is now.
+        answers: What the server was answered, by the ID of its request.
+    """
+
+    def __init__(self) -> None:
+        self.arrived: list[JSONObject] = []
+        self.answers: dict[Any, Any] = {}
+        self.task: JSONObject = {"taskId": TASK, "status": "working", "ttl": 60_000, "pollInterval": 10}
+        self.capabilities: JSONObject = {"tasks": TASKS}
+        self.version = "2025-11-25"
+        self.replies: dict[str, Callable[[JSONObject], Reply]] = {
+            "initialize": lambda params: {
+                "protocolVersion": self.version,
+                "capabilities": self.capabilities,
+                "serverInfo": {"name": "s", "version": "1"},
+            },
+            "tools/list": lambda params: {
+                "tools": [
+                    {"name": name, "inputSchema": {"type": "object"}, "execution": {"taskSupport": support}}
+                    for name, support in (("plain", "forbidden"), ("slow", "required"))
+                ]
+            },
+            "tools/call": lambda params: {"task": self.task} if "task" in params else {"content": []},
+            "tasks/get": lambda params: self.task,
+            "tasks/result": lambda params: RESULT if self.task["status"] == "completed" else None,
+            "tasks/cancel": self._cancelled,
+        }
+        self.entered = self.left = 0
+        self._send: Any = None
+
+    def of(self, method: str) -> list[JSONObject]:
+        """The requests and notifications of a method, in order."""
+        return [one for one in self.arrived if one.get("method") == method]
+
+    async def say(self, message: JSONObject) -> None:
+        await self._send(message)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        while not condition():
+            await anyio.sleep(0.005)
+
+    def _cancelled(self, params: JSONObject) -> JSONObject:
+        self.task["status"] = "cancelled"
+        return self.task
+
+    @asynccontextmanager
+    async def transport(self) -> AsyncIterator[tuple[Any, ...]]:
+        to_client, client_reads = anyio.create_memory_object_stream[Any](0)
+        client_writes, from_client = anyio.create_memory_object_stream[Any](0)
+
+        async def send(message: Any) -> None:
+            said = message if isinstance(message, Exception) else _wrapped({"jsonrpc": "2.0", **message})
+            await to_client.send(said)
+
+        async def serve() -> None:
+            async for message in from_client:
+                said = _read(message)
+                self.arrived.append(said)
+                if "method" not in said:
+                    self.answers[said["id"]] = said.get("error", said.get("result"))
+                elif "id" in said:
+                    reply = self.replies[said["method"]](said.get("params") or {})
+                    if isinstance(reply, RpcError):
+                        error = {"code": reply.code, "message": reply.message, "data": reply.data}
+                        await send({"id": said["id"], "error": error})
+                    elif reply is not None:
+                        await send({"id": said["id"], "result": reply})
+
+        self._send, self.hang_up = send, to_client.close
+        self.entered += 1
+        async with to_client, client_reads, client_writes, from_client, anyio.create_task_group() as tasks:
+            tasks.start_soon(serve)
+            try:
+                yield client_reads, client_writes, lambda: "the-session"
+            finally:
+                self.left += 1
+                tasks.cancel_scope.cancel()
+
+
+class Session:
+    """What a host's session does, as far as it matters: it numbers its requests, and reads what comes.
+
+    Attributes:
+        heard: What came besides replies.
+    """
+
+    def __init__(self, read: Any, write: Any) -> None:
+        self.heard: list[Any] = []
+        self._read, self._write = read, write
+        self._next_id = 0
+        self._replies: dict[Any, Any] = {}
+        self._came = anyio.Event()
+
+    async def run(self) -> None:
+        async for message in self._read:
+            said = message if isinstance(message, Exception) else _read(message)
+            if isinstance(said, dict) and "method" not in said:
+                assert said["id"] not in self._replies, "answered twice"
+                self._replies[said["id"]] = said.get("error", said.get("result"))
+            else:
+                self.heard.append(said)
+            self._came.set()
+            self._came = anyio.Event()
+
+    async def say(self, message: JSONObject) -> None:
+        await self._write.send(_wrapped({"jsonrpc": "2.0", **message}))
+
+    async def send(self, method: str, params: JSONObject | None = None) -> int:
+        self._next_id += 1
+        await self.say(
+            {"id": self._next_id, "method": method, **({} if params is None else {"params": params})}
+        )
+        return self._next_id
+
+    async def reply_to(self, request_id: int) -> Any:
+        while request_id not in self._replies:
+            await self._came.wait()
+        return self._replies[request_id]
+
+    async def ask(self, method: str, params: JSONObject | None = None) -> Any:
+        return await self.reply_to(await self.send(method, params))
+
+    async def hears(self, method: str) -> JSONObject:
+        while True:
+            for one in self.heard:
+                if isinstance(one, dict) and one["method"] == method:
+                    self.heard.remove(one)
+                    return one
+            await self._came.wait()
+
+
+@asynccontextmanager
+async def connected(
+    wire: Wire, capabilities: JSONObject | None = None, **options: Any
+) -> AsyncIterator[Session]:
+    options = {"endpoint": "a-server", "journal": MemoryJournal(), "poll": QUICK, **options}
+    with anyio.fail_after(LIMIT_S):
+        async with (
+            TasksTransport(wire.transport(), **options) as (read, write, session_id),
+            anyio.create_task_group() as tasks,
+        ):
+            assert session_id() == "the-session"
+            session = Session(read, write)
+            tasks.start_soon(session.run)
+            params = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": capabilities or {},
+                "clientInfo": {"name": "host", "version": "1"},
+            }
+            assert (await session.ask("initialize", params))["protocolVersion"] == wire.version
+            await session.say({"method": "notifications/initialized"})
+            yield session
+            tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+def question(request_id: Any, **more: Any) -> JSONObject:
+    return {"id": request_id, "method": "elicitation/create", "params": {**FORM, **more}}
+
+
+async def accept(context: Any, params: Any) -> ElicitResult:
+    return ElicitResult(action="accept", content={})
+
+
+# ── what passes ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_is_no_business_of_ours_passes_both_ways(wire: Wire) -> None:
+    wire.replies["ping"] = lambda params: {"pong": None}
+    wire.replies["resources/list"] = lambda params: RpcError(-32601, "no", {"why": None})
+    async with connected(wire) as session:
+        assert await session.ask("ping") == {"pong": None}
+        assert await session.ask("resources/list", {"cursor": None}) == RpcError(-32601, "no", {"why": None})
+        assert wire.of("resources/list")[0]["params"] == {"cursor": None}
+        await session.say({"method": "notifications/roots/list_changed"})
+        await wire.say({"method": "notifications/message", "params": {"level": "info", "data": 1}})
+        assert (await session.hears("notifications/message"))["params"]["data"] == 1
+        broken = ValueError("not JSON")
+        await wire.say(broken)  # type: ignore[arg-type]  # as transports tell of what they could not read
+        await wire.say({"method": "notifications/message", "params": {"level": "info", "data": 2}})
+        await session.hears("notifications/message")
+        assert broken in session.heard
+    assert wire.of("notifications/roots/list_changed")
+    assert (wire.entered, wire.left) == (1, 1)
+
+
+async def test_a_plain_call_goes_as_the_host_has_sent_it(wire: Wire) -> None:
+    params = {"name": "plain", "arguments": {"a": None}, "_meta": {"progressToken": 7}}
+    async with connected(wire) as session:
+        assert await session.ask("tools/call", params) == {"content": []}
+    (call,) = wire.of("tools/call")
+    assert call["params"] == params
+    assert isinstance(call["id"], int)
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25"])
+async def test_where_there_are_no_tasks_every_call_is_plain(wire: Wire, version: str) -> None:
+    wire.version, wire.capabilities = version, {}
+    async with connected(wire) as session:
+        assert await session.ask("tools/call", {"name": "slow", "arguments": {}}) == {"content": []}
+    assert "task" not in wire.of("tools/call")[0]["params"]
+
+
+async def test_a_call_is_not_hindered_by_a_list_that_cannot_be_had(wire: Wire) -> None:
+    wire.replies["tools/list"] = lambda params: RpcError(-32603, "broken", None)
+    async with connected(wire) as session:
+        assert await session.ask("tools/call", {"name": "slow", "arguments": {}}) == {"content": []}
+
+
+async def test_a_task_of_the_hosts_own_is_the_hosts(wire: Wire) -> None:
+    async with connected(wire, {"elicitation": {}}) as session:
+        created = await session.ask("tools/call", {"name": "slow", "task": {"ttl": 1000}})
+        assert created == {"task": wire.task}
+        await wire.say(question("q", _meta=MARK))
+        assert (await session.hears("elicitation/create"))["id"] == "q"
+        await session.say({"id": "q", "result": {"action": "decline"}})
+        await wire.say({"method": "notifications/tasks/status", "params": wire.task})
+        assert (await session.hears("notifications/tasks/status"))["params"]["taskId"] == TASK
+        await wire.until(lambda: wire.answers)
+        assert wire.answers == {"q": {"action": "decline"}}
+
+
+# ── calls ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:6")
+async def test_the_result_of_a_task_is_the_reply_and_nothing_of_it_is_changed(wire: Wire) -> None:
+    journal = MemoryJournal()
+    params = {"name": "slow", "arguments": {"x": [None]}, "_meta": {"progressToken": 3, "a/b": 1}}
+    async with connected(wire, journal=journal) as session:
+        request_id = await session.send("tools/call", params)
+        await wire.until(lambda: len(wire.of("tasks/get")) > 1)
+        await wire.say({"method": "notifications/tasks/status", "params": wire.task})
+        wire.task["status"] = "completed"
+        assert await session.reply_to(request_id) == RESULT
+        assert session.heard == [], "the host has no such task"
+    (call,) = wire.of("tools/call")
+    ttl = call["params"].pop("task")
+    assert ttl["ttl"] > 0
+    assert call["params"] == params
+    async with journal:
+        (record,) = await journal.records(Scope("a-server", ""))
+    assert (record.task_id, record.generation) == (TASK, "2025-11-25")
+
+
+@requirement("law:6")
+async def test_an_error_of_the_servers_is_the_reply_as_it_was_said(wire: Wire) -> None:
+    wire.replies["tools/call"] = lambda params: RpcError(-32042, "first this", {"urls": [None]})
+    async with connected(wire) as session:
+        said = await session.ask("tools/call", {"name": "slow", "arguments": {}})
+    assert said == RpcError(-32042, "first this", {"urls": [None]})
+
+
+async def test_what_no_server_has_said_tells_what_to_do_next(wire: Wire) -> None:
+    async with connected(wire) as session:
+        request_id = await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: wire.of("tasks/get"))
+        wire.replies["tasks/get"] = lambda params: RpcError(-32602, "no such task", None)
+        said = await session.reply_to(request_id)
+    assert said.code == -32603
+    assert "does not know the task" in said.message
+
+
+async def test_where_nothing_but_tasks_is_wanted_another_tool_is_not_called(wire: Wire) -> None:
+    async with connected(wire, task_preference="always") as session:
+        said = await session.ask("tools/call", {"name": "plain"})
+    assert "was not called" in said.message
+    assert not wire.of("tools/call")
+
+
+@pytest.mark.parametrize("on_abandon", ["cancel", "detach"])
+@requirement("law:8")
+async def test_a_call_that_is_taken_back_gets_no_reply(wire: Wire, on_abandon: str) -> None:
+    async with connected(wire, on_abandon=on_abandon) as session:
+        request_id = await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: wire.of("tasks/get"))
+        await session.say({"method": "notifications/cancelled", "params": {"requestId": request_id}})
+        await wire.until(lambda: on_abandon == "detach" or wire.of("tasks/cancel"))
+        wire.replies["ping"] = lambda params: {}
+        await session.ask("ping")
+        assert request_id not in session._replies
+    assert not wire.of("notifications/cancelled"), "the server has never heard of that request"
+    assert len(wire.of("tasks/cancel")) == (1 if on_abandon == "cancel" else 0)
+
+
+@requirement("law:8")
+async def test_a_call_that_is_waited_for_when_the_transport_is_left_is_abandoned(wire: Wire) -> None:
+    async with connected(wire, on_abandon="cancel") as session:
+        await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: wire.of("tasks/get"))
+    assert len(wire.of("tasks/cancel")) == 1
+    assert wire.left == 1
+
+
+async def test_a_call_that_waits_when_the_connection_ends_is_journaled(wire: Wire) -> None:
+    journal = MemoryJournal()
+    async with connected(wire, journal=journal) as session:
+        await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: wire.of("tasks/get"))
+        wire.hang_up()
+        await anyio.wait_all_tasks_blocked()
+    async with journal:
+        (record,) = await journal.records(Scope("a-server", ""))
+    assert not record.finished
+
+
+# ── questions ─────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:3", "2025:marked-answers")
+async def test_a_question_of_a_task_is_asked_of_the_hosts_session_and_answered_with_the_mark(
+    wire: Wire,
+) -> None:
+    async with connected(wire, {"elicitation": {}}) as session:
+        request_id = await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: wire.of("tasks/get"))
+        wire.task["status"] = "input_required"
+        await wire.until(lambda: wire.of("tasks/result"))
+        for _ in range(2):  # over two streams
+            await wire.say(question("q", _meta=MARK))
+        asked = await session.hears("elicitation/create")
+        assert asked["params"] == FORM, "no task of the session's"
+        await session.say({"id": asked["id"], "result": {"action": "accept", "content": {}}})
+        await wire.until(lambda: wire.answers)
+        wire.task["status"] = "completed"
+        assert await session.reply_to(request_id) == RESULT
+        assert session.heard == []
+    assert wire.answers == {"q": {"action": "accept", "content": {}, "_meta": MARK}}
+
+
+async def test_what_can_be_answered_here_is_declared_and_answered_here(wire: Wire) -> None:
+    async with connected(wire, {"roots": {"listChanged": True}}, elicitation=accept) as session:
+        request_id = await session.send("tools/call", {"name": "slow"})
+        wire.task["status"] = "input_required"
+        await wire.until(lambda: wire.of("tasks/result"))
+        await wire.say(question(0, _meta=MARK))
+        await wire.until(lambda: wire.answers)
+        wire.task["status"] = "completed"
+        await session.reply_to(request_id)
+        assert session.heard == []
+    declared = wire.of("initialize")[0]["params"]["capabilities"]
+    assert declared == {"roots": {"listChanged": True}, "elicitation": {"form": {}, "url": {}}}
+
+
+async def test_a_question_that_the_host_refuses_leaves_the_task_waiting(wire: Wire) -> None:
+    async with connected(wire, {"elicitation": {}}) as session:
+        request_id = await session.send("tools/call", {"name": "slow"})
+        wire.task["status"] = "input_required"
+        await wire.until(lambda: wire.of("tasks/result"))
+        await wire.say(question("q", _meta=MARK))
+        asked = await session.hears("elicitation/create")
+        await session.say({"id": asked["id"], "error": {"code": -1, "message": "nobody at home"}})
+        said = await session.reply_to(request_id)
+    assert said.code == -32603
+    assert "nobody at home" in said.message
+
+
+async def test_a_question_that_the_server_takes_back_is_taken_back_from_the_host(wire: Wire) -> None:
+    async with connected(wire, {"elicitation": {}}) as session:
+        await session.send("tools/call", {"name": "slow"})
+        wire.task["status"] = "input_required"
+        await wire.until(lambda: wire.of("tasks/result"))
+        await wire.say(question("q", _meta=MARK))
+        asked = await session.hears("elicitation/create")
+        wire.task["status"] = "cancelled"
+        taken_back = await session.hears("notifications/cancelled")
+        assert taken_back["params"]["requestId"] == asked["id"]
+        await session.say({"id": asked["id"], "result": {"action": "decline"}})  # too late
+        await wire.say({"method": "notifications/cancelled", "params": {"requestId": "q"}})
+        await wire.say({"method": "notifications/cancelled", "params": {"requestId": "unheard-of"}})
+        assert (await session.hears("notifications/cancelled"))["params"]["requestId"] == "unheard-of"
+    assert wire.answers == {}
+
+
+async def test_a_late_reply_to_a_request_of_ours_is_nobodys(wire: Wire) -> None:
+    async with connected(wire) as session:
+        request_id = await session.send("tools/call", {"name": "slow"})
+        wire.task["status"] = "input_required"
+        await wire.until(lambda: wire.of("tasks/result"))
+        wire.task["status"] = "completed"
+        (waiting, *_) = wire.of("tasks/result")
+        await session.reply_to(request_id)
+        await wire.until(lambda: wire.of("notifications/cancelled"))
+        await wire.say({"id": waiting["id"], "result": {}})
+        wire.replies["ping"] = lambda params: {}
+        await session.ask("ping")
+        assert waiting["id"] not in session._replies
+
+
+# ── what goes wrong here ──────────────────────────────────────────────────────────────────────
+
+
+async def test_a_fault_of_ours_costs_the_host_one_call_and_not_its_connection(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(wire) as session:
+        monkeypatch.setattr("mcp_tasks_client.engine.Engine.call_raw", None)
+        said = await session.ask("tools/call", {"name": "slow"})
+        assert "TypeError" in said.message
+        monkeypatch.setattr("mcp_tasks_client.sessions.relay.related_task", None)
+        await wire.say(question("q", _meta=MARK))
+        assert (await session.hears("elicitation/create"))["id"] == "q"
+
+
+async def test_a_host_that_reads_no_more_does_not_end_what_we_say_on_leaving(wire: Wire) -> None:
+    async with TasksTransport(
+        wire.transport(), endpoint="s", journal=MemoryJournal(), poll=QUICK, on_abandon="cancel"
+    ) as (read, write, *_):
+        session = Session(read, write)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.run)
+            params = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "host", "version": "1"},
+            }
+            await session.ask("initialize", params)
+            await session.send("tools/call", {"name": "slow"})
+            await wire.until(lambda: wire.of("tasks/get"))
+            tasks.cancel_scope.cancel()
+        read.close()
+        write.close()
+        await wire.say({"method": "notifications/message", "params": {"level": "info", "data": 1}})
+    assert len(wire.of("tasks/cancel")) == 1
+
+
+async def test_a_url_names_the_server_as_it_does_for_every_other_way_in(wire: Wire) -> None:
+    journal = MemoryJournal()
+    url = "https://user:secret@Server.Example:443/mcp#x"
+    async with connected(wire, endpoint=url, journal=journal) as session:
+        wire.task["status"] = "completed"
+        assert await session.ask("tools/call", {"name": "slow"}) == RESULT
+    async with journal:
+        assert await journal.records(Scope("https://server.example/mcp", ""))
