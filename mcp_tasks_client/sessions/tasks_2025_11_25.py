@@ -236,11 +236,10 @@ class CoreTasksSession(Session):
             task = snapshot(raw)
         except MalformedError as error:
             raise faults.malformed(str(error)) from None
-        if task.get("status") in _ENDS:
+        status = task.get("status")
+        if status in _ENDS:
             task = ended(task, await self._end(peer, ref, task))
-        elif task.get("status") == "cancelled":
-            pass  # whatever it has asked before
-        elif self._hearing.asks(ref.task_id) or task.get("status") == "input_required":
+        elif status == "input_required" or (status != "cancelled" and self._hearing.asks(ref.task_id)):
             # A server may say that it goes on as soon as one of two questions is answered.
             task["status"] = "input_required"
             task["inputRequests"] = await self._questions(peer, ref)
