@@ -87,7 +87,8 @@ class TasksExtension(ClientExtension):
 
     Where the connection was negotiated at an older version of the protocol, the SDK asks no extension:
     ``call_tool`` is a plain call, as without this one, and a tool that requires a task answers with an
-    error result. ``TasksClient(client).call_tool(...)`` speaks the core tasks of 2025-11-25 there.
+    error result. A client that is given a :class:`TasksTransport` gets their results there, as does
+    ``TasksClient(client).call_tool(...)``.
 
     Args:
         journal: ``None`` is the user's default SQLite file; a path is another file; a

@@ -1,4 +1,4 @@
-"""Durable tasks under a session of the SDK's 1.x: around its transport, by one argument.
+"""Durable tasks under a session of the SDK's, at a server of 2025-11-25: around its transport.
 
 ::
 
@@ -51,10 +51,10 @@ _INTERNAL_ERROR: Final = -32603
 
 
 class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
-    """A transport of the SDK's 1.x whose session need not know of tasks.
+    """A transport whose session need not know of tasks: of the SDK's 1.x, or of its 2.x at 2025-11-25.
 
-    Entered, it gives what the transport gives. Once the session has been initialized at 2025-11-25, the
-    session's ``tools/call`` of a tool that the server makes tasks of returns the task's result; the task is
+    Entered, it gives what the transport gives. Once the session has been initialized at 2025-11-25, its
+    ``tools/call`` of a tool that the server makes tasks of returns the task's result; the task is
     journaled, and the server's questions go to the callbacks given here, or to the session's own, once each.
     Everything else passes unchanged. A session that gives up waiting, by a read time-out, does not say so:
     its task goes on to its end, and is not cancelled.

@@ -19,6 +19,7 @@ import mcp
 import pytest
 from fastmcp.client.transports import StdioTransport
 from mcp import StdioServerParameters
+from mcp.client.stdio import stdio_client
 
 from mcp_tasks_client import (
     ConnectionLostError,
@@ -30,6 +31,7 @@ from mcp_tasks_client import (
     TaskNotFoundError,
     TasksClient,
     TasksExtension,
+    TasksTransport,
 )
 from tests.legacy_servers import LegacyProgram, LegacyServer, installed
 
@@ -283,6 +285,19 @@ async def test_a_stdio_servers_tasks_die_with_its_process(
             (handle,) = await durable.resume()
             with pytest.raises(TaskNotFoundError):
                 await handle.result()
+
+
+async def test_a_client_on_2_above_our_transport_knows_nothing_of_tasks(
+    legacy_program: LegacyProgram,
+) -> None:
+    command, *arguments = legacy_program.stdio()
+    host, inner = Host(), stdio_client(StdioServerParameters(command=command, args=arguments))
+    transport = TasksTransport(inner, endpoint="s", journal=MemoryJournal(), poll=QUICK)
+    with anyio.fail_after(LIMIT_S):
+        async with mcp.Client(transport, **host.sdks) as client:
+            said = {tool: text(await client.call_tool(tool)) for tool in ("plain", "slow", "asks", "samples")}
+    assert said == {"plain": "plain", "slow": "rested", "asks": "Hello, Ada", "samples": "4"}
+    assert host.asked == ["What is your name?", "model"]
 
 
 # ── hosts on the SDK's 1.x, in an environment of their own ──
