@@ -11,9 +11,10 @@ import anyio.lowlevel
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, TasksTransport
+from mcp_tasks_client import ConnectionLostError, MemoryJournal, PollPolicy, SessionError, TasksTransport
 from mcp_tasks_client.journal.base import Scope
-from mcp_tasks_client.sessions.relay import _read
+from mcp_tasks_client.sessions.faults import Faults
+from mcp_tasks_client.sessions.relay import Relay, _read
 from mcp_tasks_client.transport import _wrapped
 from mcp_tasks_client.wire import JSONObject, RpcError
 
@@ -42,12 +43,14 @@ class Wire:
 
     Attributes:
         arrived: What has come, in order.
+        metadata: What the SDK has noted of each.
         task: The task that there is, as it is now.
         answers: What the server was answered, by the ID of its request.
     """
 
     def __init__(self) -> None:
         self.arrived: list[JSONObject] = []
+        self.metadata: list[Any] = []
         self.answers: dict[Any, Any] = {}
         self.task: JSONObject = {"taskId": TASK, "status": "working", "ttl": 60_000, "pollInterval": 10}
         self.capabilities: JSONObject = {"tasks": TASKS}
@@ -99,6 +102,7 @@ class Wire:
         async def serve() -> None:
             async for message in from_client:
                 said = _read(message)
+                self.metadata.append(message.metadata)
                 self.arrived.append(said)
                 if "method" not in said:
                     self.answers[said["id"]] = said.get("error", said.get("result"))
@@ -126,10 +130,16 @@ class Session:
 
     Attributes:
         heard: What came besides replies.
+        relay: What stands between it and the server.
+        ended: Set once nothing comes any more.
     """
+
+    relay: Relay
 
     def __init__(self, read: Any, write: Any) -> None:
         self.heard: list[Any] = []
+        self.ended = anyio.Event()
+        self.asleep = False
         self._read, self._write = read, write
         self._next_id = 0
         self._replies: dict[Any, Any] = {}
@@ -137,6 +147,8 @@ class Session:
 
     async def run(self) -> None:
         async for message in self._read:
+            if self.asleep:
+                await anyio.sleep_forever()
             said = message if isinstance(message, Exception) else _read(message)
             if isinstance(said, dict) and "method" not in said:
                 assert said["id"] not in self._replies, "answered twice"
@@ -145,6 +157,7 @@ class Session:
                 self.heard.append(said)
             self._came.set()
             self._came = anyio.Event()
+        self.ended.set()
 
     async def say(self, message: JSONObject) -> None:
         await self._write.send(_wrapped({"jsonrpc": "2.0", **message}))
@@ -178,13 +191,12 @@ async def connected(
     wire: Wire, capabilities: JSONObject | None = None, **options: Any
 ) -> AsyncIterator[Session]:
     options = {"endpoint": "a-server", "journal": MemoryJournal(), "poll": QUICK, **options}
+    transport = TasksTransport(wire.transport(), **options)
     with anyio.fail_after(LIMIT_S):
-        async with (
-            TasksTransport(wire.transport(), **options) as (read, write, session_id),
-            anyio.create_task_group() as tasks,
-        ):
+        async with transport as (read, write, session_id), anyio.create_task_group() as tasks:
             assert session_id() == "the-session"
             session = Session(read, write)
+            session.relay = transport._relay
             tasks.start_soon(session.run)
             params = {
                 "protocolVersion": "2025-11-25",
@@ -241,9 +253,11 @@ async def test_a_plain_call_goes_as_the_host_has_sent_it(wire: Wire) -> None:
     assert isinstance(call["id"], int)
 
 
-@pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25"])
-async def test_where_there_are_no_tasks_every_call_is_plain(wire: Wire, version: str) -> None:
-    wire.version, wire.capabilities = version, {}
+@pytest.mark.parametrize(("version", "capabilities"), [("2025-06-18", {"tasks": TASKS}), ("2025-11-25", {})])
+async def test_where_there_are_no_tasks_every_call_is_plain(
+    wire: Wire, version: str, capabilities: JSONObject
+) -> None:
+    wire.version, wire.capabilities = version, capabilities
     async with connected(wire) as session:
         assert await session.ask("tools/call", {"name": "slow", "arguments": {}}) == {"content": []}
     assert "task" not in wire.of("tools/call")[0]["params"]
@@ -268,6 +282,35 @@ async def test_a_task_of_the_hosts_own_is_the_hosts(wire: Wire) -> None:
         assert wire.answers == {"q": {"action": "decline"}}
 
 
+async def test_what_a_server_wants_as_a_task_of_the_hosts_is_the_hosts(wire: Wire) -> None:
+    async with connected(wire, {"elicitation": {}}) as session:
+        await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: wire.of("tasks/get"))
+        await wire.say(question("q", _meta=MARK, task={"ttl": 1}))
+        assert (await session.hears("elicitation/create"))["id"] == "q"
+
+
+async def test_what_the_sdk_notes_of_a_message_stays_with_it(wire: Wire) -> None:
+    async with TasksTransport(wire.transport(), endpoint="s", journal=MemoryJournal()) as (_, write, *_):
+        message = _wrapped({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}})
+        message.metadata = noted = object()
+        await write.send(message)
+        await wire.until(lambda: wire.arrived)
+    assert wire.metadata == [noted]
+
+
+async def test_a_host_that_reads_nothing_for_a_while_keeps_nobody_from_polling(wire: Wire) -> None:
+    async with connected(wire) as session:
+        await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: wire.of("tasks/get"))
+        session.asleep = True
+        for number in range(3):
+            params = {"level": "info", "data": number}
+            await wire.say({"method": "notifications/message", "params": params})
+        polls = len(wire.of("tasks/get"))
+        await wire.until(lambda: len(wire.of("tasks/get")) > polls + 2)
+
+
 # ── calls ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -275,7 +318,7 @@ async def test_a_task_of_the_hosts_own_is_the_hosts(wire: Wire) -> None:
 async def test_the_result_of_a_task_is_the_reply_and_nothing_of_it_is_changed(wire: Wire) -> None:
     journal = MemoryJournal()
     params = {"name": "slow", "arguments": {"x": [None]}, "_meta": {"progressToken": 3, "a/b": 1}}
-    async with connected(wire, journal=journal) as session:
+    async with connected(wire, journal=journal, principal="ada") as session:
         request_id = await session.send("tools/call", params)
         await wire.until(lambda: len(wire.of("tasks/get")) > 1)
         await wire.say({"method": "notifications/tasks/status", "params": wire.task})
@@ -287,7 +330,7 @@ async def test_the_result_of_a_task_is_the_reply_and_nothing_of_it_is_changed(wi
     assert ttl["ttl"] > 0
     assert call["params"] == params
     async with journal:
-        (record,) = await journal.records(Scope("a-server", ""))
+        (record,) = await journal.records(Scope("a-server", "ada"))
     assert (record.task_id, record.generation) == (TASK, "2025-11-25")
 
 
@@ -340,16 +383,79 @@ async def test_a_call_that_is_waited_for_when_the_transport_is_left_is_abandoned
     assert wire.left == 1
 
 
-async def test_a_call_that_waits_when_the_connection_ends_is_journaled(wire: Wire) -> None:
+@pytest.mark.parametrize("hint_ms", [10, 3_600_000])
+async def test_a_call_that_waits_when_the_connection_ends_is_journaled(wire: Wire, hint_ms: int) -> None:
     journal = MemoryJournal()
+    wire.task["pollInterval"] = hint_ms
     async with connected(wire, journal=journal) as session:
         await session.send("tools/call", {"name": "slow"})
-        await wire.until(lambda: wire.of("tasks/get"))
-        wire.hang_up()
+        await wire.until(lambda: wire.of("tools/call"))
         await anyio.wait_all_tasks_blocked()
+        wire.hang_up()
+        await session.ended.wait()
+        await wire.until(lambda: not session.relay._serving)
     async with journal:
         (record,) = await journal.records(Scope("a-server", ""))
     assert not record.finished
+
+
+async def test_who_has_called_is_told_how_the_task_goes(wire: Wire) -> None:
+    told: list[Any] = []
+    async with connected(wire, on_update=told.append) as session:
+        request_id = await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: told)
+        wire.task["status"] = "completed"
+        await session.reply_to(request_id)
+    assert [task.status for task in told] == ["working", "completed"]
+
+
+async def test_the_servers_words_are_passed_on_where_it_refuses_as_well(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: Any, **options: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        raise SessionError("no", code=-32001, remote_message="not you", data={"a": None})
+
+    monkeypatch.setattr("mcp_tasks_client.engine.Engine.call_raw", refused)
+    async with connected(wire) as session:
+        said = await session.ask("tools/call", {"name": "slow"})
+    assert said == RpcError(-32001, "not you", {"a": None})
+
+
+# ── requests of ours ──
+
+
+async def test_a_request_that_is_given_up_is_taken_back_only_if_questions_hang_on_it(wire: Wire) -> None:
+    wire.replies["tasks/get"] = lambda params: None
+    async with connected(wire) as session:
+        for method in ("tasks/get", "tasks/result"):
+            with pytest.raises(ConnectionLostError, match="no whole reply"):
+                await session.relay.request(method, {}, 0.05, Faults(method))
+        await wire.until(lambda: wire.of("notifications/cancelled"))
+    (taken_back,) = wire.of("notifications/cancelled")
+    assert taken_back["params"]["requestId"] == wire.of("tasks/result")[0]["id"]
+
+
+@pytest.mark.parametrize("code", [32600, -32600])  # as the SDK says it for the server, and as servers do
+async def test_a_session_that_the_server_has_ended_is_no_error_of_the_tools(wire: Wire, code: int) -> None:
+    wire.replies["tasks/get"] = lambda params: RpcError(code, "Session terminated", None)
+    async with connected(wire) as session:
+        with pytest.raises(ConnectionLostError, match="ended the session"):
+            await session.relay.request("tasks/get", {}, LIMIT_S, Faults("tasks/get"))
+
+
+async def test_a_request_ends_with_the_connection(wire: Wire) -> None:
+    wire.replies["tasks/get"] = lambda params: None
+
+    async def hang_up() -> None:
+        await wire.until(lambda: wire.of("tasks/get"))
+        wire.hang_up()
+
+    async with connected(wire) as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(hang_up)
+        for _ in range(2):  # while it waits, and when there is no connection any more
+            with pytest.raises(ConnectionLostError, match="the connection is closed"):
+                await session.relay.request("tasks/get", {}, LIMIT_S / 2, Faults("tasks/get"))
 
 
 # ── questions ─────────────────────────────────────────────────────────────────────────────────
