@@ -28,7 +28,8 @@ The rooms, each importing only those above it:
 ``demands``             what a server of 2025-11-25 asks of the tasks that it has us run; pure
 ``received``            those tasks: states and replies; pure
 ``custody``             their records in the journal, and who may ask the host for them
-``receiver``            asks the host, keeps the answers, serves them
+``asking``              asks the host for them
+``receiver``            serves them, and takes up what a process has left
 ``drive``, ``commits``  a call as it is driven; one step of it: event, advance, commit
 ``driver``              its requests, each of which comes back as the next event
 ``listener``            what the server tells by itself, where it does

@@ -14,6 +14,7 @@ from .wire import JSONObject, RequestId, RpcError, digest
 
 __all__ = [
     "INVALID_PARAMS",
+    "Allowance",
     "AskedCancel",
     "AskedGet",
     "AskedList",
@@ -33,6 +34,7 @@ INVALID_PARAMS: Final = -32602
 _CALLBACKS: Final = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
 _OFFERED: Final[JSONObject] = {"elicitation": {"create": {}}, "sampling": {"createMessage": {}}}
 _LONGEST_CURSOR: Final = 256
+_AT_ONCE_S: Final = 10.0
 
 Position: TypeAlias = tuple[float, str]
 """Where a task is among others: when it was made, and its record."""
@@ -90,6 +92,29 @@ class AskedList:
     """``tasks/list``, from a place on."""
 
     after: Position | None
+
+
+class Allowance:
+    """How many requests may still come: so many in a second, and ten seconds' worth of them at once.
+
+    Args:
+        rate: Requests in a second.
+        now: Time, in seconds.
+    """
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.rate = rate
+        self._left = _AT_ONCE_S * rate
+        self._at = now
+
+    def take(self, now: float) -> bool:
+        """Whether there is one more; the clock may go back."""
+        self._left = min(self._left + max(now - self._at, 0.0) * self.rate, _AT_ONCE_S * self.rate)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 Asked: TypeAlias = AskedTask | AskedGet | AskedResult | AskedCancel | AskedList

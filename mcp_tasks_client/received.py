@@ -77,6 +77,9 @@ class ReceivePolicy:
     max_requests: int = 1000
     """Requests about tasks that are being answered at once, at most; those that wait for an end count."""
 
+    max_requests_per_s: int = 100
+    """Requests about tasks in one session in a second, at most; ten times as many may come at once."""
+
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not 0 < value <= _LARGEST_TTL_MS:

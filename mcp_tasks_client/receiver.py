@@ -1,4 +1,4 @@
-"""Runs tasks for a server of 2025-11-25: asks the host, keeps the answers, and says how they are.
+"""Runs tasks for a server of 2025-11-25: makes them, says how they are, and serves what they came to.
 
 Theory of operation
 ===================
@@ -10,9 +10,7 @@ was made in. What each request means is decided in :mod:`.received`.
 - A task is committed before the server hears of it, its answer before the server can see it.
 - What a process that died was asking for is asked again by the next one here, once it has gone back to the
   session and the server still knows it. What had been answered is only served.
-- A time-to-live that is over ends everything, the asking too; so does the end of the session.
-
-Where a server has no name for its sessions, a task is bound to the connection, and ends with it.
+- A time-to-live that is over ends everything, the asking too; so does the end of the session. Where a server has no name for its sessions, a task is bound to the connection, and ends with it.
 """
 
 from __future__ import annotations
@@ -29,9 +27,11 @@ from weakref import WeakKeyDictionary
 import anyio
 from anyio.abc import TaskGroup
 
+from .asking import Asking, Run
 from .clock import Clock, SystemClock
 from .custody import Custody
 from .demands import (
+    Allowance,
     AskedCancel,
     AskedGet,
     AskedList,
@@ -44,28 +44,25 @@ from .demands import (
     read_request,
 )
 from .errors import DrivenElsewhereError, JournalError, SessionError
-from .inputs import InputContext, Inputs, NoAnswerError
+from .inputs import Inputs
 from .journal.base import Journal, TaskRecord
 from .owners import LEASE_S, Place
 from .received import (
     INTERNAL_ERROR,
     ReceivePolicy,
     admit,
-    completed,
     created,
     creation,
     expires_at,
-    failed,
     made_in,
     page,
-    question,
     received_scope,
     repeated,
     result,
     shown,
 )
 from .sessions.peer import Peer
-from .sessions.shapes_2025_11_25 import request_id_of
+from .sessions.shapes_2025_11_25 import id_text, request_id_of
 from .wire import JSONObject, RequestId, RpcError
 
 __all__ = ["Adopt", "Attend", "Receiver"]
@@ -83,21 +80,6 @@ _LOOK_S: Final = 2.0
 _SWEEP_S: Final = 30.0
 _SESSION: Final = "session:"
 _CONNECTION: Final = "connection:"
-
-
-class _Run:
-    """The asking of the host for one task."""
-
-    def __init__(self, record: TaskRecord, peer: Peer) -> None:
-        self.record = record
-        self.peer = peer
-        self.scope = anyio.CancelScope()
-        self.over = anyio.Event()
-
-    def stop(self) -> None:
-        """Have it be over. What the host still says comes too late."""
-        self.scope.cancel()
-        self.over.set()
 
 
 class Receiver:
@@ -139,11 +121,12 @@ class Receiver:
         self._running: tuple[Custody, TaskGroup] | None = None
         self._admitting = anyio.Lock()
         self._news = anyio.Event()
-        self._runs: dict[str, _Run] = {}
+        self._asking = Asking(inputs, self._clock, timeout_s)
         self._serving: set[tuple[int, str]] = set()
         self._waiting: dict[tuple[int, str], anyio.CancelScope] = {}
         self._present: dict[str, Peer] = {}
         self._names: WeakKeyDictionary[Peer, str] = WeakKeyDictionary()
+        self._allowances: WeakKeyDictionary[Peer, Allowance] = WeakKeyDictionary()
 
     @property
     def capabilities(self) -> JSONObject:
@@ -185,7 +168,7 @@ class Receiver:
             for record in records:
                 if expires_at(record) <= self._clock.time() or self._is_lost(record):
                     await self._forget(record)
-                elif record.pending and record.task_id not in self._runs:
+                elif record.pending and not self._asking.has(record):
                     await self._take_up(record, adopt, attend, away)
         except JournalError as error:
             logger.warning("What the server has us run is looked after later: %s", error)
@@ -199,21 +182,12 @@ class Receiver:
         return peer is not None and peer.lost  # nobody will ever come for it
 
     async def _forget(self, record: TaskRecord) -> None:
-        run = self._runs.get(str(record.task_id))
-        if run is not None:
-            run.stop()
+        self._asking.stop(str(record.task_id))
         await self._custody.forget(record)
         logger.info("A task of the server's is forgotten: %r", record)
 
     async def _take_up(self, record: TaskRecord, adopt: Adopt, attend: Attend, away: set[str]) -> None:
-        """Go on with a task whose process is gone, in its session.
-
-        Args:
-            record: The task.
-            adopt: Gives the peer of its session.
-            attend: Has it be heard what the server says there.
-            away: Sessions in which the server could not be reached just now.
-        """
+        """Go on with a task whose process is gone, in its session, unless the server was away there."""
         party = made_in(record)
         if party in away or (record.finished and party in self._present):
             return  # what has ended is served as it is
@@ -236,10 +210,10 @@ class Receiver:
             self._present[party] = peer
             attend(peer)
         if not taken.finished:
-            self._begin(_Run(taken, self._present[party]))
+            self._begin(self._asking.expect(taken, self._present[party]))
 
     async def _back_in(self, peer: Peer) -> Peer | None:
-        """The peer, if the server knows its session or knows that there is none; else ``None``."""
+        """The peer, if the server knows whether there is its session; else ``None``."""
         try:
             if not peer.lost:
                 await peer.request("ping", {}, self._timeout_s)
@@ -295,6 +269,7 @@ class Receiver:
 
     async def _answer(self, peer: Peer, request_id: RequestId, message: JSONObject) -> None:
         try:
+            self._check_pace(peer)
             asked = read_request(request_id, message)
             if isinstance(asked, AskedTask):
                 await self._make(peer, request_id, asked)
@@ -308,6 +283,16 @@ class Receiver:
             logger.warning("A request about a task of the server's could not be served: %s", error)
             said = "Internal error: the tasks cannot be read or written at present"
             await self._send(peer, request_id, RpcError(INTERNAL_ERROR, said, None))
+
+    def _check_pace(self, peer: Peer) -> None:
+        allowance = self._allowances.get(peer)
+        if allowance is None:
+            allowance = Allowance(self._policy.max_requests_per_s, self._clock.time())
+            self._allowances[peer] = allowance
+        if not allowance.take(self._clock.time()):
+            logger.warning("%r asks about tasks more than %g times a second", peer, allowance.rate)
+            said = "Too many requests about tasks; ask again in a second"
+            raise RefusedError(INTERNAL_ERROR, said)
 
     async def _look(self, peer: Peer, asked: AskedGet | AskedCancel | AskedList) -> JSONObject:
         match asked:
@@ -323,9 +308,7 @@ class Receiver:
 
     async def _cancel(self, record: TaskRecord) -> TaskRecord:
         ended = await self._custody.cancel(record)
-        run = self._runs.get(str(record.task_id))
-        if run is not None:
-            run.stop()
+        self._asking.stop(str(record.task_id))
         logger.info("The server has cancelled %r", ended)
         return ended
 
@@ -347,7 +330,7 @@ class Receiver:
 
     async def _ended(self, task_id: str, party: str) -> TaskRecord:
         while True:
-            run = self._runs.get(task_id)  # before the look, or its end could come in between
+            run = self._asking.of(task_id)  # before the look, or its end could come in between
             goes_on = run is not None and not run.over.is_set()
             record = await self._custody.find(task_id, party)
             if record.finished:
@@ -377,11 +360,11 @@ class Receiver:
                 admit(records, self._policy)
                 record = self._custody.owned(self._record(asked, party))
                 # Before it is journaled, for what nobody runs is taken up.
-                run = self._runs[str(record.task_id)] = _Run(record, peer)
+                run = self._asking.expect(record, peer)
                 try:
                     await self._custody.keep(record)
                 except BaseException:
-                    del self._runs[str(record.task_id)]
+                    self._asking.forget(run)
                     raise
         self._news.set()  # for it has a time when it is over
         logger.info("The server has us run %r", record)
@@ -400,41 +383,10 @@ class Receiver:
             policy=self._policy,
         )
 
-    def _begin(self, run: _Run) -> None:
-        assert self._running is not None
-        self._runs[str(run.record.task_id)] = run
-        self._running[1].start_soon(self._see_through, run)
-
-    async def _see_through(self, run: _Run) -> None:
-        """Ask the host, and journal what it says."""
-        ended: TaskRecord | None = None
-        in_time = False
-        try:
-            with run.scope:
-                ended = await self._asked_host(run.record)
-            if ended is not None:
-                in_time = await self._custody.end(ended)
-        finally:
-            self._runs.pop(str(run.record.task_id), None)
-            run.over.set()
-        if ended is not None and in_time:
-            logger.info("The host has answered %r", ended)
-            with suppress(SessionError):  # nobody relies on it
-                await run.peer.notify("notifications/tasks/status", self._timeout_s, shown(ended))
-
-    async def _asked_host(self, record: TaskRecord) -> TaskRecord:
-        asked = question(record)
-        context = InputContext(tool=None, key=str(record.task_id), task=None)
-        try:
-            answer = await self._inputs.answer(context, asked)
-        except NoAnswerError as error:
-            said = error.refusal or RpcError(INTERNAL_ERROR, f"The client has no answer: {error}", None)
-            return failed(record, said, self._clock.time())
-        except Exception:
-            logger.exception("The host could not be asked for %r", record)
-            said = RpcError(INTERNAL_ERROR, "The client has no answer", None)
-            return failed(record, said, self._clock.time())
-        return completed(record, answer, self._clock.time())
+    def _begin(self, run: Run) -> None:
+        assert self._running is not None, "nothing is begun before"
+        custody, tasks = self._running
+        tasks.start_soon(self._asking.see_through, run, custody)
 
     def _party(self, peer: Peer) -> str:
         """By which a session is known, also to other processes of ours if it has a name."""
@@ -444,5 +396,4 @@ class Receiver:
 
 
 def _name(peer: Peer, request_id: RequestId) -> tuple[int, str]:
-    # By the text, for 0 and "0" are two IDs, and 1 and 1.0 are one.
-    return id(peer), repr(request_id if isinstance(request_id, str) else float(request_id))
+    return id(peer), id_text(request_id)

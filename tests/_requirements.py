@@ -157,7 +157,8 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
         "A client that gets 404 for its session ID MUST start a new session.",
     ),
     "2025:track": Requirement(
-        f"{OLDER}, Audit and Logging", "Requestors SHOULD track task IDs and their associated operations."
+        f"{OLDER}, Audit and Logging",
+        "Requestors SHOULD record the life of their tasks, and which operation each ID belongs to.",
     ),
     "2025:receive-capability": Requirement(
         f"{OLDER}, Capabilities",
@@ -213,6 +214,25 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
     "2025:receive-limits": Requirement(
         f"{OLDER}, Resource Management",
         "Receivers SHOULD limit and document concurrent tasks and ttl, and clean up promptly.",
+    ),
+    "2025:receive-pace": Requirement(
+        f"{OLDER}, Task Isolation and Access Control; Audit and Logging",
+        "Receivers SHOULD limit the rate of task operations, and watch for suspicious patterns.",
+    ),
+    "2025:receive-audit": Requirement(
+        f"{OLDER}, Audit and Logging",
+        "Receivers SHOULD log creation, completion and retrieval of tasks.",
+    ),
+    "2025:receive-words": Requirement(
+        f"{OLDER}, Protocol Errors", "Receivers SHOULD tell the cause in the error's message."
+    ),
+    "2025:cancelled-is-gone": Requirement(
+        f"{OLDER}, Task Cancellation",
+        "Requestors SHOULD NOT rely on a cancelled task being kept for any time.",
+    ),
+    "2025:progress": Requirement(
+        f"{OLDER}, Task Progress Notifications",
+        "The progressToken of the request stays valid for the life of the task.",
     ),
     "2025:upgraded": Requirement(
         LAW, "A task of one generation is not looked for in the other: the error says what happened."

@@ -269,6 +269,18 @@ async def test_a_task_that_the_server_cancels_while_it_asks_is_cancelled(wire: W
         assert (await session.get(OLDER)).status == "cancelled"
 
 
+@requirement("2025:cancelled-is-gone")
+async def test_a_cancelled_task_that_is_not_kept_is_over_all_the_same(wire: Wire) -> None:
+    wire.replies["tasks/cancel"] = lambda params, session: {**wire.task, "status": "cancelled"}
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        await session.cancel(OLDER)
+        wire.replies["tasks/get"] = lambda params, session: refusal(-32602, "Task not found", 200)
+        with pytest.raises(SessionError) as caught:
+            await session.get(OLDER)
+    assert (caught.value.code, caught.value.retryable) == (-32602, False)
+
+
 # ── what a process has left that was killed ──
 
 QUESTION: Final = {"method": "elicitation/create", "params": {"mode": "form", "message": "Name?"}}

@@ -69,6 +69,7 @@ ORDER: Final = (
     "received",
     "custody",
     "sessions.peer",
+    "asking",
     "receiver",
     "sessions.asked",
     "sessions.http_peer",

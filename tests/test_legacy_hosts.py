@@ -413,6 +413,7 @@ async def test_what_a_host_on_1_gives_up_as_its_reply_comes_does_not_end_its_ses
 # ── under hosts on 1.x, as their transport ──
 
 
+@requirement("2025:progress")
 async def test_a_session_on_1_above_our_transport_knows_nothing_of_tasks(on_1: Any, address: Any) -> None:
     brought = await on_1("above_tools", address)
     failed = brought.pop("failed")

@@ -497,6 +497,64 @@ async def test_requests_that_are_being_answered_are_bounded(
         assert (await peer.about("get", task))["status"] == "completed"
 
 
+@requirement("2025:receive-pace")
+async def test_a_server_that_asks_too_often_is_told_so_and_may_ask_again_later(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with desk.process(Person(), peer := FakePeer(), policy=ReceivePolicy(max_requests_per_s=2)):
+        task = await peer.make()
+        for _ in range(19):
+            assert (await peer.about("get", task))["status"] == "working"
+        refused = await peer.about("get", task)
+        assert (refused.code, refused.message) == (
+            -32603,
+            "Too many requests about tasks; ask again in a second",
+        )
+        assert "asks about tasks more than 2 times a second" in caplog.text
+        other = FakePeer("another-session")
+        other.receiver = peer.receiver
+        assert (await other.make())["status"] == "working", "it is not the others' fault"
+        await desk.clock.advance(1)
+        for _ in range(2):
+            assert (await peer.about("get", task))["status"] == "working"
+        assert isinstance(await peer.about("get", task), RpcError)
+        await desk.clock.advance(1000)
+        replies = [await peer.about("get", task) for _ in range(21)]
+        assert [isinstance(reply, RpcError) for reply in replies] == [*20 * [False], True]
+
+
+@requirement("2025:receive-audit")
+async def test_what_becomes_of_a_task_is_in_the_log_without_its_id(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mcp_tasks_client")
+    async with desk.process(person := Person(), peer := FakePeer()):
+        task = await peer.make()
+        person.ready.set()
+        await peer.about("result", task)
+        await desk.delivered()
+        await anyio.wait_all_tasks_blocked()
+    for event in ("The server has us run", "The host has answered", "The server has the end of"):
+        assert event in caplog.text
+    assert task["taskId"] not in caplog.text
+
+
+@requirement("2025:receive-words")
+@pytest.mark.parametrize(
+    ("method", "params", "said"),
+    [
+        ("tasks/get", {"taskId": "unheard-of"}, "not found"),
+        ("tasks/result", {"taskId": 7}, "taskId"),
+        ("tasks/list", {"cursor": "no such"}, "cursor"),
+    ],
+)
+async def test_an_error_says_what_was_wrong(
+    desk: Desk, method: str, params: dict[str, Any], said: str
+) -> None:
+    async with desk.process(Person(), peer := FakePeer()):
+        assert said in (await peer.ask(method, **params)).message
+
+
 # ── after a crash ─────────────────────────────────────────────────────────────────────────────
 
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from ..wire import JSONObject, RequestId, digest
-from .shapes_2025_11_25 import RELATED_TASK
+from .shapes_2025_11_25 import RELATED_TASK, id_text
 
 __all__ = ["Asked"]
 
@@ -120,8 +120,7 @@ class Asked(Generic[PeerT]):
 
 
 def _name(peer: object, request_id: RequestId) -> tuple[int, str]:
-    # By the text, for 0 and "0" are two IDs, and 1 and 1.0 are one.
-    return id(peer), repr(request_id if isinstance(request_id, str) else float(request_id))
+    return id(peer), id_text(request_id)
 
 
 def _lasting(params: JSONObject) -> JSONObject:

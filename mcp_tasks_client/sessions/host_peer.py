@@ -26,7 +26,7 @@ from ..errors import ConnectionLostError
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .peer import Peer, Told
-from .shapes_2025_11_25 import created_task, related_task, request_id_of
+from .shapes_2025_11_25 import created_task, id_text, related_task, request_id_of
 
 __all__ = ["ANSWERS", "HostPeer", "Line", "SessionLine", "Switchboard"]
 
@@ -108,7 +108,7 @@ class Switchboard:
         peer = await self._peer_of(task_id) if task_id is not None else None
         if peer is None or request_id is None:
             return None
-        name = _name(request_id)
+        name = id_text(request_id)
         waiting = self._waiting[name] = _Waiting(message)
         try:
             peer.hear(message)
@@ -128,7 +128,7 @@ class Switchboard:
 
     def answer(self, request_id: RequestId, answer: JSONObject | RpcError) -> bool:
         """Give an answer, if the server still waits for it."""
-        waiting = self._waiting.get(_name(request_id))
+        waiting = self._waiting.get(id_text(request_id))
         if waiting is None or waiting.answer is not None:
             return False
         waiting.answer = answer
@@ -357,8 +357,3 @@ class HostPeer(Peer):
 
 def _taken_back(request_id: RequestId) -> JSONObject:
     return {"method": "notifications/cancelled", "params": {"requestId": request_id}}
-
-
-def _name(request_id: RequestId) -> str:
-    # By the text, for 0 and "0" are two IDs, and 1 and 1.0 are one.
-    return repr(request_id if isinstance(request_id, str) else float(request_id))

@@ -22,6 +22,7 @@ __all__ = [
     "created_before",
     "created_task",
     "ended",
+    "id_text",
     "marked",
     "related_task",
     "request_id_of",
@@ -126,6 +127,11 @@ class Memo:
             retrieval=retrieval if isinstance(retrieval, str) else None,
             asked=asked if isinstance(asked, dict) else {},
         )
+
+
+def id_text(request_id: RequestId) -> str:
+    """A request ID as a name: 0 and "0" are two, and 1 and 1.0 are one."""
+    return repr(request_id if isinstance(request_id, str) else float(request_id))
 
 
 def request_id_of(message: JSONObject) -> RequestId | None:

@@ -1,0 +1,109 @@
+"""Asks the host for what a server has us run, and journals what it says."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+import anyio
+
+from .clock import Clock
+from .custody import Custody
+from .errors import SessionError
+from .inputs import InputContext, Inputs, NoAnswerError
+from .journal.base import TaskRecord
+from .received import INTERNAL_ERROR, completed, failed, question, shown
+from .sessions.peer import Peer
+from .wire import RpcError
+
+__all__ = ["Asking", "Run"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class Run:
+    """The asking of the host for one task.
+
+    Attributes:
+        record: The task.
+        peer: Who is told of its end.
+        scope: Ends the asking.
+        over: Set once nobody is asked any more, and what was said is journaled.
+    """
+
+    def __init__(self, record: TaskRecord, peer: Peer) -> None:
+        self.record = record
+        self.peer = peer
+        self.scope = anyio.CancelScope()
+        self.over = anyio.Event()
+
+
+class Asking:
+    """Who is being asked for which task.
+
+    Args:
+        inputs: Ask the host.
+        clock: Tells when it has answered.
+        timeout_s: Seconds that a notification may take.
+    """
+
+    def __init__(self, inputs: Inputs, clock: Clock, timeout_s: float) -> None:
+        self._inputs = inputs
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._runs: dict[str, Run] = {}
+
+    def has(self, record: TaskRecord) -> bool:
+        """Whether the host is asked for a task, or about to be."""
+        return record.task_id in self._runs
+
+    def of(self, task_id: str) -> Run | None:
+        """The asking for a task, if there is one."""
+        return self._runs.get(task_id)
+
+    def expect(self, record: TaskRecord, peer: Peer) -> Run:
+        """Note that the host is going to be asked for a task."""
+        run = self._runs[str(record.task_id)] = Run(record, peer)
+        return run
+
+    def forget(self, run: Run) -> None:
+        """Note that it is not."""
+        del self._runs[str(run.record.task_id)]
+
+    def stop(self, task_id: str) -> None:
+        """End the asking for a task. What the host still says comes too late."""
+        run = self._runs.get(task_id)
+        if run is not None:
+            run.scope.cancel()
+            run.over.set()
+
+    async def see_through(self, run: Run, custody: Custody) -> None:
+        """Ask the host, and journal what it says."""
+        ended: TaskRecord | None = None
+        in_time = False
+        try:
+            with run.scope:
+                ended = await self._asked_host(run.record)
+            if ended is not None:
+                in_time = await custody.end(ended)
+        finally:
+            self._runs.pop(str(run.record.task_id), None)
+            run.over.set()
+        if ended is not None and in_time:
+            logger.info("The host has answered %r", ended)
+            with suppress(SessionError):  # nobody relies on it
+                await run.peer.notify("notifications/tasks/status", self._timeout_s, shown(ended))
+
+    async def _asked_host(self, record: TaskRecord) -> TaskRecord:
+        asked = question(record)
+        context = InputContext(tool=None, key=str(record.task_id), task=None)
+        try:
+            answer = await self._inputs.answer(context, asked)
+        except NoAnswerError as error:
+            said = error.refusal or RpcError(INTERNAL_ERROR, f"The client has no answer: {error}", None)
+            return failed(record, said, self._clock.time())
+        except Exception:
+            logger.exception("The host could not be asked for %r", record)
+            said = RpcError(INTERNAL_ERROR, "The client has no answer", None)
+            return failed(record, said, self._clock.time())
+        return completed(record, answer, self._clock.time())
