@@ -33,7 +33,7 @@ from .recovery import Recovery
 from .results import output_schema
 from .scheduler import Scheduler
 from .sessions.base import Session, ToolCall
-from .states import Calling, Completed, Finished, Observing
+from .states import Calling, Observing
 from .upkeep import Upkeep
 from .wire import JSONObject, Task
 
@@ -113,14 +113,19 @@ class Engine:
         handle, drive, deadline = await self._called(call, timeout, key, on_unknown, on_update)
         return await handle._deliver(self.scheduler, drive, deadline)
 
-    async def call_raw(self, call: ToolCall, *, on_update: OnUpdate | None) -> JSONObject:
-        """Make a call and wait for its result, for somebody else's host: checked, and as it came."""
+    async def call_raw(
+        self, call: ToolCall, *, on_update: OnUpdate | None
+    ) -> tuple[JSONObject | TasksClientError, Callable[[], None]]:
+        """Make a call and wait for its end, on behalf of somebody who is yet to be told.
+
+        Returns:
+            The result, checked and as it came, or the error that it is; and what notes that it was had.
+
+        Raises:
+            TasksClientError: There is no end yet.
+        """
         handle, drive, deadline = await self._called(call, None, None, "raise", on_update)
-        await handle._deliver(self.scheduler, drive, deadline)
-        state = drive.record.state
-        assert isinstance(state, Finished), "it has been delivered"
-        assert isinstance(state.outcome, Completed), "else that has raised"
-        return state.outcome.result
+        return await handle._outcome_as_it_came(self.scheduler, drive, deadline)
 
     async def _called(
         self,

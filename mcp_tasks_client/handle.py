@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypedDict
 
 import anyio
@@ -23,7 +24,7 @@ from .results import read_result
 from .scheduler import Scheduler
 from .sessions.base import Session
 from .states import Cancelled, Completed, Failed, Finished, Gone, Violated
-from .wire import Task, redact, shorten
+from .wire import JSONObject, Task, redact, shorten
 
 __all__ = ["TaskHandle", "TaskReference"]
 
@@ -236,6 +237,21 @@ class TaskHandle:
             raise
         scheduler.afterwards.delivered(drive)
         return result
+
+    async def _outcome_as_it_came(
+        self, scheduler: Scheduler, drive: Drive, deadline: float
+    ) -> tuple[JSONObject | TasksClientError, Callable[[], None]]:
+        """What became of the call, and what notes that the host has it."""
+        state = drive.record.state
+        assert isinstance(state, Finished)
+        outcome: JSONObject | TasksClientError
+        try:
+            await self._outcome(scheduler, state, deadline)
+            assert isinstance(state.outcome, Completed), "all else has raised"
+            outcome = state.outcome.result
+        except TasksClientError as error:
+            outcome = error
+        return outcome, partial(scheduler.afterwards.delivered, drive)
 
     async def _outcome(self, scheduler: Scheduler, state: Finished, deadline: float | None) -> CallToolResult:
         match state.outcome:

@@ -10,7 +10,8 @@ was made in. What each request means is decided in :mod:`.received`.
 - A task is committed before the server hears of it, its answer before the server can see it.
 - What a process that died was asking for is asked again by the next one here, once it has gone back to the
   session and the server still knows it. What had been answered is only served.
-- A time-to-live that is over ends everything, the asking too; so does the end of the session. Where a server has no name for its sessions, a task is bound to the connection, and ends with it.
+- A time-to-live that is over ends everything, the asking too; so does the end of the session. Where a
+  server has no name for its sessions, a task is bound to the connection, and ends with it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 ::
 
+    inner = streamable_http_client(url, terminate_on_close=False)  # the tasks live in the session
     async with (
-        TasksTransport(streamable_http_client(url), endpoint=url) as (read, write, *_),
+        TasksTransport(inner, endpoint=url) as (read, write, *_),
         ClientSession(read, write) as session,
     ):
         await session.initialize()
@@ -16,13 +17,14 @@ is seen through here, and its result is the reply.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Final
 
 import anyio
 import mcp_types
+from anyio.abc import ObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCMessage
 from pydantic import BaseModel, TypeAdapter
@@ -35,7 +37,7 @@ from .journal.sqlite import chosen_journal
 from .policy import PollPolicy
 from .sessions.base import ToolCall
 from .sessions.host_peer import ANSWERS
-from .sessions.relay import Relay
+from .sessions.relay import Relay, Served
 from .sessions.relay_session import RelaySession
 from .sessions.tasks_2025_11_25 import Preference
 from .wire import JSONObject, RpcError
@@ -56,13 +58,15 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
     Entered, it gives what the transport gives. Once the session has been initialized at 2025-11-25, its
     ``tools/call`` of a tool that the server makes tasks of returns the task's result; the task is
     journaled, and the server's questions go to the callbacks given here, or to the session's own, once each.
-    Everything else passes unchanged. A session that gives up waiting, by a read time-out, does not say so:
-    its task goes on to its end, and is not cancelled.
+    Everything else passes unchanged, and so does a call that is to be resumed by a token of the SDK's. A
+    session that gives up waiting, by a read time-out, does not say so: its task goes on to its end, which
+    counts as delivered when it is read.
 
     An error that no server has sent comes as JSON-RPC error -32603, with a text that says what to do next.
 
-    Over Streamable HTTP a task outlives the process: ``TasksClient(url).resume()`` takes up what a crash has
-    left unfinished.
+    Over Streamable HTTP a task outlives the process, if its session does, which the SDK ends when the
+    transport is left: ``streamable_http_client(url, terminate_on_close=False)``. Then
+    ``TasksClient(url).resume()`` takes up what is unfinished, or has ended and was not read.
 
     Args:
         transport: Such as ``streamable_http_client(url)`` or ``stdio_client(parameters)``, not entered yet.
@@ -152,7 +156,8 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
     @asynccontextmanager
     async def _enter(self) -> AsyncIterator[tuple[Any, ...]]:
         async with self._transport as (from_server, to_server, *more):
-            to_host, host_reads = anyio.create_memory_object_stream[Any](_MOST_UNREAD)
+            to_host, unread = anyio.create_memory_object_stream[Any](_MOST_UNREAD)
+            host_reads = Reading(unread, self._relay.read)
             host_writes, from_host = anyio.create_memory_object_stream[Any](0)
             session_id = more[0] if more and callable(more[0]) else None
             tasks = anyio.create_task_group()
@@ -173,7 +178,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
-    async def _serve(self, params: JSONObject) -> JSONObject | RpcError | None:
+    async def _serve(self, params: JSONObject) -> Served | None:
         name, arguments, meta = params.get("name"), params.get("arguments"), params.get("_meta")
         if not isinstance(name, str) or "task" in params:
             return None  # the host follows this one itself
@@ -181,14 +186,15 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             if not await self._session.makes_task(name):
                 return None
         except MissingCapabilityError as error:
-            return _refusal(error)
+            return Served(_refusal(error))
         except SessionError:
             return None  # what hinders us may not hinder the call
         try:
             call = ToolCall(name=name, arguments=arguments or {}, meta=meta)
-            return await self._engine.call_raw(call, on_update=self._on_update)
+            outcome, had = await self._engine.call_raw(call, on_update=self._on_update)
         except TasksClientError as error:
-            return _refusal(error)
+            return Served(_refusal(error))
+        return Served(_refusal(outcome) if isinstance(outcome, TasksClientError) else outcome, had)
 
     # ── questions ─────────────────────────────────────────────────────────────────────────────
 
@@ -209,6 +215,29 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             code = _INTERNAL_ERROR if answer.code is None else answer.code
             return mcp_types.ErrorData(code=code, message=answer.message, data=answer.data)
         return ANSWERS[method].validate_python(answer, by_name=False)
+
+
+class Reading(ObjectReceiveStream[Any]):
+    """What a host's session reads, where it is noted what it has read.
+
+    Args:
+        stream: Brings the messages.
+        read: Told of each when it has been taken.
+    """
+
+    def __init__(self, stream: ObjectReceiveStream[Any], read: Callable[[Any], None]) -> None:
+        self._stream = stream
+        self._read = read
+
+    async def receive(self) -> Any:
+        """The next message."""
+        message = await self._stream.receive()
+        self._read(message)
+        return message
+
+    async def aclose(self) -> None:
+        """Read no more."""
+        await self._stream.aclose()
 
 
 def _wrapped(message: JSONObject) -> Any:

@@ -86,6 +86,7 @@ ORDER: Final = (
     "sessions.sdk_line",
     "sessions.sdk",
     "sessions.host_session",
+    "sessions.sdk_1_requests",
     "sessions.sdk_1",
     "drive",
     "commits",

@@ -395,6 +395,16 @@ async def test_a_host_on_1_answers_for_tasks_of_its_own_itself(
     assert (said, asked, records) == ("Hello, Ada", ["What is your name?"], 1)
 
 
+async def test_what_a_callback_of_a_host_on_1_raises_does_not_end_its_session(
+    on_1: Any, legacy_server: LegacyServer
+) -> None:
+    assert await on_1("raises_for_its_own_task", legacy_server.url) == "plain"
+
+
+async def test_a_host_on_1_is_told_nothing_of_what_we_give_up(on_1: Any, legacy_server: LegacyServer) -> None:
+    assert await on_1("is_told_nothing_of_what_we_give_up", legacy_server.url) == ["plain", []]
+
+
 async def test_over_a_host_on_1_both_sides_are_told_what_the_other_has_given_up(on_1: Any) -> None:
     seen, heard, request_id, asked = await on_1("takes_back")
     assert seen == ["notifications/tasks/status", "elicitation/create", "notifications/cancelled"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
 import pytest
+from mcp.shared.message import ClientMessageMetadata
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import ConnectionLostError, MemoryJournal, PollPolicy, SessionError, TasksTransport
@@ -146,18 +147,21 @@ class Session:
         self._came = anyio.Event()
 
     async def run(self) -> None:
-        async for message in self._read:
-            if self.asleep:
-                await anyio.sleep_forever()
-            said = message if isinstance(message, Exception) else _read(message)
-            if isinstance(said, dict) and "method" not in said:
-                assert said["id"] not in self._replies, "answered twice"
-                self._replies[said["id"]] = said.get("error", said.get("result"))
-            else:
-                self.heard.append(said)
-            self._came.set()
-            self._came = anyio.Event()
+        with suppress(anyio.ClosedResourceError):
+            async for message in self._read:
+                if self.asleep:
+                    await anyio.sleep_forever()
+                self._take(message if isinstance(message, Exception) else _read(message))
         self.ended.set()
+
+    def _take(self, said: Any) -> None:
+        if isinstance(said, dict) and "method" not in said:
+            assert said["id"] not in self._replies, "answered twice"
+            self._replies[said["id"]] = said.get("error", said.get("result"))
+        else:
+            self.heard.append(said)
+        self._came.set()
+        self._came = anyio.Event()
 
     async def say(self, message: JSONObject) -> None:
         await self._write.send(_wrapped({"jsonrpc": "2.0", **message}))
@@ -332,6 +336,38 @@ async def test_the_result_of_a_task_is_the_reply_and_nothing_of_it_is_changed(wi
     async with journal:
         (record,) = await journal.records(Scope("a-server", "ada"))
     assert (record.task_id, record.generation) == (TASK, "2025-11-25")
+    assert record.delivered_at is not None
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["has-left", "does-not-read"])
+async def test_a_result_that_the_host_has_not_read_is_not_delivered(wire: Wire, leaves: bool) -> None:
+    journal = MemoryJournal()
+    async with connected(wire, journal=journal) as session:
+        await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: wire.of("tasks/get"))
+        if leaves:
+            await session._read.aclose()
+        else:
+            session.asleep = True
+            await wire.say({"method": "notifications/message", "params": {"level": "info", "data": 1}})
+        wire.task["status"] = "completed"
+        await wire.until(lambda: wire.of("tasks/result"))
+        await anyio.wait_all_tasks_blocked()
+    async with journal:
+        (record,) = await journal.records(Scope("a-server", ""))
+    assert record.finished
+    assert record.delivered_at is None
+
+
+@requirement("law:2")
+async def test_a_call_that_goes_on_by_a_token_of_the_sdks_is_not_made_again(wire: Wire) -> None:
+    async with connected(wire) as session:
+        call = {"jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": {"name": "slow"}}
+        message = _wrapped(call)
+        message.metadata = ClientMessageMetadata(resumption_token="event-17")
+        await session._write.send(message)
+        assert await session.reply_to(99) == {"content": []}
+    assert [one["id"] for one in wire.of("tools/call")] == [99]
 
 
 @requirement("law:6")
@@ -372,6 +408,19 @@ async def test_a_call_that_is_taken_back_gets_no_reply(wire: Wire, on_abandon: s
         assert request_id not in session._replies
     assert not wire.of("notifications/cancelled"), "the server has never heard of that request"
     assert len(wire.of("tasks/cancel")) == (1 if on_abandon == "cancel" else 0)
+
+
+@requirement("law:8")
+async def test_a_call_that_is_taken_back_at_once_is_not_made(wire: Wire) -> None:
+    async with connected(wire) as session:
+        for _ in range(10):
+            request_id = await session.send("tools/call", {"name": "slow"})
+            await session.say({"method": "notifications/cancelled", "params": {"requestId": request_id}})
+        wire.replies["ping"] = lambda params: {}
+        await session.ask("ping")
+        await anyio.wait_all_tasks_blocked()
+    assert not wire.of("tools/call")
+    assert not wire.of("notifications/cancelled")
 
 
 @requirement("law:8")
@@ -572,8 +621,8 @@ async def test_a_host_that_reads_no_more_does_not_end_what_we_say_on_leaving(wir
             await session.send("tools/call", {"name": "slow"})
             await wire.until(lambda: wire.of("tasks/get"))
             tasks.cancel_scope.cancel()
-        read.close()
-        write.close()
+        await read.aclose()
+        await write.aclose()
         await wire.say({"method": "notifications/message", "params": {"level": "info", "data": 1}})
     assert len(wire.of("tasks/cancel")) == 1
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
@@ -24,9 +24,23 @@ from .faults import Faults
 from .host_peer import Switchboard
 from .shapes_2025_11_25 import CORE_TASKS_VERSION, related_task
 
-__all__ = ["Relay", "Serve"]
+__all__ = ["Relay", "Serve", "Served"]
 
-Serve: TypeAlias = Callable[[JSONObject], Awaitable[JSONObject | RpcError | None]]
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What became of a call of the host's."""
+
+    reply: JSONObject | RpcError
+    had: Callable[[], None] = _nothing
+    """Called when the host's session has read it."""
+
+
+Serve: TypeAlias = Callable[[JSONObject], Awaitable[Served | None]]
 """Runs a ``tools/call`` of the host's by its params; ``None`` leaves it to the server."""
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -76,6 +90,7 @@ class Relay:
         self._waiting: dict[RequestId, _Waiting] = {}
         self._serving: dict[RequestId, anyio.CancelScope] = {}
         self._served = anyio.Event()
+        self._unread: dict[int, anyio.Event] = {}
         self._answering: dict[RequestId, anyio.CancelScope] = {}
         self._tasks: TaskGroup | None = None
 
@@ -203,8 +218,11 @@ class Relay:
             case "initialize":
                 self._handshake = said["id"]
                 message = self._introducing(message, params)
-            case "tools/call" if self._board is not None and self._tasks is not None:
-                self._tasks.start_soon(self._serve_call, said["id"], params, message)
+            case "tools/call" if self._serves(message):
+                assert self._tasks is not None, "they run"
+                # Before it begins, for it can be taken back at once.
+                self._serving[said["id"]] = scope = anyio.CancelScope()
+                self._tasks.start_soon(self._serve_call, said["id"], params, message, scope)
                 return
             case "notifications/cancelled" if params.get("requestId") in self._serving:
                 self._serving[params["requestId"]].cancel()
@@ -219,23 +237,44 @@ class Relay:
         whole = self._wrapped({"jsonrpc": "2.0", **said, "params": {**params, "capabilities": capabilities}})
         return replace(whole, metadata=message.metadata)
 
-    async def _serve_call(self, request_id: RequestId, params: JSONObject, message: Any) -> None:
-        with anyio.CancelScope() as scope:
-            self._serving[request_id] = scope
-            try:
-                reply = await self._serve(params)
-            except Exception as error:
-                logger.exception("A call could not be seen through")
-                reply = RpcError(_INTERNAL_ERROR, f"{type(error).__name__}: {error}", None)
-            finally:
-                del self._serving[request_id]
-                self._served.set()
-                self._served = anyio.Event()
-            with suppress(*_CLOSED):
-                if reply is None:
+    def _serves(self, message: Any) -> bool:
+        """Whether a call may be for us. One that was made before, and goes on by a token, is not."""
+        return self._board is not None and getattr(message.metadata, "resumption_token", None) is None
+
+    async def _serve_call(
+        self, request_id: RequestId, params: JSONObject, message: Any, scope: anyio.CancelScope
+    ) -> None:
+        try:
+            with scope, suppress(*_CLOSED):
+                served = await self._safely_served(params)
+                if served is None:
                     await self._to_server.send(message)
                 else:
-                    await self._say(self._to_host, {"id": request_id, **_as_reply(reply)})
+                    reply = self._wrapped({"jsonrpc": "2.0", "id": request_id, **_as_reply(served.reply)})
+                    self._unread[id(reply)] = read = anyio.Event()
+                    try:
+                        await self._to_host.send(reply)
+                        await read.wait()
+                    finally:
+                        del self._unread[id(reply)]
+                    served.had()
+        finally:
+            del self._serving[request_id]
+            self._served.set()
+            self._served = anyio.Event()
+
+    async def _safely_served(self, params: JSONObject) -> Served | None:
+        try:
+            return await self._serve(params)
+        except Exception as error:
+            logger.exception("A call could not be seen through")
+            return Served(RpcError(_INTERNAL_ERROR, f"{type(error).__name__}: {error}", None))
+
+    def read(self, message: Any) -> None:
+        """Note that the host's session has read a message."""
+        read = self._unread.get(id(message))
+        if read is not None:
+            read.set()
 
     # ── what the server says ──────────────────────────────────────────────────────────────────
 

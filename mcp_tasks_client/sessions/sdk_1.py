@@ -10,10 +10,10 @@ questions go straight to the callbacks, unjournaled; and for hints, the session'
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 import mcp_types
-from pydantic import BaseModel, RootModel
+from pydantic import BaseModel
 
 from ..errors import ConnectionLostError, SessionError
 from ..inputs import Callbacks, ElicitationCallback, InputContext, Inputs, RootsCallback, SamplingCallback
@@ -29,10 +29,13 @@ from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .host_peer import ANSWERS, SessionLine, Switchboard
 from .host_tasks import HostTasksSession
+from .sdk_1_requests import Raw, Sent
 from .shapes_2025_11_25 import related_task
 from .tasks_2025_11_25 import Preference
 
 __all__ = ["Line1", "Sdk1Session", "callbacks_of_host"]
+
+logger = logging.getLogger("mcp_tasks_client")
 
 _types: Any = import_module("mcp.types")
 _exceptions: Any = import_module("mcp.shared.exceptions")
@@ -46,25 +49,14 @@ _QUESTIONS: Final = {
 _PLUGS: Final = ("_received_request", "_in_flight", "_send_response", "_task_group")
 _WATCH_S: Final = 0.5
 _TOLD_S: Final = 5.0
-_DELIVERY_S: Final = 5.0
-"""Seconds for a reply to be handed over that has come; it takes a turn of the loop."""
-
-_NOT_THERE: Final = object()
 _INTERNAL_ERROR: Final = -32603
+_INVALID_PARAMS: Final = -32602
 _CONNECTION_CLOSED: Final = -32000, "Connection closed"
 _SESSION_ENDED: Final = frozenset({(32600, "Session terminated"), (-32600, "Session terminated")})
 _REQUEST_TIMEOUT: Final = 408
 _GONE: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 
 _boards: Final[WeakKeyDictionary[Any, Switchboard]] = WeakKeyDictionary()
-
-
-class _Request(BaseModel):
-    method: str
-    params: dict[str, Any]
-
-
-_Raw = RootModel[dict[str, Any]]
 
 
 class Sdk1Session(HostTasksSession):
@@ -164,7 +156,7 @@ class Line1(SessionLine[Any]):
         Raises:
             SessionError: No result.
         """
-        sent = _Sent(self.session, _Request(method=method, params=params), timeout_s)
+        sent = Sent(self.session, method, params, timeout_s)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sent.run)
             try:
@@ -193,55 +185,6 @@ class Line1(SessionLine[Any]):
         notification = _types.CancelledNotification(params=params)
         with anyio.move_on_after(_TOLD_S, shield=True), suppress(*_GONE):
             await self.session.send_notification(_types.ClientNotification(notification))
-
-
-class _Sent:
-    """A request that the session has sent, and that can be given up without harm.
-
-    A session that has taken the reply to a request off its stream, and finds nobody waiting when it hands
-    it over a moment later, takes that for the end of its connection. So the request is never just
-    cancelled, nor given a time by the session: first the session is made to forget that it waits.
-
-    Args:
-        session: Sends it.
-        request: What to send.
-        timeout_s: Seconds after which it will be given up; ``None`` leaves that to the session.
-
-    Attributes:
-        request_id: Its ID; ``None`` while it has none.
-        result: What came.
-        error: What came instead.
-        over: Whether anything did.
-    """
-
-    def __init__(self, session: Any, request: _Request, timeout_s: float | None) -> None:
-        self.request_id: RequestId | None = None
-        self.result: JSONObject | None = None
-        self.error: Exception | None = None
-        self.over = anyio.Event()
-        self._session = session
-        self._request = request
-        self._limit = None if timeout_s is None else timedelta(seconds=timeout_s + _DELIVERY_S)
-        self._scope = anyio.CancelScope(shield=True)
-
-    async def run(self) -> None:
-        """Send it, and wait for what comes."""
-        with self._scope:
-            self.request_id = getattr(self._session, "_request_id", None)  # the next one's
-            try:
-                self.result = (await self._session.send_request(self._request, _Raw, self._limit)).root
-            except Exception as error:
-                self.error = error
-            self.over.set()
-
-    async def give_up(self) -> None:
-        """End :meth:`run`. What is being handed over comes first."""
-        begun = self.request_id is not None
-        waited_for = getattr(self._session, "_response_streams", {self.request_id: None})
-        if waited_for.pop(self.request_id, _NOT_THERE) is _NOT_THERE and begun:
-            with anyio.move_on_after(_DELIVERY_S, shield=True):
-                await self.over.wait()
-        self._scope.cancel()
 
 
 def callbacks_of_host(
@@ -352,13 +295,17 @@ async def _answer(
     if answer is None:
         responder._completed = False
         session._in_flight[request_id] = responder
-        await host(responder)
-        return
+        try:
+            await host(responder)
+            return
+        except Exception as error:  # as the session itself takes it, of whose loop this is no part
+            logger.warning("The host's callback for %s raised %s", message["method"], type(error).__name__)
+            answer = RpcError(_INVALID_PARAMS, "Invalid request parameters", "")
     if isinstance(answer, RpcError):
         code = answer.code or _INTERNAL_ERROR
         response = _types.ErrorData(code=code, message=answer.message, data=answer.data)
     else:
-        response = _Raw(answer)
+        response = Raw(answer)
     with suppress(*_GONE):  # the session has ended meanwhile
         await session._send_response(request_id, response)
 

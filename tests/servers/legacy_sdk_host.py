@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ from mcp.shared.exceptions import McpError
 from mcp.shared.memory import create_connected_server_and_client_session
 from mcp.shared.message import SessionMessage
 from mcp.shared.session import RequestResponder
+from pydantic import ValidationError
 
 if not __package__:  # run as a script: Python has put this folder on its path, and not the repository
     sys.path[0] = str(Path(__file__).parents[2])
@@ -311,6 +312,40 @@ async def asks_for_the_hosts_own_task(server: Any) -> Any:
         return [await outcome(done(result)), host.asked, len(await durable.records())]
 
 
+async def raises_for_its_own_task(server: Any) -> Any:
+    """What the host's callback raises is the session's to deal with, as if we were not there."""
+    host = Host()
+
+    async def raising(context: Any, params: Any) -> Any:
+        raise ValueError("the user's terminal is gone")
+
+    host.elicit = raising  # type: ignore[method-assign]
+    async with connected(server, host) as session, ours(session) as durable:
+        await durable.start_tool("slow", FOREVER)
+        created = await session.experimental.call_tool_as_task("asks", {})
+        with anyio.move_on_after(0.5), suppress(ValidationError):  # the SDK's server fails without a result
+            await session.experimental.get_task_result(created.task.taskId, types.CallToolResult)
+        return await said_by(session.call_tool("plain"))
+
+
+async def is_told_nothing_of_what_we_give_up(server: Any) -> Any:
+    """A host that lets its session end with the first error that it is told of."""
+    host, errors = Host(hesitates=True), list[str]()
+
+    async def handle(message: Any) -> None:
+        if isinstance(message, Exception):
+            errors.append(str(message))
+            raise message
+
+    host.handle = handle  # type: ignore[method-assign]
+    async with connected(server, host) as session:
+        async with ours(session) as durable:
+            await durable.start_tool("asks")
+            await host.prompted.wait()
+        await anyio.sleep(0.3)
+        return [await said_by(session.call_tool("plain")), errors]
+
+
 async def done(result: Any) -> Any:
     return SimpleNamespace(structured_content=None, content=result.content)
 
@@ -408,6 +443,8 @@ SCENARIOS: dict[str, Callable[[Any], Awaitable[Any]]] = {
         loses_its_session,
         asks_plainly,
         asks_for_the_hosts_own_task,
+        raises_for_its_own_task,
+        is_told_nothing_of_what_we_give_up,
         takes_back,
         gives_up,
     )
