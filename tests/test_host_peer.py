@@ -39,8 +39,10 @@ from mcp_tasks_client.sessions.host_peer import HostPeer
 from mcp_tasks_client.sessions.host_session import HostSession
 from mcp_tasks_client.sessions.sdk_line import SdkLine
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
+from mcp_tasks_client.states import Observing
 from mcp_tasks_client.wire import JSONObject
 
+from ._requirements import requirement
 from ._ways_hosts import Host
 
 pytestmark = pytest.mark.anyio
@@ -99,6 +101,7 @@ class Server:
             "tasks/get": lambda params: task(),
             "tasks/result": lambda params: HELD,
             "tasks/list": lambda params: {"tasks": [task()]},
+            "ping": lambda params: {},
         }
 
     async def run(self) -> None:
@@ -116,6 +119,7 @@ class Server:
                 self.arrived.append((message.method, dict(message.params or {})))
             elif message.id is not None:
                 assert isinstance(message, JSONRPCResponse | JSONRPCError)
+                self.arrived.append(("an answer", {}))
                 self.answers[message.id] = message.model_dump(by_alias=True, mode="json", exclude_none=True)
             self._news.set()
             self._news = anyio.Event()
@@ -339,6 +343,24 @@ async def test_who_waits_for_a_question_hears_of_the_end(monkeypatch: pytest.Mon
         server.ends()
         await server.send({"id": held, "result": RESULT})
         assert (await handle.result()).content
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("reply", [{}, {"error": {"code": -32601, "message": "what is a ping?"}}, None])
+async def test_an_answer_has_arrived_when_what_was_sent_after_it_has(reply: JSONObject | None) -> None:
+    journal = MemoryJournal()
+    async with connected(Host()) as (session, server, _), ours(session, journal) as durable:
+        server.replies["ping"] = lambda params: HELD if reply is None else reply
+        await durable.start_tool("tool")
+        await server.ask("q", question())
+        await server.got("ping")
+        assert [name for name, _ in server.arrived if name in ("an answer", "ping")] == ["an answer", "ping"]
+        await anyio.wait_all_tasks_blocked()
+        (record,) = await durable.records()
+        assert isinstance(record.state, Observing)
+        (asked,) = record.state.questions
+        assert asked.stage == ("acknowledged" if reply is not None else "sending")
+        assert (asked.answer is None) == (reply is not None), "it is kept until then"
 
 
 async def test_without_the_sdks_hook_polls_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from mcp_tasks_client import ConnectionLostError, MemoryJournal, PollPolicy, Ses
 from mcp_tasks_client.journal.base import Scope
 from mcp_tasks_client.sessions.faults import Faults
 from mcp_tasks_client.sessions.relay import Relay, _read
+from mcp_tasks_client.states import Observing
 from mcp_tasks_client.transport import _wrapped
 from mcp_tasks_client.wire import JSONObject, RpcError
 
@@ -72,6 +73,7 @@ class Wire:
             "tasks/get": lambda params: self.task,
             "tasks/result": lambda params: RESULT if self.task["status"] == "completed" else None,
             "tasks/cancel": self._cancelled,
+            "ping": lambda params: {},
         }
         self.entered = self.left = 0
         self._send: Any = None
@@ -529,6 +531,28 @@ async def test_a_question_of_a_task_is_asked_of_the_hosts_session_and_answered_w
         assert await session.reply_to(request_id) == RESULT
         assert session.heard == []
     assert wire.answers == {"q": {"action": "accept", "content": {}, "_meta": MARK}}
+
+
+@requirement("law:3")
+async def test_an_answer_after_which_nothing_comes_back_is_kept_to_be_sent_again(wire: Wire) -> None:
+    journal = MemoryJournal()
+    async with connected(wire, elicitation=accept, journal=journal) as session:
+        wire.replies["ping"] = lambda params: None
+        await session.send("tools/call", {"name": "slow"})
+        wire.task["status"] = "input_required"
+        await wire.until(lambda: wire.of("tasks/result"))
+        await wire.say(question("q", _meta=MARK))
+        await wire.until(lambda: wire.of("ping"))
+        said = [one.get("method", one.get("id")) for one in wire.arrived]
+        assert said.index("q") < said.index("ping")
+        wire.hang_up()
+        await session.ended.wait()
+    async with journal:
+        (record,) = await journal.records(Scope("a-server", ""))
+    assert isinstance(record.state, Observing)
+    (asked,) = record.state.questions
+    assert asked.stage != "acknowledged"
+    assert asked.answer == {"action": "accept", "content": {}}
 
 
 async def test_what_can_be_answered_here_is_declared_and_answered_here(wire: Wire) -> None:

@@ -22,7 +22,7 @@ from anyio.lowlevel import checkpoint
 from mcp_types import CreateMessageResult, CreateMessageResultWithTools, ElicitResult, ListRootsResult
 from pydantic import TypeAdapter
 
-from ..errors import ConnectionLostError
+from ..errors import ConnectionLostError, SessionError
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .peer import Peer, Told
@@ -40,6 +40,8 @@ ANSWERS: Final[Mapping[str, TypeAdapter[Any]]] = {
 """What a host's session may answer, by what it was asked."""
 
 _OVER: Final = frozenset({"completed", "failed"})
+_TURNS: Final = 20
+"""Of the loop, in which the SDK has said what a callback has returned."""
 
 
 class _Waiting:
@@ -49,6 +51,7 @@ class _Waiting:
         self.message = message
         self.answer: JSONObject | RpcError | None = None
         self.answered = anyio.Event()
+        self.said = anyio.Event()
 
 
 class Switchboard:
@@ -71,6 +74,7 @@ class Switchboard:
         self._unplug: Callable[[], None] | None = None
         self._peers: list[HostPeer] = []
         self._waiting: dict[str, _Waiting] = {}
+        self._unsaid: dict[str, _Waiting] = {}
         self._settled = anyio.Event()
 
     def join(self, peer: HostPeer) -> None:
@@ -126,14 +130,26 @@ class Switchboard:
         asked = (one.message for one in self._waiting.values() if one.answer is None)
         return [message for message in asked if related_task(message.get("params")) == task_id]
 
-    def answer(self, request_id: RequestId, answer: JSONObject | RpcError) -> bool:
-        """Give an answer, if the server still waits for it."""
-        waiting = self._waiting.get(id_text(request_id))
+    def answer(self, request_id: RequestId, answer: JSONObject | RpcError) -> anyio.Event | None:
+        """Give an answer.
+
+        Returns:
+            What is set when it has been said; ``None`` if the server does not wait for it any more.
+        """
+        name = id_text(request_id)
+        waiting = self._waiting.get(name)
         if waiting is None or waiting.answer is not None:
-            return False
+            return None
         waiting.answer = answer
         waiting.answered.set()
-        return True
+        self._unsaid[name] = waiting
+        return waiting.said
+
+    def said(self, request_id: RequestId) -> None:
+        """Note that an answer has been said, or could not be."""
+        waiting = self._unsaid.pop(id_text(request_id), None)
+        if waiting is not None:
+            waiting.said.set()
 
     async def _peer_of(self, task_id: str) -> HostPeer | None:
         while True:
@@ -311,17 +327,28 @@ class HostPeer(Peer):
         timeout_s: float,
         task_id: str | None = None,
     ) -> None:
-        """Answer a request of the server's. Nobody says whether it arrives.
+        """Answer a request of the server's. Nobody says whether it arrives, and so something else is asked.
 
         Raises:
-            SessionError: The server does not wait for it.
+            SessionError: The server does not wait for it, or the connection did not outlast it.
         """
         await checkpoint()
-        if not self._line.board.answer(request_id, answer):
+        said = self._line.board.answer(request_id, answer)
+        if said is None:
             self.hear(_taken_back(request_id))
             raise ConnectionLostError(
                 "The answer was not sent: the server does not wait for it any more.", retryable=True
             )
+        with anyio.move_on_after(timeout_s):
+            await said.wait()
+        for _ in range(_TURNS):
+            await checkpoint()
+        try:
+            # Transports send one after the other, and one that cannot send ends the connection with it.
+            await self._line.send("ping", {}, timeout_s, Faults("what follows an answer", task_id))
+        except SessionError as error:
+            if error.code is None:  # else there is somebody, who does not know what a ping is
+                raise
 
     async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
         """Nothing: the host's session does so itself with each request that it gives up."""

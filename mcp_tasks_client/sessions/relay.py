@@ -321,16 +321,19 @@ class Relay:
     async def _answer(
         self, board: Switchboard, said: JSONObject, message: Any, scope: anyio.CancelScope
     ) -> None:
-        with scope:
-            try:
-                answer = await board.answer_to(said)
-            finally:
-                del self._answering[said["id"]]
-            with suppress(*_CLOSED):
-                if answer is None:
-                    await self._to_host.send(message)
-                else:
-                    await self._say(self._to_server, {"id": said["id"], **_as_reply(answer)})
+        try:
+            with scope:
+                try:
+                    answer = await board.answer_to(said)
+                finally:
+                    del self._answering[said["id"]]
+                with suppress(*_CLOSED):
+                    if answer is None:
+                        await self._to_host.send(message)
+                    else:
+                        await self._say(self._to_server, {"id": said["id"], **_as_reply(answer)})
+        finally:
+            board.said(said["id"])
 
     def _replied(self, said: JSONObject) -> bool:
         """Take the reply to a request of ours, waited for or not."""

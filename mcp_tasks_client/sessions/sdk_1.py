@@ -308,6 +308,7 @@ async def _answer(
         response = Raw(answer)
     with suppress(*_GONE):  # the session has ended meanwhile
         await session._send_response(request_id, response)
+    board.said(request_id)
 
 
 def _message(responder: Any) -> JSONObject:

@@ -110,6 +110,7 @@ def _asking(board: Switchboard, method: str) -> Callable[[Any], Any]:
                 "params": {**_dumped(*params), **({"_meta": dict(meta)} if meta else {})},
             }
             answer = await board.answer_to(message) if meta else None
+            board.said(context.request_id)  # as soon as this returns
             if answer is None:
                 return await callback(context, *params)
             if isinstance(answer, RpcError):
