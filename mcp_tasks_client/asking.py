@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 
 import anyio
 
@@ -77,6 +78,12 @@ class Asking:
             run.scope.cancel()
             run.over.set()
 
+    def goes_on(self, record: TaskRecord) -> None:
+        """Note that a task has been taken from us, and given back as it is now."""
+        run = self._runs.get(str(record.task_id))
+        if run is not None:
+            run.record = record
+
     async def see_through(self, run: Run, custody: Custody) -> None:
         """Ask the host, and journal what it says."""
         ended: TaskRecord | None = None
@@ -85,6 +92,7 @@ class Asking:
             with run.scope:
                 ended = await self._asked_host(run.record)
             if ended is not None:
+                ended = replace(ended, owner=run.record.owner, fence=run.record.fence)
                 in_time = await custody.end(ended)
         finally:
             self._runs.pop(str(run.record.task_id), None)

@@ -7,7 +7,7 @@ so it needs no lock, and it does not matter in which process that is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -108,8 +108,12 @@ class Custody:
             await self._clock.wait(anyio.Event(), pause_s)
             pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
 
-    async def cancel(self, record: TaskRecord) -> TaskRecord:
+    async def cancel(self, record: TaskRecord, uncancelled: Callable[[TaskRecord], None]) -> TaskRecord:
         """Have a task be cancelled, whoever owns it.
+
+        Args:
+            record: The task.
+            uncancelled: Told of it as it is now, if it has been taken from its owner and goes on.
 
         Returns:
             It, cancelled.
@@ -123,7 +127,11 @@ class Custody:
                 taken = await self._taken_from_anybody(record)
                 record = visible(taken and taken.record, made_in(record), self._clock.time())
                 ended = cancelled(record, self._clock.time())
-                await self._journal.save(ended, known=True)
+                try:
+                    await self._journal.save(ended, known=True)
+                except Exception:  # whatever a journal raises
+                    uncancelled(record)
+                    raise
                 return ended
         return cancelled(record, self._clock.time())
 

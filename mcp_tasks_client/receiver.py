@@ -308,7 +308,7 @@ class Receiver:
                 assert_never(asked)
 
     async def _cancel(self, record: TaskRecord) -> TaskRecord:
-        ended = await self._custody.cancel(record)
+        ended = await self._custody.cancel(record, self._asking.goes_on)
         self._asking.stop(str(record.task_id))
         logger.info("The server has cancelled %r", ended)
         return ended

@@ -49,6 +49,9 @@ _MOST_UNREAD: Final = 10_000
 """Messages for the host's session that wait to be read, at most: a session of 1.x reads nothing while it asks
 somebody, and what comes meanwhile may be for us."""
 
+_LOOK_S: Final = 10.0
+"""Seconds that a call waits for the server's list of tools, at most."""
+
 _INTERNAL_ERROR: Final = -32603
 
 
@@ -74,8 +77,8 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         journal: ``None`` is the user's default SQLite file; a path is another file; a
             :class:`Journal` is used as it is.
         principal: On whose behalf; records of one principal are never used for another.
-        elicitation: Answers ``elicitation/create``. Like the next two, ``None`` leaves it to the
-            session's own callback.
+        elicitation: Answers ``elicitation/create``, for tasks; and for all else, if the session declares no
+            callback of its own. Like the next two, ``None`` leaves it to that one.
         sampling: Answers ``sampling/createMessage``.
         roots: Answers ``roots/list``.
         poll: Latency against load.
@@ -107,7 +110,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         self._transport = transport
         self._on_update = on_update
         own = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
-        self._relay = Relay(wrapped=_wrapped, serve=self._serve, capabilities=own.capabilities)
+        self._relay = Relay(wrapped=_wrapped, serve=self._serve, inputs=own)
         policy = poll or PollPolicy()
         name = _named(endpoint)
         inputs = Callbacks(
@@ -183,7 +186,10 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         if not isinstance(name, str) or "task" in params:
             return None  # the host follows this one itself
         try:
-            if not await self._session.makes_task(name):
+            makes_task = False
+            with anyio.move_on_after(_LOOK_S):
+                makes_task = await self._session.makes_task(name)
+            if not makes_task:
                 return None
         except MissingCapabilityError as error:
             return Served(_refusal(error))

@@ -445,6 +445,16 @@ async def test_who_sees_to_a_task_does_so_until_it_is_over() -> None:
         peer.leave()
 
 
+async def test_what_is_kept_of_tasks_that_were_let_go_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.host_peer._MOST_TASKS", 2)
+    async with connected(Host()) as (session, _, _):
+        peer = HostPeer(SdkLine(lambda: session), lambda *heard: None)
+        for task_id in ("1", "2", "3"):
+            await peer.request("tasks/get", {"taskId": task_id}, LIMIT_S, task_id=task_id)
+        assert [peer.sees_to(task_id) for task_id in ("1", "2", "3")] == [False, True, True]
+        peer.leave()
+
+
 async def test_a_lost_task_is_looked_for_in_its_own_session_alone() -> None:
     async with connected(Host()) as (first, its, _tasks), connected(Host()) as (second, server, _more):
         now = [first]

@@ -715,6 +715,22 @@ async def test_a_task_that_cannot_be_journaled_is_not_begun() -> None:
             assert (await peer.make())["status"] == "working"
 
 
+@requirement("law:3", "2025:receive-cancel")
+async def test_an_answer_to_what_could_not_be_cancelled_counts() -> None:
+    async with FailingJournal() as journal:
+        desk, person, peer = Desk(journal), Person(), FakePeer()
+        async with desk.process(person, peer):
+            task = await peer.make()
+            await person.until(lambda: person.asked)
+            journal.failures = 1
+            assert (await peer.about("cancel", task)).code == -32603
+            person.ready.set()
+            await peer.until(lambda: peer.notified)
+            await desk.clock.advance(60.0)
+            assert (await peer.about("get", task))["status"] == "completed"
+            assert person.asked == 1
+
+
 @requirement("law:1", "law:3")
 async def test_an_answer_that_cannot_be_journaled_is_kept_and_not_shown(
     caplog: pytest.LogCaptureFixture,

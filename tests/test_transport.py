@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from mcp.shared.message import ClientMessageMetadata
-from mcp_types import ElicitResult
+from mcp_types import ElicitResult, ErrorData
 
 from mcp_tasks_client import ConnectionLostError, MemoryJournal, PollPolicy, SessionError, TasksTransport
 from mcp_tasks_client.journal.base import Scope
@@ -271,6 +271,17 @@ async def test_where_there_are_no_tasks_every_call_is_plain(
 
 async def test_a_call_is_not_hindered_by_a_list_that_cannot_be_had(wire: Wire) -> None:
     wire.replies["tools/list"] = lambda params: RpcError(-32603, "broken", None)
+    async with connected(wire) as session:
+        assert await session.ask("tools/call", {"name": "slow", "arguments": {}}) == {"content": []}
+
+
+@pytest.mark.parametrize("capabilities", [{}, {"tasks": TASKS}])
+async def test_a_call_does_not_wait_for_a_list_that_does_not_come(
+    wire: Wire, capabilities: JSONObject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.transport._LOOK_S", 0.1 if capabilities else LIMIT_S)
+    wire.capabilities = capabilities
+    wire.replies["tools/list"] = lambda params: None
     async with connected(wire) as session:
         assert await session.ask("tools/call", {"name": "slow", "arguments": {}}) == {"content": []}
 
@@ -567,6 +578,34 @@ async def test_what_can_be_answered_here_is_declared_and_answered_here(wire: Wir
         assert session.heard == []
     declared = wire.of("initialize")[0]["params"]["capabilities"]
     assert declared == {"roots": {"listChanged": True}, "elicitation": {"form": {}, "url": {}}}
+
+
+@pytest.mark.parametrize("method", ["elicitation/create", "roots/list"])
+async def test_what_only_we_have_declared_is_answered_here_though_no_task_asks_for_it(
+    wire: Wire, method: str
+) -> None:
+    async with connected(wire, {"roots": {}}, elicitation=accept, roots=accept) as session:
+        await wire.say({**question("q"), "method": method})
+        if method == "roots/list":
+            assert (await session.hears(method))["id"] == "q"
+        else:
+            await wire.until(lambda: wire.answers)
+            assert wire.answers == {"q": {"action": "accept", "content": {}}}
+
+
+@pytest.mark.parametrize(
+    ("said", "code"), [(ValueError("no"), -32603), (ErrorData(code=-1, message="no"), -1)]
+)
+async def test_what_cannot_be_answered_here_is_refused(wire: Wire, said: Any, code: int) -> None:
+    async def refusing(context: Any, params: Any) -> Any:
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async with connected(wire, elicitation=refusing):
+        await wire.say(question("q"))
+        await wire.until(lambda: wire.answers)
+    assert wire.answers["q"].code == code
 
 
 async def test_a_question_that_the_host_refuses_leaves_the_task_waiting(wire: Wire) -> None:

@@ -40,6 +40,9 @@ ANSWERS: Final[Mapping[str, TypeAdapter[Any]]] = {
 """What a host's session may answer, by what it was asked."""
 
 _OVER: Final = frozenset({"completed", "failed"})
+_MOST_TASKS: Final = 10_000
+"""Whose questions are ours, at most: of some that were cancelled or let go, nobody says when they end."""
+
 _TURNS: Final = 20
 """Of the loop, in which the SDK has said what a callback has returned."""
 
@@ -261,7 +264,7 @@ class HostPeer(Peer):
         self.creating = 0
         self._line = line
         self._told = told
-        self._tasks: set[str] = set()
+        self._tasks: dict[str, None] = {}
         self._foreign = self.session_id != line.board.name
         if not self._foreign:
             line.board.join(self)
@@ -317,7 +320,7 @@ class HostPeer(Peer):
             self._see_to(task_id)
         result = await self._line.send(method, params, silence_s, faults)
         if method == "tasks/get" and result.get("status") in _OVER:
-            self._tasks.discard(str(task_id))  # of a cancelled one, a question may still be on its way
+            self._tasks.pop(str(task_id), None)  # of a cancelled one, a question may still be on its way
         return result
 
     async def answer(
@@ -368,7 +371,9 @@ class HostPeer(Peer):
 
     def _see_to(self, task_id: object) -> None:
         if isinstance(task_id, str) and task_id not in self._tasks:
-            self._tasks.add(task_id)
+            self._tasks[task_id] = None
+            if len(self._tasks) > _MOST_TASKS:
+                del self._tasks[next(iter(self._tasks))]
             for message in self._line.board.questions(task_id):
                 self.hear(message)  # asked while somebody else saw to it
 

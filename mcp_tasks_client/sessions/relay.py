@@ -19,6 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ..errors import ConnectionLostError
+from ..inputs import InputContext, Inputs, NoAnswerError
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .host_peer import Switchboard
@@ -47,6 +48,13 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _TOLD_S: Final = 5.0
 _INTERNAL_ERROR: Final = -32603
+_KINDS: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+"""Capabilities, by what they are asked for."""
+
 _CLOSED: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 _SESSION_ENDED: Final = frozenset({(32600, "Session terminated"), (-32600, "Session terminated")})
 
@@ -65,16 +73,14 @@ class Relay:
     Args:
         wrapped: Makes a message of the SDK's from one in JSON.
         serve: Asked about each call of the host's, once there is a session at 2025-11-25.
-        capabilities: What can be answered in the host's place, declared with what the host declares.
+        inputs: Answer in the host's place what it does not declare itself, in its handshake too.
 
     Attributes:
         introduction: What the server said of itself in the handshake.
         over: Set once there is no connection any more.
     """
 
-    def __init__(
-        self, *, wrapped: Callable[[JSONObject], Any], serve: Serve, capabilities: JSONObject
-    ) -> None:
+    def __init__(self, *, wrapped: Callable[[JSONObject], Any], serve: Serve, inputs: Inputs) -> None:
         self.introduction: JSONObject = {}
         self.over = anyio.Event()
         self._board: Switchboard | None = None
@@ -83,7 +89,8 @@ class Relay:
         self._wrapped = wrapped
         self._serve = serve
         self._session_id: Callable[[], str | None] = _nameless
-        self._capabilities = capabilities
+        self._inputs = inputs
+        self._declared: frozenset[str] = frozenset()
         self._handshake: RequestId | None = None
         self._own = f"tasks-{uuid4().hex}-"
         self._ids = count()
@@ -232,7 +239,8 @@ class Relay:
 
     def _introducing(self, message: Any, params: JSONObject) -> Any:
         """The host's introduction, with what can be answered in its place."""
-        capabilities = {**self._capabilities, **(params.get("capabilities") or {})}
+        theirs, ours = params.get("capabilities") or {}, self._inputs.capabilities
+        capabilities, self._declared = {**ours, **theirs}, frozenset(ours) - frozenset(theirs)
         said = {"id": self._handshake, "method": "initialize"}
         whole = self._wrapped({"jsonrpc": "2.0", **said, "params": {**params, "capabilities": capabilities}})
         return replace(whole, metadata=message.metadata)
@@ -296,7 +304,7 @@ class Relay:
             return False
         if "id" not in said:
             return self._told(self._board, method, params)
-        if related_task(params) is None or "task" in params:
+        if "task" in params or (related_task(params) is None and _KINDS.get(method) not in self._declared):
             return False
         if said["id"] not in self._answering:  # it may come over two streams
             assert self._tasks is not None, "they run"
@@ -325,6 +333,8 @@ class Relay:
             with scope:
                 try:
                     answer = await board.answer_to(said)
+                    if answer is None and _KINDS.get(said["method"]) in self._declared:
+                        answer = await self._answered_here(said)
                 finally:
                     del self._answering[said["id"]]
                 with suppress(*_CLOSED):
@@ -334,6 +344,16 @@ class Relay:
                         await self._say(self._to_server, {"id": said["id"], **_as_reply(answer)})
         finally:
             board.said(said["id"])
+
+    async def _answered_here(self, said: JSONObject) -> JSONObject | RpcError:
+        """What is said to a question of no task of ours, which the host does not know how to answer."""
+        try:
+            return await self._inputs.answer(InputContext(tool=None, key=str(said["id"]), task=None), said)
+        except NoAnswerError as error:
+            return error.refusal or RpcError(_INTERNAL_ERROR, f"The client has no answer: {error}", None)
+        except Exception:
+            logger.exception("A question could not be asked")
+            return RpcError(_INTERNAL_ERROR, "The client has no answer", None)
 
     def _replied(self, said: JSONObject) -> bool:
         """Take the reply to a request of ours, waited for or not."""

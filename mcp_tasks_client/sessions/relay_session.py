@@ -91,6 +91,19 @@ class RelaySession(HostTasksSession):
         self._relay = relay
         self._ended = False
 
+    async def makes_task(self, name: str) -> bool:
+        """Whether a call of this tool asks for a task.
+
+        Raises:
+            MissingCapabilityError: It cannot, and nothing else is wanted.
+            SessionError: The server could not be asked.
+        """
+        await self._peers.now()
+        if self._prefer != "always" and not self._peers.makes_tasks:
+            return False
+        await self._catalogue.to_call(name)
+        return self._as_task(name)
+
     async def watch(self) -> None:
         """Return once there is no connection any more; there will be no other."""
         if not self._ended:

@@ -154,17 +154,6 @@ class CoreTasksSession(Session):
         """
         return await self._peers.now()
 
-    async def makes_task(self, name: str) -> bool:
-        """Whether a call of this tool asks for a task.
-
-        Raises:
-            MissingCapabilityError: It cannot, and nothing else is wanted.
-            SessionError: The server could not be asked.
-        """
-        await self._catalogue.to_call(name)
-        await self._peers.now()
-        return self._as_task(name)
-
     async def call(self, call: ToolCall, leaving: Leaving = checkpoint) -> CallReply:
         """Send ``tools/call`` once, with a wish for a task where the tool allows it.
 
