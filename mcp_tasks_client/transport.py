@@ -25,6 +25,7 @@ from typing import Any, Final
 import anyio
 import mcp_types
 from anyio.abc import ObjectReceiveStream
+from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCMessage
 from pydantic import BaseModel, TypeAdapter
@@ -231,7 +232,7 @@ class Reading(ObjectReceiveStream[Any]):
         read: Told of each when it has been taken.
     """
 
-    def __init__(self, stream: ObjectReceiveStream[Any], read: Callable[[Any], None]) -> None:
+    def __init__(self, stream: MemoryObjectReceiveStream[Any], read: Callable[[Any], None]) -> None:
         self._stream = stream
         self._read = read
 
@@ -244,6 +245,10 @@ class Reading(ObjectReceiveStream[Any]):
     async def aclose(self) -> None:
         """Read no more."""
         await self._stream.aclose()
+
+    def close(self) -> None:
+        """The same, without waiting for anything."""
+        self._stream.close()
 
 
 def _wrapped(message: JSONObject) -> Any:

@@ -684,8 +684,8 @@ async def test_a_host_that_reads_no_more_does_not_end_what_we_say_on_leaving(wir
             await session.send("tools/call", {"name": "slow"})
             await wire.until(lambda: wire.of("tasks/get"))
             tasks.cancel_scope.cancel()
-        await read.aclose()
-        await write.aclose()
+        read.close()
+        write.close()
         await wire.say({"method": "notifications/message", "params": {"level": "info", "data": 1}})
     assert len(wire.of("tasks/cancel")) == 1
 
