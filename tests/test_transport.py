@@ -216,7 +216,9 @@ async def connected(
 
 
 @pytest.fixture
-def wire() -> Wire:
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    # How long a poll waits for a question is shown elsewhere.
+    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._QUESTION_S", 0.05)
     return Wire()
 
 

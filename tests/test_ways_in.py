@@ -243,7 +243,7 @@ async def test_a_time_out_leaves_a_task_that_the_next_connection_brings_home(doo
     async with door.opened(hesitant) as opened:
         with pytest.raises(WaitTimeoutError) as caught:
             # Nobody answers, so it is over in any case; the task must have been made by then.
-            await opened.call(case.tool, case.arguments, timeout=1.5)
+            await opened.call(case.tool, case.arguments, timeout=1.0)
     assert caught.value.handle is not None
     gone = door.way.kind == "mcp-stdio"
     # The open question is put at once, and may be answered before the first look at the task.
