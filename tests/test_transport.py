@@ -217,8 +217,9 @@ async def connected(
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    # How long a poll waits for a question is shown elsewhere.
+    # How long a poll waits for a question, and a last reply is waited for, is shown elsewhere.
     monkeypatch.setattr("mcp_tasks_client.sessions.hearing._QUESTION_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._LAST_REPLY_S", 0.05)
     return Wire()
 
 
@@ -519,7 +520,7 @@ async def test_a_request_ends_with_the_connection(wire: Wire) -> None:
         tasks.start_soon(hang_up)
         for _ in range(2):  # while it waits, and when there is no connection any more
             with pytest.raises(ConnectionLostError, match="the connection is closed"):
-                await session.relay.request("tasks/get", {}, LIMIT_S / 2, Faults("tasks/get"))
+                await session.relay.request("tasks/get", {}, None, Faults("tasks/get"))
 
 
 # ── questions ─────────────────────────────────────────────────────────────────────────────────

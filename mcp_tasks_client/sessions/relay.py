@@ -193,6 +193,8 @@ class Relay:
     async def _ask(
         self, stream: Any, method: str, params: JSONObject | None, timeout_s: float | None
     ) -> JSONObject | RpcError | None:
+        if self.over.is_set():
+            return None
         request_id = f"{self._own}{next(self._ids)}"
         given = {} if params is None else {"params": params}
         waiting = self._waiting[request_id] = _Waiting()
