@@ -169,6 +169,14 @@ class Task(BaseModel):
         return _text(meta.get(_IMMEDIATE_RESPONSE)) if isinstance(meta, dict) else None
 
     @property
+    def progress(self) -> JSONObject | None:
+        """How far the task is: ``progress``, ``total`` and ``message`` as the server told them last.
+
+        ``None`` if it told nothing. Source: 2025-11-25, "Task Progress Notifications".
+        """
+        return _object((self.model_extra or {}).get("progress"))
+
+    @property
     def known_status(self) -> bool:
         """Whether the status is one of the specification's five."""
         return self.status in _KNOWN_STATUSES

@@ -286,6 +286,20 @@ async def test_a_wait_that_ends_leaves_the_task_to_be_awaited_again(legacy_serve
         assert text(await caught.value.handle.result()) == "rested"
 
 
+@requirement("2025:progress")
+@pytest.mark.parametrize("where", ["session", "result"])
+async def test_how_far_a_task_is_is_told_with_its_updates(legacy_server: LegacyServer, where: str) -> None:
+    arguments = {"where": where, "duration_ms": 200}
+    async with Host().client(legacy_server.url) as client:
+        handle = await client.start_tool("progresses", arguments)
+        told = [task.progress["message"] async for task in handle.updates() if task.progress is not None]
+        assert text(await handle.result()) == "progressed"
+    assert told == sorted(told)
+    assert set(told) <= {"step 1", "step 2", "step 3"}
+    # A server tells of it on tasks/result only to who waits there, and nobody does before it asks or ends.
+    assert told or where == "result"
+
+
 # ── after a crash ─────────────────────────────────────────────────────────────────────────────
 
 

@@ -20,7 +20,7 @@ from mcp_tasks_client.sessions.generations import AnyGenerationSession, session_
 from mcp_tasks_client.sessions.listing import listed_tasks
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
 from mcp_tasks_client.states import Question
-from mcp_tasks_client.wire import JSONObject, Returned, digest
+from mcp_tasks_client.wire import JSONObject, Returned, Task, digest
 
 from ._requirements import requirement
 
@@ -281,6 +281,23 @@ async def test_a_cancelled_task_that_is_not_kept_is_over_all_the_same(wire: Wire
     assert (caught.value.code, caught.value.retryable) == (-32602, False)
 
 
+@requirement("2025:progress")
+async def test_the_next_process_hears_how_far_a_task_is(wire: Wire) -> None:
+    left = TaskRef(TASK, str(Memo(session_id="s1", progress="token")), "2025-11-25")
+    told: list[Task] = []
+    async with wire.session() as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(session.listen, [], lambda agreed: None, told.append)
+        await anyio.wait_all_tasks_blocked()
+        task = await session.get(left)
+        assert Memo.read(task.request_state).progress == "token", "and the one after that"
+        peer = await session._older.connect()
+        params = {"progressToken": "token", "progress": 2, "message": "half-way"}
+        session._older._hearing.told(peer, {"method": "notifications/progress", "params": params})
+        assert [one.progress for one in told] == [{"progress": 2, "message": "half-way"}]
+        assert (await session.get(left)).progress == {"progress": 2, "message": "half-way"}
+        tasks.cancel_scope.cancel()
+
+
 # ── what a process has left that was killed ──
 
 QUESTION: Final = {"method": "elicitation/create", "params": {"mode": "form", "message": "Name?"}}
@@ -364,6 +381,21 @@ async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wir
         assert hearing._seen or hearing._retrievals
         session.let_go(TASK)
         kept = (hearing._seen, hearing._asked, hearing._retrievals, hearing._broken, hearing._given_up)
+        assert not any(kept)
+
+
+async def test_no_token_is_kept_of_a_call_that_is_over(wire: Wire) -> None:
+    async with wire.session() as session:
+        kept = vars(session._older._hearing.progress).values()
+        await session.call(ToolCall(name="slow"))
+        assert any(kept)
+        session.let_go(TASK)
+        assert not any(kept)
+        wire.replies["tools/call"] = lambda params, session: text("at once")
+        await session.call(ToolCall(name="slow"))
+        wire.replies["tools/call"] = lambda params, session: refusal(-32603, "no", 200)
+        with pytest.raises(SessionError):
+            await session.call(ToolCall(name="slow"))
         assert not any(kept)
 
 

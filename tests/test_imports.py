@@ -74,6 +74,7 @@ ORDER: Final = (
     "sessions.asked",
     "sessions.http_peer",
     "sessions.listing",
+    "sessions.progress",
     "sessions.hearing",
     "sessions.peers",
     "sessions.tasks_2025_11_25",

@@ -23,6 +23,7 @@ from ..receiver import Adopt, Receiver
 from ..wire import JSONObject, MalformedError, RpcError, Task, read_task
 from .asked import Asked
 from .peer import SILENCE_S, Peer
+from .progress import Progress
 from .shapes_2025_11_25 import Memo, ended, related_task, request_id_of, snapshot
 
 __all__ = ["Hearing"]
@@ -90,6 +91,7 @@ class Hearing:
 
     Attributes:
         heard: Told of each snapshot that can be made of what was said; ``None`` while nobody listens.
+        progress: What was said of how far the tasks are.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Hearing:
         receiver: Receiver | None = None,
     ) -> None:
         self.heard: Callable[[Task], None] | None = None
+        self.progress = Progress()
         self._inputs = inputs
         self._timeout_s = timeout_s
         self._tools_changed = tools_changed
@@ -149,6 +152,7 @@ class Hearing:
         if retrieval is not None:
             retrieval.end(over=over)
         self._given_up.discard(task_id)
+        self.progress.forget(task_id)
 
     def give_up(self, task_id: str) -> None:
         """Answer none of a task's questions any more."""
@@ -180,6 +184,7 @@ class Hearing:
             session_id=peer.session_id,
             retrieval=retrieval.request_id if retrieval is not None else self._broken.get(task_id),
             asked=asked.request_ids(answered) if asked is not None else {},
+            progress=self.progress.token_of(task_id),
         )
 
     async def questions(
@@ -298,6 +303,10 @@ class Hearing:
                 self._status(peer, params)
             case "notifications/tools/list_changed":
                 self._tools_changed()
+            case "notifications/progress":
+                told_of = self.progress.take(params, anyio.current_time())
+                if told_of is not None and told_of in self._seen:
+                    self._hint({**self._seen[told_of], "progress": self.progress.of(told_of)})
             case "notifications/cancelled":
                 for asked in self._asked.values():
                     asked.withdraw(peer, params.get("requestId"))

@@ -107,6 +107,9 @@ class Memo:
     asked: Mapping[str, Sequence[RequestId]] = field(default_factory=dict)
     """The IDs of the requests behind its questions, by key. The server does not send them again."""
 
+    progress: str | int | None = None
+    """The token by which the server says how far the task is."""
+
     def __str__(self) -> str:
         return json.dumps({name: value for name, value in asdict(self).items() if value})
 
@@ -119,13 +122,14 @@ class Memo:
             return cls()
         if not isinstance(raw, dict):
             return cls()
-        names = ("session_id", "ttl_ms", "retrieval", "asked")
-        session_id, ttl_ms, retrieval, asked = (raw.get(name) for name in names)
+        names = ("session_id", "ttl_ms", "retrieval", "asked", "progress")
+        session_id, ttl_ms, retrieval, asked, progress = (raw.get(name) for name in names)
         return cls(
             ttl_ms=ttl_ms if isinstance(ttl_ms, int) else None,
             session_id=session_id if isinstance(session_id, str) else None,
             retrieval=retrieval if isinstance(retrieval, str) else None,
             asked=asked if isinstance(asked, dict) else {},
+            progress=progress if isinstance(progress, str | int) else None,
         )
 
 

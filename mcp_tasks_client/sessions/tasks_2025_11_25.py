@@ -164,23 +164,33 @@ class CoreTasksSession(Session):
         params = call_params(call.name, call.arguments)
         if call.meta:
             params["_meta"] = dict(call.meta)
+        progress, token = self._hearing.progress, None
         async with self._call_slots:
             peer = await self._peers.now()
             if self._as_task(call.name):
                 params["task"] = {"ttl": Memo.read(call.memo).ttl_ms or self._task_ttl_ms}
+                token = progress.announce(params, ours=not peer.retracts)
             await leaving()
             try:
-                result = await peer.request("tools/call", params, self._limits.call_read_timeout_s)
-            except SessionError as error:
-                if not (peer.lost and error.not_executed):
-                    raise
-                # To this very request there was no such session, so that nothing can have happened.
-                peer = await self._peers.now()
-                result = await peer.request("tools/call", params, self._limits.call_read_timeout_s)
-        task = created_task(result)
-        if task is None:
-            return Returned(result)
-        return Created(self._read(task, peer, Faults("tools/call")), generation=CORE_TASKS_VERSION)
+                peer, result = await self._called(peer, params)
+                task = created_task(result)
+                if task is None:
+                    return Returned(result)
+                progress.expect(token, task["taskId"])
+                return Created(self._read(task, peer, Faults("tools/call")), generation=CORE_TASKS_VERSION)
+            finally:
+                progress.drop(token)
+
+    async def _called(self, peer: Peer, params: JSONObject) -> tuple[Peer, JSONObject]:
+        timeout_s = self._limits.call_read_timeout_s
+        try:
+            return peer, await peer.request("tools/call", params, timeout_s)
+        except SessionError as error:
+            if not (peer.lost and error.not_executed):
+                raise
+        # To this very request there was no such session, so that nothing can have happened.
+        peer = await self._peers.now()
+        return peer, await peer.request("tools/call", params, timeout_s)
 
     async def before_call(self) -> str | None:
         """The session that the next call is made in, if its tasks are listed, and what to know its task by.
@@ -218,6 +228,7 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: No snapshot; its code is -32602 if the server does not know the task.
         """
+        self._hearing.progress.expect(Memo.read(ref.request_state).progress, ref.task_id)
         async with self._poll_slots:
             peer, raw = await self._peers.ask("tasks/get", ref)
         faults = Faults("tasks/get", ref.task_id)
@@ -351,11 +362,9 @@ class CoreTasksSession(Session):
         task_id = str(task.get("taskId"))
         memo = self._hearing.memo(peer, task_id, answered)
         said = self._hearing.seen(task_id).get("_meta")  # with its creation, and not again
-        task = {
-            **({"_meta": said} if said else {}),
-            **task,
-            "requestState": str(memo),
-        }
+        progress = self._hearing.progress.of(task_id)
+        kept = {name: value for name, value in (("_meta", said), ("progress", progress)) if value}
+        task = {**kept, **task, "requestState": str(memo)}
         try:
             read = read_task(task)
         except MalformedError as error:
