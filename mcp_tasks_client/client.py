@@ -237,17 +237,20 @@ class TasksClient:
         """
         return await self._engine.attach(task_id_or_reference)
 
-    async def records(self, *, pending: bool = False) -> list[TaskRecord]:
+    async def records(self, *, pending: bool = False, listed: bool = False) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal, oldest first.
 
         Args:
             pending: Only tasks that are not over, and outcomes that nobody has received. It then takes
                 as long as there are of those, however many others there are.
+            listed: Also the tasks that a server of 2025-11-25 lists for this session, and the journal does
+                not hold: without a tool, and to be attached by their ID. Other servers list none.
 
         Raises:
             JournalError: The journal could not be read.
+            SessionError: The server could not be asked.
         """
-        return await self._engine.records(pending=pending)
+        return await self._engine.records(pending=pending, listed=listed)
 
     async def prune(self, older_than_s: float | None = None) -> int:
         """Forget calls whose outcome was delivered, in the whole journal, whoever made them.

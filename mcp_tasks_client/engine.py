@@ -255,9 +255,9 @@ class Engine:
         """Observe a task that is known by its ID or reference; see :meth:`TasksClient.attach`."""
         return TaskHandle(self.scheduler, await self.recovery.attach(wanted))
 
-    async def records(self, *, pending: bool) -> list[TaskRecord]:
+    async def records(self, *, pending: bool, listed: bool) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal; see :meth:`TasksClient.records`."""
-        return await self.recovery.records(pending=pending)
+        return await self.recovery.records(pending=pending, listed=listed)
 
     async def prune(self, older_than_s: float | None) -> int:
         """Forget delivered outcomes; see :meth:`TasksClient.prune`."""

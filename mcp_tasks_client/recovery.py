@@ -12,9 +12,10 @@ from .events import TaskCreated
 from .handle import TaskReference
 from .journal.base import Journal, Scope, TaskRecord
 from .journal.failures import typed
+from .machine import advance
 from .scheduler import Scheduler
 from .states import Calling
-from .wire import PROTOCOL_VERSION, Task, digest
+from .wire import PROTOCOL_VERSION, Created, Task, digest
 
 __all__ = ["Recovery"]
 
@@ -141,9 +142,29 @@ class Recovery:
         drive.unsaved.append(TaskCreated(task=task, now=now, jitter=jitter, attached=attached_as is not None))
         return self._scheduler.register(drive)
 
-    async def records(self, *, pending: bool = False) -> list[TaskRecord]:
-        """What the journal knows of this endpoint and principal, oldest first."""
+    async def records(self, *, pending: bool = False, listed: bool = False) -> list[TaskRecord]:
+        """What the journal knows of this endpoint and principal, oldest first; and what the server lists."""
         self._scheduler.check_open()
         await self._scheduler.afterwards.note()
+        others = await self._scheduler.driver.session.created_since(None, 0.0) if listed else ()
         with typed:
-            return await self._journal.records(self._scope, pending=pending)
+            known = await self._journal.records(self._scope, pending=pending)
+            held = await self._journal.records(self._scope) if others else ()
+        ids = {record.task_id for record in held}
+        found = [self._listed(one) for one in others if one.task.task_id not in ids]
+        return [*known, *(record for record in found if record.pending or not pending)]
+
+    def _listed(self, created: Created) -> TaskRecord:
+        """A task of the server's that the journal does not hold. What it was called for, nobody tells."""
+        driver = self._scheduler.driver
+        now = driver.clock.time()
+        seen = TaskCreated(task=created.task, now=now, jitter=0.0)
+        return TaskRecord(
+            record_id=digest((self._scope.endpoint, self._scope.principal, created.task.task_id))[:32],
+            scope=self._scope,
+            tool=None,
+            state=advance(Calling(), seen, driver.policy)[0],
+            created_at=now,
+            updated_at=now,
+            generation=created.generation,
+        )

@@ -49,6 +49,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.sessions = 0
+        self.lists = True
         self.arrived: list[tuple[str, str | None]] = []
         self.task: JSONObject = {"taskId": TASK, "status": "working", "ttl": 60_000, "pollInterval": 50}
         self.replies: dict[str, Callable[[JSONObject, str | None], Reply]] = {
@@ -82,7 +83,11 @@ class Wire:
             return refusal(-32601, "Method not found", 404)
         if method == "initialize":
             self.sessions += 1
-            tasks = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+            tasks = {
+                "cancel": {},
+                "requests": {"tools": {"call": {}}},
+                **({"list": {}} if self.lists else {}),
+            }
             said: Reply = {"protocolVersion": "2025-11-25", "capabilities": {"tasks": tasks}}
             headers = {"mcp-session-id": f"s{self.sessions}"}
         else:
@@ -102,6 +107,15 @@ class Wire:
             assert isinstance(said, httpx.Response)
             return said
         return httpx.Response(202)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[TasksClient]:
+        with anyio.fail_after(LIMIT_S):
+            async with (
+                httpx.AsyncClient(transport=httpx.MockTransport(self)) as http,
+                TasksClient(URL, journal=MemoryJournal(), http_client=http) as client,
+            ):
+                yield client
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AnyGenerationSession]:
@@ -279,6 +293,39 @@ async def test_a_cancelled_task_that_is_not_kept_is_over_all_the_same(wire: Wire
         with pytest.raises(SessionError) as caught:
             await session.get(OLDER)
     assert (caught.value.code, caught.value.retryable) == (-32602, False)
+
+
+@requirement("2025:list")
+async def test_what_the_server_lists_can_be_among_the_records(wire: Wire) -> None:
+    def listed(params: JSONObject, session: str | None) -> Reply:
+        done = {**wire.task, "taskId": "done", "status": "completed"}
+        return {"tasks": [wire.task, {**wire.task, "taskId": "other"}, done, {"taskId": 7}]}
+
+    wire.replies["tasks/list"] = listed
+    async with wire.client() as client:
+        await client.start_tool("slow")
+        assert [(one.tool, one.task_id) for one in await client.records()] == [("slow", TASK)]
+        records = await client.records(listed=True)
+        assert [(one.tool, one.task_id) for one in records] == [
+            ("slow", TASK),
+            (None, "other"),
+            (None, "done"),
+        ]
+        assert {one.generation for one in records} == {"2025-11-25"}
+        pending = await client.records(listed=True, pending=True)
+        assert {one.task_id for one in pending} >= {TASK, "other"}
+        assert len(await client.records()) == 1, "nothing is journaled by looking"
+        handle = await client.attach("other")
+        assert handle.task is not None
+
+
+@requirement("2025:list")
+async def test_a_server_that_lists_nothing_adds_nothing(wire: Wire) -> None:
+    wire.lists = False
+    async with wire.client() as client:
+        await client.start_tool("slow")
+        assert len(await client.records(listed=True)) == 1
+    assert not wire.of("tasks/list")
 
 
 @requirement("2025:progress")

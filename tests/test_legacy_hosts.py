@@ -391,8 +391,9 @@ async def test_a_host_on_1_answers_what_belongs_to_no_task_itself(on_1: Any) -> 
 async def test_a_host_on_1_answers_for_tasks_of_its_own_itself(
     on_1: Any, legacy_server: LegacyServer
 ) -> None:
-    said, asked, records = await on_1("asks_for_the_hosts_own_task", legacy_server.url)
+    said, asked, records, listed = await on_1("asks_for_the_hosts_own_task", legacy_server.url)
     assert (said, asked, records) == ("Hello, Ada", ["What is your name?"], 1)
+    assert listed == ["slow", None], "the server lists the host's own as well"
 
 
 async def test_what_a_callback_of_a_host_on_1_raises_does_not_end_its_session(

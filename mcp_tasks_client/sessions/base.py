@@ -114,11 +114,11 @@ class Session(ABC):
         """
         return None
 
-    async def created_since(self, memo: str, since: float) -> Sequence[Created]:
+    async def created_since(self, memo: str | None, since: float) -> Sequence[Created]:
         """The tasks that may have come of a call, by what the server lists.
 
         Args:
-            memo: What :meth:`before_call` said.
+            memo: What :meth:`before_call` said; ``None`` for all that it lists for us.
             since: When the call was made: wall clock, in seconds since the epoch.
 
         Raises:

@@ -93,13 +93,14 @@ class AnyGenerationSession(Session):
         """
         return await (await self._decided()).before_call()
 
-    async def created_since(self, memo: str, since: float) -> Sequence[Created]:
+    async def created_since(self, memo: str | None, since: float) -> Sequence[Created]:
         """The tasks that may have come of a call, by what the server lists.
 
         Raises:
             SessionError: The server could not be asked.
         """
-        return await self._older.created_since(memo, since)
+        session = self._older if memo is not None else await self._decided()
+        return await session.created_since(memo, since)
 
     async def get(self, ref: TaskRef) -> Task:
         """Send ``tasks/get`` once.

@@ -121,7 +121,7 @@ class HostSession(Session):
         """
         return await self._spoken().before_call()
 
-    async def created_since(self, memo: str, since: float) -> Sequence[Created]:
+    async def created_since(self, memo: str | None, since: float) -> Sequence[Created]:
         """The tasks that may have come of a call, by what the server lists.
 
         Raises:

@@ -66,14 +66,14 @@ class HostTasksSession(CoreTasksSession):
         self._line = line
         self._taken: list[HostPeer] = []
 
-    async def created_since(self, memo: str, since: float) -> Sequence[Created]:
+    async def created_since(self, memo: str | None, since: float) -> Sequence[Created]:
         """The tasks of the host's session that were made since; none, if the call was made in another one.
 
         Raises:
             SessionError: The list could not be had, or has no end.
         """
         peer = await self.connect()
-        if Memo.read(memo).session_id != peer.session_id:
+        if memo is not None and Memo.read(memo).session_id != peer.session_id:
             return ()  # that one has ended, and what this one lists may be anybody's
         return await super().created_since(memo, since)
 

@@ -46,12 +46,12 @@ async def listed_tasks(peer: Peer, timeout_s: float) -> list[JSONObject]:
     )
 
 
-async def tasks_of_call(peer: Peer, memo: Memo, since: float, timeout_s: float) -> list[Created]:
+async def tasks_of_call(peer: Peer, memo: Memo | None, since: float, timeout_s: float) -> list[Created]:
     """The tasks that may have come of a call: they bear the time-to-live that it alone asked for.
 
     Args:
         peer: The session that it was made in.
-        memo: What was noted of it.
+        memo: What was noted of it; ``None`` for all that the session has.
         since: When it was made at the earliest, in seconds since the epoch.
         timeout_s: Seconds of silence after which a page of the list is given up.
 
@@ -62,7 +62,8 @@ async def tasks_of_call(peer: Peer, memo: Memo, since: float, timeout_s: float) 
     for listed in await listed_tasks(peer, timeout_s):
         with suppress(MalformedError):  # none that could be observed
             task = read_task({**listed, "requestState": str(Memo(session_id=peer.session_id))})
-            if task.ttl_ms == memo.ttl_ms and not created_before(task.created_at, since - _CLOCKS_DIFFER_S):
+            theirs = memo is None or task.ttl_ms == memo.ttl_ms
+            if theirs and not created_before(task.created_at, since - _CLOCKS_DIFFER_S):
                 found.append(Created(task, generation=CORE_TASKS_VERSION))
     return found
 

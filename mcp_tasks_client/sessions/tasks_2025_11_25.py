@@ -205,22 +205,23 @@ class CoreTasksSession(Session):
         ttl_ms = self._task_ttl_ms + secrets.randbelow(_TTL_SPREAD_MS)
         return str(Memo(session_id=peer.session_id, ttl_ms=ttl_ms))
 
-    async def created_since(self, memo: str, since: float) -> Sequence[Created]:
-        """The task that bears the time-to-live of a call; none, where a server sets its own.
+    async def created_since(self, memo: str | None, since: float) -> Sequence[Created]:
+        """The task that bears the time-to-live of a call, if any does; or all that the session lists.
 
         Raises:
             SessionError: The list could not be had in time, or has no end.
         """
         limit_s = min(2 * self._limits.task_timeout_s, _LISTING_S)
         with anyio.move_on_after(limit_s):
-            return await self._listed(Memo.read(memo), since)
+            return await self._listed(None if memo is None else Memo.read(memo), since)
         raise Faults("tasks/list").overdue(limit_s)
 
-    async def _listed(self, memo: Memo, since: float) -> Sequence[Created]:
-        peer = await self._peers.of(memo.session_id)
-        if peer.session_id != memo.session_id:
-            return ()  # what another session lists is another's
-        return await tasks_of_call(peer, memo, since, self._limits.task_timeout_s)
+    async def _listed(self, memo: Memo | None, since: float) -> Sequence[Created]:
+        peer = await (self._peers.now() if memo is None else self._peers.of(memo.session_id))
+        # What another session lists is another's.
+        if self._peers.lists_tasks if memo is None else peer.session_id == memo.session_id:
+            return await tasks_of_call(peer, memo, since, self._limits.task_timeout_s)
+        return ()
 
     async def get(self, ref: TaskRef) -> Task:
         """Send ``tasks/get`` once, and ask for whatever else belongs to the snapshot.

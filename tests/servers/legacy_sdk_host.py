@@ -309,7 +309,8 @@ async def asks_for_the_hosts_own_task(server: Any) -> Any:
         created = await session.experimental.call_tool_as_task("asks", {})
         result = await session.experimental.get_task_result(created.task.taskId, types.CallToolResult)
         await handle.cancel()
-        return [await outcome(done(result)), host.asked, len(await durable.records())]
+        listed = [record.tool for record in await durable.records(listed=True)]
+        return [await outcome(done(result)), host.asked, len(await durable.records()), listed]
 
 
 async def raises_for_its_own_task(server: Any) -> Any:
