@@ -151,8 +151,8 @@ class Recovery:
             known = await self._journal.records(self._scope, pending=pending)
             held = await self._journal.records(self._scope) if others else ()
         ids = {record.task_id for record in held}
-        found = [self._listed(one) for one in others if one.task.task_id not in ids]
-        return [*known, *(record for record in found if record.pending or not pending)]
+        # Nobody has had what became of those.
+        return [*known, *(self._listed(one) for one in others if one.task.task_id not in ids)]
 
     def _listed(self, created: Created) -> TaskRecord:
         """A task of the server's that the journal does not hold. What it was called for, nobody tells."""
