@@ -292,8 +292,7 @@ class Receiver:
             self._allowances[peer] = allowance
         if not allowance.take(self._clock.time()):
             logger.warning("%r asks about tasks more than %g times a second", peer, allowance.rate)
-            said = "Too many requests about tasks; ask again in a second"
-            raise RefusedError(INTERNAL_ERROR, said)
+            raise RefusedError(INTERNAL_ERROR, "Too many requests about tasks; ask again in a second")
 
     async def _look(self, peer: Peer, asked: AskedGet | AskedCancel | AskedList) -> JSONObject:
         match asked:
@@ -308,6 +307,7 @@ class Receiver:
                 assert_never(asked)
 
     async def _cancel(self, record: TaskRecord) -> TaskRecord:
+        self._news.set()  # for whatever comes of it
         ended = await self._custody.cancel(record, self._asking.goes_on)
         self._asking.stop(str(record.task_id))
         logger.info("The server has cancelled %r", ended)

@@ -20,6 +20,7 @@ import pytest
 from fastmcp.client.transports import StdioTransport
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 from mcp_tasks_client import (
     ConnectionLostError,
@@ -33,6 +34,7 @@ from mcp_tasks_client import (
     TasksExtension,
     TasksTransport,
 )
+from mcp_tasks_client.journal.base import Scope
 from tests.legacy_servers import LegacyProgram, LegacyServer, installed
 
 from ._legacy_installs import python_with_legacy_sdk
@@ -298,6 +300,30 @@ async def test_a_client_on_2_above_our_transport_knows_nothing_of_tasks(
             said = {tool: text(await client.call_tool(tool)) for tool in ("plain", "slow", "asks", "samples")}
     assert said == {"plain": "plain", "slow": "rested", "asks": "Hello, Ada", "samples": "4"}
     assert host.asked == ["What is your name?", "model"]
+
+
+@requirement("law:1", "law:2", "law:3")
+async def test_what_a_client_on_2_has_left_above_our_transport_is_taken_up_by_its_url(
+    legacy_server: LegacyServer,
+) -> None:
+    hesitant, host, journal = Host(hesitates=True), Host(), MemoryJournal()
+    inner = streamable_http_client(legacy_server.url, terminate_on_close=False)
+    transport = TasksTransport(inner, endpoint=legacy_server.url, journal=journal, poll=QUICK)
+    with anyio.fail_after(LIMIT_S):
+        async with mcp.Client(transport, **hesitant.sdks) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "asks")
+            await hesitant.prompted.wait()
+            while not [one for one in await left_in(journal, legacy_server.url) if one.state.questions]:
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+        async with TasksClient(legacy_server.url, journal=journal, elicitation=host.elicit) as durable:
+            (handle,) = await durable.resume()
+            assert text(await handle.result()) == "Hello, Ada"
+    assert host.asked == ["What is your name?"]
+
+
+async def left_in(journal: MemoryJournal, endpoint: str) -> Any:
+    return await journal.records(Scope(endpoint, ""))
 
 
 # ── hosts on the SDK's 1.x, in an environment of their own ──

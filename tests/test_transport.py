@@ -569,6 +569,32 @@ async def test_an_answer_after_which_nothing_comes_back_is_kept_to_be_sent_again
     assert asked.answer == {"action": "accept", "content": {}}
 
 
+@requirement("law:3")
+async def test_an_answer_that_a_withdrawal_has_crossed_is_kept_for_the_next_asking(wire: Wire) -> None:
+    asked: list[str] = []
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return await accept(context, params)
+
+    async with connected(wire, elicitation=ask) as session:
+        wire.replies["ping"] = lambda params: None
+        request_id = await session.send("tools/call", {"name": "slow"})
+        wire.task["status"] = "input_required"
+        await wire.until(lambda: wire.of("tasks/result"))
+        await wire.say(question("q", _meta=MARK))
+        await wire.until(lambda: wire.of("ping"))
+        await wire.say({"method": "notifications/cancelled", "params": {"requestId": "q"}})
+        (ping,) = wire.of("ping")
+        wire.replies["ping"] = lambda params: {}
+        await wire.say({"id": ping["id"], "result": {}})
+        await wire.say(question("again", _meta=MARK))
+        await wire.until(lambda: "again" in wire.answers)
+        wire.task["status"] = "completed"
+        assert await session.reply_to(request_id) == RESULT
+    assert asked == ["Name?"]
+
+
 async def test_what_can_be_answered_here_is_declared_and_answered_here(wire: Wire) -> None:
     async with connected(wire, {"roots": {"listChanged": True}}, elicitation=accept) as session:
         request_id = await session.send("tools/call", {"name": "slow"})

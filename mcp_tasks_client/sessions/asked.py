@@ -51,6 +51,7 @@ class Asked(Generic[PeerT]):
 
     def add(self, peer: PeerT, request_id: RequestId, method: str, params: JSONObject) -> None:
         """Note a request, which may have come before."""
+        self._withdrawn.discard(_name(peer, request_id))
         self._add(peer, request_id, {"method": method, "params": _lasting(params)})
         self.news.set()
 
@@ -72,6 +73,10 @@ class Asked(Generic[PeerT]):
             if one.peer is peer and one.request_id == request_id:
                 del self._requests[name]
                 self._withdrawn.add(name)
+
+    def was_withdrawn(self, peer: PeerT, request_id: RequestId) -> bool:
+        """Whether the server has taken a request back, and made none under its ID since."""
+        return _name(peer, request_id) in self._withdrawn
 
     def questions(self, answered: Collection[str]) -> JSONObject:
         """What is asked, by key.

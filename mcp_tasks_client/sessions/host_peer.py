@@ -26,7 +26,7 @@ from ..errors import ConnectionLostError, SessionError
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .peer import Peer, Told
-from .shapes_2025_11_25 import created_task, id_text, related_task, request_id_of
+from .shapes_2025_11_25 import HOSTS_OWN, created_task, id_text, related_task, request_id_of
 
 __all__ = ["ANSWERS", "HostPeer", "Line", "SessionLine", "Switchboard"]
 
@@ -72,7 +72,7 @@ class Switchboard:
     """
 
     def __init__(self, plug: Callable[[Switchboard], Callable[[], None]], name: str | None = None) -> None:
-        self.name = name or f"host-{uuid4().hex}"
+        self.name = name or f"{HOSTS_OWN}{uuid4().hex}"
         self._plug = plug
         self._unplug: Callable[[], None] | None = None
         self._peers: list[HostPeer] = []
@@ -332,6 +332,8 @@ class HostPeer(Peer):
     ) -> None:
         """Answer a request of the server's. Nobody says whether it arrives, and so something else is asked.
 
+        What a gateway refuses, but for the connection, is not noticed: the SDK says nothing of that.
+
         Raises:
             SessionError: The server does not wait for it, or the connection did not outlast it.
         """
@@ -347,7 +349,7 @@ class HostPeer(Peer):
         for _ in range(_TURNS):
             await checkpoint()
         try:
-            # Transports send one after the other, and one that cannot send ends the connection with it.
+            # Transports send one after the other, and a connection that breaks meanwhile is none any more.
             await self._line.send("ping", {}, timeout_s, Faults("what follows an answer", task_id))
         except SessionError as error:
             if error.code is None:  # else there is somebody, who does not know what a ping is

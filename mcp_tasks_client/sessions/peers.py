@@ -13,7 +13,7 @@ from .base import INVALID_PARAMS, TaskRef
 from .faults import CREDENTIAL_STATUSES, Faults
 from .hearing import Hearing
 from .peer import Peer, Told
-from .shapes_2025_11_25 import CORE_TASKS_VERSION, Memo
+from .shapes_2025_11_25 import CORE_TASKS_VERSION, HOSTS_OWN, Memo
 
 __all__ = ["Peers"]
 
@@ -153,7 +153,8 @@ class Peers:
         try:
             raw = await self.ask_in(peer, method, ref)
         except SessionError:
-            unknown.remote_message += " (the server has ended the session that the task was made in)"
+            ended = "the server has ended the session that the task was made in"
+            unknown.remote_message += f" ({_if_not_ours(peer.session_id) or ended})"
             raise unknown from None
         peer.lost = False
         return raw
@@ -194,4 +195,11 @@ def _explain(error: SessionError, ref: TaskRef, peer: Peer) -> None:
     """Say so, if a task is unknown because the session has ended, by whomever, that it was made in."""
     session_id = Memo.read(ref.request_state).session_id
     if error.code == INVALID_PARAMS and session_id not in (None, peer.session_id):
-        error.remote_message += " (the session that the task was made in has ended)"
+        ended = "the session that the task was made in has ended"
+        error.remote_message += f" ({ended}{_if_not_ours(session_id) and ', or is out of reach'})"
+
+
+def _if_not_ours(session_id: str | None) -> str:
+    """What a session is, if its name is one that only we have given it; empty if a server has."""
+    ours = (session_id or "").startswith(HOSTS_OWN)
+    return "it was made in a session of the host's own, which cannot be had again" if ours else ""

@@ -17,6 +17,7 @@ from ..wire import JSONObject, MalformedError, RequestId, RpcError
 __all__ = [
     "CORE_TASKS_VERSION",
     "HANDSHAKE_VERSIONS",
+    "HOSTS_OWN",
     "RELATED_TASK",
     "Memo",
     "created_before",
@@ -131,6 +132,10 @@ class Memo:
             asked=asked if isinstance(asked, dict) else {},
             progress=progress if isinstance(progress, str | int) else None,
         )
+
+
+HOSTS_OWN: Final = "host-"
+"""With what the name of a session begins that a host has, and whose ID cannot be seen."""
 
 
 def id_text(request_id: RequestId) -> str:

@@ -267,16 +267,15 @@ class CoreTasksSession(Session):
                 await self._questions(peer, ref)
             requests = asked.waiting(key, answered)
             if not requests:
-                raise ConnectionLostError(
-                    "The answer could not be sent: the server does not ask for it over this connection. "
-                    "It is kept, and sent when it asks again.",
-                    retryable=True,
-                )
+                why = "The answer is kept until the server asks for it again, as it does not just now."
+                raise ConnectionLostError(why, retryable=True)
             said = marked(answer, ref.task_id)
             for peer, request_id in requests:
                 if self._hearing.given_up(ref.task_id):
                     return  # cancelled meanwhile
                 await peer.answer(request_id, said, self._limits.task_timeout_s, ref.task_id)
+                if asked.was_withdrawn(peer, request_id):
+                    raise ConnectionLostError("The question was taken back meanwhile.", retryable=True)
             # Only when all of them have it: what is left of a question that counts as answered is a new one.
             for peer, request_id in requests:
                 asked.answered(key, peer, request_id)
