@@ -265,6 +265,16 @@ def test_a_question_that_is_withdrawn_or_lost_is_open_no_more() -> None:
     assert not asked.open
 
 
+def test_a_request_that_comes_under_the_id_of_one_that_was_taken_back_is_not_taken_back() -> None:
+    asked: Asked[str] = Asked()
+    asked.add("here", 0, "elicitation/create", NAME)
+    asked.withdraw("here", 0)
+    assert asked.was_withdrawn("here", 0)
+    assert not asked.was_withdrawn("here", "0")
+    asked.add("here", 0, "elicitation/create", NAME)
+    assert not asked.was_withdrawn("here", 0)
+
+
 def test_what_another_process_was_asked_is_open_unless_it_was_answered_since() -> None:
     asked: Asked[str] = Asked()
     asked.add("here", 0, "elicitation/create", NAME)
