@@ -114,6 +114,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         own = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
         self._relay = Relay(wrapped=_wrapped, serve=self._serve, inputs=own)
         policy = poll or PollPolicy()
+        self._leaving_s = 2 * policy.cancel_timeout_s  # one for the reply with the ID, to be sure
         name = _named(endpoint)
         inputs = Callbacks(
             elicitation=elicitation or self._elicit,
@@ -174,7 +175,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
                     try:
                         yield host_reads, host_writes, *more
                     finally:
-                        with anyio.CancelScope(shield=True):
+                        with anyio.move_on_after(self._leaving_s, shield=True):
                             await self._relay.let_go()
             finally:
                 tasks.cancel_scope.cancel()

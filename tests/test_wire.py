@@ -652,3 +652,11 @@ IMMEDIATE = "io.modelcontextprotocol/model-immediate-response"
 def test_a_task_may_say_what_the_model_is_told_meanwhile(meta: object, told: str | None) -> None:
     assert read_task({"taskId": "t", "status": "working", "_meta": meta}).immediate_response == told
     assert read_task({"taskId": "t", "status": "working"}).immediate_response is None
+
+
+@pytest.mark.parametrize("told", [None, 7, [1]])
+def test_a_task_tells_how_far_it_is_only_if_the_server_did(told: object) -> None:
+    assert Task(task_id="t", status="working").progress is None
+    assert Task.model_validate({"taskId": "t", "status": "working", "progress": told}).progress is None
+    far = {"progress": 1, "total": 2}
+    assert Task.model_validate({"taskId": "t", "status": "working", "progress": far}).progress == far
