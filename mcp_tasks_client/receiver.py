@@ -307,7 +307,6 @@ class Receiver:
                 assert_never(asked)
 
     async def _cancel(self, record: TaskRecord) -> TaskRecord:
-        self._news.set()  # for whatever comes of it
         ended = await self._custody.cancel(record, self._asking.goes_on)
         self._asking.stop(str(record.task_id))
         logger.info("The server has cancelled %r", ended)
