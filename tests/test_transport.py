@@ -311,11 +311,13 @@ async def test_what_a_server_wants_as_a_task_of_the_hosts_is_the_hosts(wire: Wir
 
 
 async def test_what_the_sdk_notes_of_a_message_stays_with_it(wire: Wire) -> None:
-    async with TasksTransport(wire.transport(), endpoint="s", journal=MemoryJournal()) as (_, write, *_):
-        message = _wrapped({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}})
-        message.metadata = noted = object()
-        await write.send(message)
-        await wire.until(lambda: wire.arrived)
+    transport = TasksTransport(wire.transport(), endpoint="s", journal=MemoryJournal())
+    with anyio.fail_after(LIMIT_S):
+        async with transport as (_, write, *_):
+            message = _wrapped({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}})
+            message.metadata = noted = object()
+            await write.send(message)
+            await wire.until(lambda: wire.arrived)
     assert wire.metadata == [noted]
 
 
