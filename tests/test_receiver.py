@@ -132,7 +132,8 @@ class Person:
         self.asked += 1
         self.tell()
         try:
-            with anyio.CancelScope(shield=self.stubborn):
+            # Of a test that has failed meanwhile, a stubborn one would never hear.
+            with anyio.fail_after(LIMIT_S if self.stubborn else None, shield=self.stubborn):
                 await self.ready.wait()
         except anyio.get_cancelled_exc_class():
             self.stopped += 1
