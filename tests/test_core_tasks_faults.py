@@ -455,7 +455,7 @@ async def test_a_client_tells_when_it_observes_a_task_no_more(wire: Wire) -> Non
                 session = client._engine._session
                 assert isinstance(session, AnyGenerationSession)
                 with pytest.raises(WaitTimeoutError):
-                    await client.call_tool("slow", timeout=0.1)
+                    await client.call_tool("slow", timeout=0.5)
                 assert wire.of("tasks/get")
                 assert not session._older._hearing._seen
 

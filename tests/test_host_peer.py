@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from mcp_tasks_client import (
     TasksClientError,
 )
 from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.sessions import hearing, sdk_line
+from mcp_tasks_client.sessions import answering, hearing, sdk_line
 from mcp_tasks_client.sessions.asked import Asked
 from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.sessions.host_peer import HostPeer
@@ -40,7 +41,7 @@ from mcp_tasks_client.sessions.host_session import HostSession
 from mcp_tasks_client.sessions.sdk_line import SdkLine
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
 from mcp_tasks_client.states import Observing
-from mcp_tasks_client.wire import JSONObject
+from mcp_tasks_client.wire import JSONObject, RpcError
 
 from ._requirements import requirement
 from ._ways_hosts import Host
@@ -101,7 +102,6 @@ class Server:
             "tasks/get": lambda params: task(),
             "tasks/result": lambda params: HELD,
             "tasks/list": lambda params: {"tasks": [task()]},
-            "ping": lambda params: {},
         }
 
     async def run(self) -> None:
@@ -119,7 +119,7 @@ class Server:
                 self.arrived.append((message.method, dict(message.params or {})))
             elif message.id is not None:
                 assert isinstance(message, JSONRPCResponse | JSONRPCError)
-                self.arrived.append(("an answer", {}))
+                self.arrived.append(("an answer", {"at": anyio.current_time()}))
                 self.answers[message.id] = message.model_dump(by_alias=True, mode="json", exclude_none=True)
             self._news.set()
             self._news = anyio.Event()
@@ -145,6 +145,10 @@ class Server:
 
     async def got(self, method: str) -> None:
         await self.until(lambda: method in [name for name, _ in self.arrived])
+
+    def count(self, method: str) -> int:
+        """How many requests of a method have arrived, or answers."""
+        return [name for name, _ in self.arrived].count(method)
 
     async def until(self, happened: Callable[[], bool]) -> None:
         while not happened():
@@ -345,22 +349,125 @@ async def test_who_waits_for_a_question_hears_of_the_end(monkeypatch: pytest.Mon
         assert (await handle.result()).content
 
 
+async def stage_of(durable: TasksClient) -> tuple[str, bool]:
+    """How far the answer to the only question is, and whether it is kept."""
+    (record,) = await durable.records()
+    assert isinstance(record.state, Observing)
+    (asked,) = record.state.questions
+    return asked.stage, asked.answer is not None
+
+
 @requirement("law:3")
-@pytest.mark.parametrize("reply", [{}, {"error": {"code": -32601, "message": "what is a ping?"}}, None])
-async def test_an_answer_has_arrived_when_what_was_sent_after_it_has(reply: JSONObject | None) -> None:
-    journal = MemoryJournal()
-    async with connected(Host()) as (session, server, _), ours(session, journal) as durable:
-        server.replies["ping"] = lambda params: HELD if reply is None else reply
+async def test_an_answer_has_arrived_when_the_task_does_not_wait_for_it_any_more() -> None:
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("input_required")
         await durable.start_tool("tool")
         await server.ask("q", question())
-        await server.got("ping")
-        assert [name for name, _ in server.arrived if name in ("an answer", "ping")] == ["an answer", "ping"]
-        await anyio.wait_all_tasks_blocked()
-        (record,) = await durable.records()
-        assert isinstance(record.state, Observing)
-        (asked,) = record.state.questions
-        assert asked.stage == ("acknowledged" if reply is not None else "sending")
-        assert (asked.answer is None) == (reply is not None), "it is kept until then"
+        await server.answer("q")
+        server.arrived.clear()
+        await server.until(lambda: server.count("tasks/get") > 3)
+        assert await stage_of(durable) == ("sending", True)
+        server.replies["tasks/get"] = lambda params: task()
+        while await stage_of(durable) != ("acknowledged", False):
+            await anyio.sleep(0.001)
+        assert server.count("an answer") == 0, "it was said once"
+
+
+@requirement("law:3")
+async def test_an_answer_without_effect_is_said_again_under_the_same_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answering, "_AGAIN_S", 0.02)
+    host = Host()
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("input_required")
+        handle = await durable.start_tool("tool")
+        await server.ask("q", question())
+        first = await server.answer("q")
+        del server.answers["q"]  # as if a gateway had refused it
+        assert await server.answer("q") == first
+        await server.until(lambda: server.count("an answer") == 3)
+        _, second, third = (params["at"] for name, params in server.arrived if name == "an answer")
+        assert third - second >= 0.04, "ever more rarely"
+        server.ends()
+        assert (await handle.result()).content
+    assert host.asked == ["Name?"]
+
+
+async def test_an_answer_is_not_said_again_before_two_snapshots_have_waited_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answering, "_AGAIN_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.listener._FIRST_S", 0.0)
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        server.replies["tools/call"] = lambda params: {"task": task(pollInterval=400)}
+        server.replies["tasks/get"] = lambda params: task("input_required", pollInterval=400)
+        handle = await durable.start_tool("tool")
+        ours_: Any = durable._engine._session
+        while ours_._older._hearing.heard is None:
+            await anyio.sleep(0.001)
+        await server.ask("q", question())  # heard of before any snapshot, and so before a tasks/result
+        await server.answer("q")
+        assert server.count("tasks/get") == 0
+        await server.until(lambda: server.count("an answer") == 2)
+        assert server.count("tasks/get") == 2
+        server.ends()
+        assert (await handle.result()).content
+
+
+async def test_an_answer_is_not_said_again_where_another_question_may_have_its_id_by_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answering, "_AGAIN_S", 0.02)
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("input_required")
+        await durable.start_tool("tool")
+        await server.got("tasks/result")
+        await server.ask("q", question())
+        await server.answer("q")
+        # Where it would have come, and where it may have been said.
+        await server.send({"id": server.held["tasks/result"], "error": {"code": -1, "message": "broken"}})
+        server.arrived.clear()
+        await server.until(lambda: server.count("tasks/result") and server.count("tasks/get") > 3)
+        await anyio.sleep(0.1)
+        assert server.count("an answer") == 0
+        assert await stage_of(durable) == ("sending", True)
+
+
+async def test_without_the_sdks_way_to_answer_it_is_said_that_an_answer_may_be_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(answering, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(sdk_line, "_WRITES", ("_a_way_that_there_is_not",))
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("input_required")
+        handle = await durable.start_tool("tool")
+        await server.ask("q", question())
+        await server.answer("q")
+        while "cannot say it again" not in caplog.text:
+            await anyio.sleep(0.001)
+        assert server.count("an answer") == 1
+        server.ends()
+        assert (await handle.result()).content
+
+
+async def test_what_is_said_again_may_be_an_error() -> None:
+    async with connected(Host()) as (session, server, tasks):
+        peer = HostPeer(SdkLine(lambda: session), lambda peer, message: None)
+        tasks.start_soon(partial(peer.request, "tasks/get", {}, LIMIT_S, task_id=TASK_ID))
+        await server.got("tasks/get")
+        await server.ask(7, question())
+        await server.was_heard()
+        for number in (1, 2):
+            await peer.answer(7, RpcError(None, "nobody is there", None), LIMIT_S)
+            await server.until(lambda number=number: server.count("an answer") == number + 1)  # and to ping
+        assert server.answers[7]["error"] == {"code": -32603, "message": "nobody is there"}
+        # It was taken back, and then asked anew.
+        await server.send({"method": "notifications/cancelled", "params": {"requestId": 7}})
+        await server.was_heard()
+        with pytest.raises(ConnectionLostError, match="does not wait for it"):
+            await peer.answer(7, {}, LIMIT_S)
+        peer.leave()
 
 
 async def test_without_the_sdks_hook_polls_do(monkeypatch: pytest.MonkeyPatch) -> None:

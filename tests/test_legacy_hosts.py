@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 import fastmcp
 import httpx
+import httpx2
 import mcp
 import pytest
 from fastmcp.client.transports import StdioTransport
@@ -322,6 +323,50 @@ async def test_what_a_client_on_2_has_left_above_our_transport_is_taken_up_by_it
     assert host.asked == ["What is your name?"]
 
 
+class Gateway(httpx2.AsyncHTTPTransport):
+    """On the way to a server, with a way of its own with the first answer to a question."""
+
+    def __init__(self, answers: str) -> None:
+        super().__init__()
+        self.answers = answers
+        self.seen: list[Any] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        said = json.loads(await request.aread() or b"{}")
+        if "method" not in said and "result" in said:
+            self.seen.append(said["id"])
+            if len(self.seen) == 1 and self.answers == "refused":
+                return httpx2.Response(503, request=request)
+            if self.answers == "doubled":
+                await (await super().handle_async_request(request)).aclose()
+        return await super().handle_async_request(request)
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("answers", ["refused", "doubled"])
+@pytest.mark.parametrize("way", ["over the session", "under the session"])
+async def test_an_answer_that_a_gateway_refuses_is_said_again_and_one_that_comes_twice_does_no_harm(
+    legacy_server: LegacyServer, monkeypatch: pytest.MonkeyPatch, answers: str, way: str
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.2)
+    host, gateway, journal = Host(), Gateway(answers), MemoryJournal()
+    async with httpx2.AsyncClient(transport=gateway, timeout=LIMIT_S) as http:
+        inner: Any = streamable_http_client(legacy_server.url, http_client=http)
+        with anyio.fail_after(LIMIT_S):
+            if way == "under the session":
+                transport = TasksTransport(inner, endpoint="s", journal=journal, poll=QUICK)
+                async with mcp.Client(transport, **host.sdks) as client:
+                    names = text(await client.call_tool("asks_twice", {"together": False}))
+                    assert text(await client.call_tool("slow")) == "rested"
+            else:
+                async with mcp.Client(inner, mode="legacy", **host.sdks) as client, ours(client) as durable:
+                    names = text(await durable.call_tool("asks_twice", {"together": False}))
+                    assert text(await durable.call_tool("slow")) == "rested"
+    assert names == "Ada and Ada"
+    assert host.asked == ["What is the name of your cat?", "What is the name of your dog?"]
+    assert len(gateway.seen) == (3 if answers == "refused" else 2)
+
+
 async def left_in(journal: MemoryJournal, endpoint: str) -> Any:
     return await journal.records(Scope(endpoint, ""))
 
@@ -430,6 +475,26 @@ async def test_what_a_callback_of_a_host_on_1_raises_does_not_end_its_session(
 
 async def test_a_host_on_1_is_told_nothing_of_what_we_give_up(on_1: Any, legacy_server: LegacyServer) -> None:
     assert await on_1("is_told_nothing_of_what_we_give_up", legacy_server.url) == ["plain", []]
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("way", ["over", "under"])
+async def test_an_answer_of_a_host_on_1_that_a_gateway_refuses_is_said_again(
+    on_1: Any, legacy_server: LegacyServer, way: str
+) -> None:
+    # Any other status of 400 and more ends the session there, as is noticed.
+    assert await on_1("is_refused", [legacy_server.url, way]) == [
+        "Ada and Ada",
+        ["What is the name of your cat?", "What is the name of your dog?"],
+        3,
+    ]
+
+
+@requirement("law:3")
+async def test_an_answer_of_a_host_on_1_that_a_withdrawal_has_crossed_is_kept_for_the_next_asking(
+    on_1: Any,
+) -> None:
+    assert await on_1("crossed") == [["Name?"], ["q", "again"]]
 
 
 async def test_over_a_host_on_1_both_sides_are_told_what_the_other_has_given_up(on_1: Any) -> None:

@@ -219,7 +219,7 @@ async def connected(
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     # How long a poll waits for a question, and a last reply is waited for, is shown elsewhere.
     monkeypatch.setattr("mcp_tasks_client.sessions.hearing._QUESTION_S", 0.05)
-    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._LAST_REPLY_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._LAST_REPLY_S", 0.05)
     return Wire()
 
 
@@ -550,17 +550,14 @@ async def test_a_question_of_a_task_is_asked_of_the_hosts_session_and_answered_w
 
 
 @requirement("law:3")
-async def test_an_answer_after_which_nothing_comes_back_is_kept_to_be_sent_again(wire: Wire) -> None:
+async def test_an_answer_that_has_shown_no_effect_is_kept_to_be_sent_again(wire: Wire) -> None:
     journal = MemoryJournal()
     async with connected(wire, elicitation=accept, journal=journal) as session:
-        wire.replies["ping"] = lambda params: None
         await session.send("tools/call", {"name": "slow"})
         wire.task["status"] = "input_required"
         await wire.until(lambda: wire.of("tasks/result"))
         await wire.say(question("q", _meta=MARK))
-        await wire.until(lambda: wire.of("ping"))
-        said = [one.get("method", one.get("id")) for one in wire.arrived]
-        assert said.index("q") < said.index("ping")
+        await wire.until(lambda: wire.answers)
         wire.hang_up()
         await session.ended.wait()
     async with journal:
@@ -572,6 +569,29 @@ async def test_an_answer_after_which_nothing_comes_back_is_kept_to_be_sent_again
 
 
 @requirement("law:3")
+async def test_an_answer_without_effect_is_said_again(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.02)
+    prompts: list[str] = []
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        prompts.append(params.message)
+        return await accept(context, params)
+
+    async with connected(wire, elicitation=ask) as session:
+        request_id = await session.send("tools/call", {"name": "slow"})
+        wire.task["status"] = "input_required"
+        await wire.until(lambda: wire.of("tasks/result"))
+        await wire.say(question("q", _meta=MARK))
+        await wire.until(lambda: wire.answers)
+        first = wire.answers.pop("q")
+        await wire.until(lambda: wire.answers)
+        assert wire.answers == {"q": first}
+        wire.task["status"] = "completed"
+        assert await session.reply_to(request_id) == RESULT
+    assert prompts == ["Name?"]
+
+
+@requirement("law:3")
 async def test_an_answer_that_a_withdrawal_has_crossed_is_kept_for_the_next_asking(wire: Wire) -> None:
     asked: list[str] = []
 
@@ -580,16 +600,12 @@ async def test_an_answer_that_a_withdrawal_has_crossed_is_kept_for_the_next_aski
         return await accept(context, params)
 
     async with connected(wire, elicitation=ask) as session:
-        wire.replies["ping"] = lambda params: None
         request_id = await session.send("tools/call", {"name": "slow"})
         wire.task["status"] = "input_required"
         await wire.until(lambda: wire.of("tasks/result"))
         await wire.say(question("q", _meta=MARK))
-        await wire.until(lambda: wire.of("ping"))
+        await wire.until(lambda: "q" in wire.answers)
         await wire.say({"method": "notifications/cancelled", "params": {"requestId": "q"}})
-        (ping,) = wire.of("ping")
-        wire.replies["ping"] = lambda params: {}
-        await wire.say({"id": ping["id"], "result": {}})
         await wire.say(question("again", _meta=MARK))
         await wire.until(lambda: "again" in wire.answers)
         wire.task["status"] = "completed"

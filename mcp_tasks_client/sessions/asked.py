@@ -3,11 +3,14 @@
 A request has an ID only while its connection lives, and a question may be asked again over another. So it
 goes by what it asks, and by how many times that was answered before: the same question asked again is the
 same, and so are two of them at once; once it was answered, it is a new one.
+
+Not every connection tells whether an answer has arrived. Where it does not, an answer has when the task does
+not wait for it any more; until then it counts as said, and what it was said to is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -16,7 +19,7 @@ import anyio
 from ..wire import JSONObject, RequestId, digest
 from .shapes_2025_11_25 import RELATED_TASK, id_text
 
-__all__ = ["Asked"]
+__all__ = ["Asked", "Said"]
 
 PeerT = TypeVar("PeerT")
 
@@ -29,6 +32,36 @@ class _Request(Generic[PeerT]):
     request_id: RequestId
     question: JSONObject = field(repr=False)
     digest: str
+    key: str | None = None
+    """Under which it was asked before; ``None`` if it goes by what it asks."""
+
+
+class Said(Generic[PeerT]):
+    """An answer that was said, of which nobody tells whether it has arrived.
+
+    Attributes:
+        requests: What it was said to, and who had asked.
+        arrived: Whether it has; ``None`` while that is not known.
+        looks: How many snapshots have shown the server waiting for it since it was said last.
+        news: Set when one of these two changes; there is another one for the next change then.
+    """
+
+    def __init__(self, requests: Sequence[tuple[PeerT, RequestId]]) -> None:
+        self.requests = requests
+        self.arrived: bool | None = None
+        self.looks = 0
+        self.news = anyio.Event()
+
+    def ends(self, *, arrived: bool) -> None:
+        """Note what has become of it."""
+        self.arrived = arrived
+        self.news.set()
+
+    def looked(self) -> None:
+        """Note that the server waits for it still."""
+        self.looks += 1
+        self.news.set()
+        self.news = anyio.Event()
 
 
 class Asked(Generic[PeerT]):
@@ -42,82 +75,169 @@ class Asked(Generic[PeerT]):
         self.news = anyio.Event()
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
         self._answered: set[str] = set()
+        self._said: dict[str, tuple[Said[PeerT], list[_Request[PeerT]]]] = {}
         self._withdrawn: set[tuple[int, str]] = set()
+        self._over: bool | None = None
 
     @property
     def open(self) -> bool:
-        """Whether anything is."""
+        """Whether anything has no answer."""
         return bool(self._requests)
 
     def add(self, peer: PeerT, request_id: RequestId, method: str, params: JSONObject) -> None:
         """Note a request, which may have come before."""
-        self._withdrawn.discard(_name(peer, request_id))
-        self._add(peer, request_id, {"method": method, "params": _lasting(params)})
+        name, question = _name(peer, request_id), {"method": method, "params": _lasting(params)}
+        self._withdrawn.discard(name)
+        # A server that has given the ID away again does not wait for what had it before.
+        for said, requests in tuple(self._said.values()):
+            if any(_name(one.peer, one.request_id) == name for one in requests):
+                self._end(said, arrived=True)
+        self._requests[name] = _Request(peer, request_id, question, digest(question))
         self.news.set()
 
     def restore(
         self, peer: PeerT, key: str, request_ids: Collection[RequestId], question: JSONObject
     ) -> None:
         """Note the requests behind a question as another process had them, unless they are over since."""
-        if key not in self._answered:
-            for request_id in request_ids:
-                if _name(peer, request_id) not in self._withdrawn:
-                    self._add(peer, request_id, question)
-
-    def _add(self, peer: PeerT, request_id: RequestId, question: JSONObject) -> None:
-        self._requests[_name(peer, request_id)] = _Request(peer, request_id, question, digest(question))
+        if key in self._answered:
+            return
+        for request_id in request_ids:
+            name = _name(peer, request_id)
+            if name not in self._withdrawn and name not in self._requests:
+                self._requests[name] = _Request(peer, request_id, question, digest(question), key)
 
     def withdraw(self, peer: PeerT, request_id: object) -> None:
         """Forget a request that the server does not wait for any more."""
-        for name, one in tuple(self._requests.items()):
+        for name, one in self._all():
             if one.peer is peer and one.request_id == request_id:
-                del self._requests[name]
                 self._withdrawn.add(name)
+                self._drop(name, one)
 
     def was_withdrawn(self, peer: PeerT, request_id: RequestId) -> bool:
         """Whether the server has taken a request back, and made none under its ID since."""
         return _name(peer, request_id) in self._withdrawn
 
     def questions(self, answered: Collection[str]) -> JSONObject:
-        """What is asked, by key.
+        """What is asked, by key, with what was said and may not have arrived.
 
         Args:
             answered: Keys of this task that were answered before, as the journal has them.
         """
-        return {self._key(one, answered): one.question for one in self._requests.values()}
+        return {key: one.question for key, one in self._keyed(answered)}
 
     def request_ids(self, answered: Collection[str]) -> dict[str, list[RequestId]]:
         """The IDs of the requests behind what is asked, by key."""
         found: dict[str, list[RequestId]] = {}
-        for one in self._requests.values():
-            found.setdefault(self._key(one, answered), []).append(one.request_id)
+        for key, one in self._keyed(answered):
+            found.setdefault(key, []).append(one.request_id)
         return found
 
     def waiting(self, key: str, answered: Collection[str]) -> list[tuple[PeerT, RequestId]]:
         """The requests that an answer is for, with those who sent them."""
-        before = {one for one in answered if one != key}
-        found = (one for one in self._requests.values() if self._key(one, before) == key)
-        return [(one.peer, one.request_id) for one in found]
+        return [(one.peer, one.request_id) for one in self._behind(key, answered)]
 
-    def answered(self, key: str, peer: PeerT, request_id: RequestId) -> None:
-        """Note that a request has its answer."""
-        self._requests = {
-            name: one
-            for name, one in self._requests.items()
-            # Another question may have come under this ID by now: one server gives it away again at once.
-            if not (one.peer is peer and one.request_id == request_id and key.startswith(one.digest))
-        }
-        self._answered.add(key)
+    # ── answers ───────────────────────────────────────────────────────────────────────────────
+
+    def answered(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> None:
+        """Note that requests have their answer."""
+        self._take(key, requests)
+
+    def says(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> Said[PeerT]:
+        """Note that an answer is said to requests now. What is asked from here on is another question."""
+        said = Said(requests)
+        self._said[key] = said, self._take(key, requests)
+        if self._over is not None:
+            self._end(said, arrived=self._over)
+        return said
+
+    def unsaid(self, said: Said[PeerT]) -> None:
+        """Note that it could not be said after all."""
+        if said.arrived is None:
+            self._end(said, arrived=False)
 
     def was_answered(self, key: str) -> bool:
         """Whether an answer under this key has gone out already."""
         return key in self._answered
 
+    def said(self, key: str) -> Said[PeerT] | None:
+        """The answer under this key, if it was said and it is not known to have arrived."""
+        found = self._said.get(key)
+        return found[0] if found is not None else None
+
+    def all_said(self) -> tuple[Said[PeerT], ...]:
+        """The answers that may not have arrived."""
+        return tuple(said for said, _ in self._said.values())
+
+    def looked(self, said: Collection[Said[PeerT]], waits: bool) -> None:
+        """Note a snapshot that was asked for when these had been said.
+
+        Args:
+            said: The answers.
+            waits: Whether the task waits for one. It need not be one of these, if something else is open.
+        """
+        for one in said:
+            if one.arrived is None and not waits:
+                self._end(one, arrived=True)
+            elif one.arrived is None and not self.open:
+                one.looked()
+
     def lose(self, peer: PeerT) -> None:
         """Forget what was asked over a connection that is gone; it may be asked again over another."""
-        self._requests = {name: one for name, one in self._requests.items() if one.peer is not peer}
+        for name, one in self._all():
+            if one.peer is peer:
+                self._drop(name, one)
+
+    def close(self, *, over: bool) -> None:
+        """Have nobody wait any more for what becomes of an answer, now or later."""
+        self._over = over
+        for one in self.all_said():
+            self._end(one, arrived=over)
+
+    # ── requests ──────────────────────────────────────────────────────────────────────────────
+
+    def _all(self) -> list[tuple[tuple[int, str], _Request[PeerT]]]:
+        said = ((_name(one.peer, one.request_id), one) for _, each in self._said.values() for one in each)
+        return [*self._requests.items(), *said]
+
+    def _keyed(self, answered: Collection[str]) -> list[tuple[str, _Request[PeerT]]]:
+        said = [(key, one) for key, (_, requests) in self._said.items() for one in requests]
+        return [*said, *((self._key(one, answered), one) for one in self._requests.values())]
+
+    def _behind(self, key: str, answered: Collection[str]) -> list[_Request[PeerT]]:
+        before = {one for one in answered if one != key}
+        return [one for one in self._requests.values() if self._key(one, before) == key]
+
+    def _take(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> list[_Request[PeerT]]:
+        """Take the requests of a question that has its answer from among those that have none."""
+        taken = []
+        for peer, request_id in requests:
+            name = _name(peer, request_id)
+            one = self._requests.get(name)
+            # Another question may have come under this ID by now: one server gives it away again at once.
+            if one is not None and key.startswith(one.digest):
+                taken.append(self._requests.pop(name))
+        self._answered.add(key)
+        return taken
+
+    def _drop(self, name: tuple[int, str], one: _Request[PeerT]) -> None:
+        if self._requests.get(name) is one:
+            del self._requests[name]
+        for said, requests in tuple(self._said.values()):
+            if one in requests:
+                requests.remove(one)
+                self._end(said, arrived=False)
+
+    def _end(self, said: Said[PeerT], *, arrived: bool) -> None:
+        key, requests = next((key, left) for key, (one, left) in self._said.items() if one is said)
+        del self._said[key]
+        if not arrived:
+            self._answered.discard(key)  # so that it is the same question, should it be asked again
+            self._requests = {_name(one.peer, one.request_id): one for one in requests} | self._requests
+        said.ends(arrived=arrived)
 
     def _key(self, request: _Request[PeerT], answered: Collection[str]) -> str:
+        if request.key is not None:
+            return request.key
         key, times = request.digest, 1
         while key in answered or key in self._answered:
             key, times = f"{request.digest}#{times}", times + 1

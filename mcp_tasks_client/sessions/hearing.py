@@ -7,10 +7,10 @@ where its next snapshot finds them; the others are answered here.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import anyio
@@ -24,6 +24,7 @@ from ..wire import JSONObject, MalformedError, RpcError, Task, read_task
 from .asked import Asked
 from .peer import SILENCE_S, Peer
 from .progress import Progress
+from .retrieval import Retrieval
 from .shapes_2025_11_25 import Memo, ended, related_task, request_id_of, snapshot
 
 __all__ = ["Hearing"]
@@ -36,10 +37,6 @@ _QUESTION_S: Final = 1.0
 _STREAM_S: Final = 1.0
 """Seconds for a stream to open on which a server speaks by itself."""
 
-_LAST_REPLY_S: Final = 1.0
-"""Seconds for a task that is over to be said so to who waits: to take that back meanwhile ends the session on
-one official server."""
-
 _AGAIN_S: Final = 1.0
 _LONGEST_AGAIN_S: Final = 60.0
 _QUESTIONS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
@@ -50,34 +47,6 @@ _MOST_STRANGERS: Final = 1000
 
 _METHOD_NOT_FOUND: Final = -32601
 _NO_ANSWER: Final = -32603
-
-
-class _Retrieval:
-    """A ``tasks/result`` that waits for the end.
-
-    Args:
-        peer: Whom it is asked of.
-        before: The ID of the last one, which may still wait there.
-
-    Attributes:
-        alone: Set once the last one waits no more, or could not be kept from it.
-    """
-
-    def __init__(self, peer: Peer, before: str | None) -> None:
-        self.peer = peer
-        self.before = before
-        self.request_id = secrets.token_hex(8)
-        self.alone = anyio.Event()
-        self.scope = anyio.CancelScope()
-        self.reply: JSONObject | None = None
-
-    def end(self, *, over: bool) -> None:
-        """Have it end, which may wait for ever, even for a task that is over."""
-        if over and self.peer.retracts:
-            self.scope.shield = True  # nor is it given up because everything else is
-            self.scope.deadline = anyio.current_time() + _LAST_REPLY_S
-        else:
-            self.scope.cancel()
 
 
 class Hearing:
@@ -111,7 +80,7 @@ class Hearing:
         self._streams: set[Peer] = set()
         self._seen: dict[str, JSONObject] = {}
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
-        self._retrievals: dict[str, _Retrieval] = {}
+        self._retrievals: dict[str, Retrieval] = {}
         self._broken: dict[str, str] = {}
         self._quiet_until: dict[str, float] = {}
         self._given_up: set[str] = set()
@@ -147,7 +116,7 @@ class Hearing:
         self._seen.pop(task_id, None)
         self._broken.pop(task_id, None)
         self._quiet_until.pop(task_id, None)
-        self._asked.pop(task_id, None)
+        self._close(task_id, over=over)
         retrieval = self._retrievals.pop(task_id, None)
         if retrieval is not None:
             retrieval.end(over=over)
@@ -157,7 +126,12 @@ class Hearing:
     def give_up(self, task_id: str) -> None:
         """Answer none of a task's questions any more."""
         self._given_up.add(task_id)
-        self._asked.pop(task_id, None)
+        self._close(task_id, over=True)
+
+    def _close(self, task_id: str, *, over: bool) -> None:
+        asked = self._asked.pop(task_id, None)
+        if asked is not None:
+            asked.close(over=over)
 
     def given_up(self, task_id: str) -> bool:
         """Whether its questions are not answered any more."""
@@ -171,6 +145,11 @@ class Hearing:
     def asked(self, task_id: str) -> Asked[Peer]:
         """What is open for a task."""
         return self._asked[task_id]
+
+    def looking(self, task_id: str) -> Callable[[bool], None]:
+        """Begin to look at a task. What this returns is to be told whether it waits for an answer."""
+        asked = self._asked.get(task_id) or Asked()
+        return partial(asked.looked, asked.all_said())
 
     def asks(self, task_id: str) -> bool:
         """Whether anything is open for a task."""
@@ -210,6 +189,10 @@ class Hearing:
                 await asked.news.wait()
         return asked.questions(answered)
 
+    def retrieval(self, task_id: str) -> Retrieval | None:
+        """What waits for a task's end and its questions, if anything does."""
+        return self._retrievals.get(task_id)
+
     def retrieved(self, task_id: str) -> JSONObject | None:
         """What the ``tasks/result`` that waits for a task has brought, if there is one, and it has."""
         retrieval = self._retrievals.get(task_id)
@@ -224,11 +207,11 @@ class Hearing:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
         quiet = anyio.current_time() < self._quiet_until.get(task_id, 0.0)
         if self._tasks is not None and task_id not in self._retrievals and not quiet:
-            retrieval = _Retrieval(peer, self._broken.pop(task_id, before))
+            retrieval = Retrieval(peer, self._broken.pop(task_id, before))
             self._retrievals[task_id] = retrieval
             self._tasks.start_soon(self._safely, self._await_result, task_id, retrieval)
 
-    async def _await_result(self, task_id: str, retrieval: _Retrieval) -> None:
+    async def _await_result(self, task_id: str, retrieval: Retrieval) -> None:
         try:
             with retrieval.scope:
                 retrieval.reply = await self._result(task_id, retrieval)
@@ -249,7 +232,7 @@ class Hearing:
         if task is not None and reply is not None and "content" in reply:
             self._hint(ended({**task, "status": "completed"}, reply))
 
-    async def _result(self, task_id: str, retrieval: _Retrieval) -> JSONObject:
+    async def _result(self, task_id: str, retrieval: Retrieval) -> JSONObject:
         peer = retrieval.peer
         if retrieval.before is not None:
             await peer.take_back(retrieval.before, self._timeout_s)

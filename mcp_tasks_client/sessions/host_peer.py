@@ -22,7 +22,7 @@ from anyio.lowlevel import checkpoint
 from mcp_types import CreateMessageResult, CreateMessageResultWithTools, ElicitResult, ListRootsResult
 from pydantic import TypeAdapter
 
-from ..errors import ConnectionLostError, SessionError
+from ..errors import ConnectionLostError
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .peer import Peer, Told
@@ -43,9 +43,6 @@ _OVER: Final = frozenset({"completed", "failed"})
 _MOST_TASKS: Final = 10_000
 """Whose questions are ours, at most: of some that were cancelled or let go, nobody says when they end."""
 
-_TURNS: Final = 20
-"""Of the loop, in which the SDK has said what a callback has returned."""
-
 
 class _Waiting:
     """A question whose answer the server waits for."""
@@ -54,7 +51,6 @@ class _Waiting:
         self.message = message
         self.answer: JSONObject | RpcError | None = None
         self.answered = anyio.Event()
-        self.said = anyio.Event()
 
 
 class Switchboard:
@@ -77,7 +73,7 @@ class Switchboard:
         self._unplug: Callable[[], None] | None = None
         self._peers: list[HostPeer] = []
         self._waiting: dict[str, _Waiting] = {}
-        self._unsaid: dict[str, _Waiting] = {}
+        self._answered: dict[str, None] = {}
         self._settled = anyio.Event()
 
     def join(self, peer: HostPeer) -> None:
@@ -106,6 +102,9 @@ class Switchboard:
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Take a notification."""
+        request_id = request_id_of({"id": (params or {}).get("requestId")})
+        if method == "notifications/cancelled" and request_id is not None:
+            self._answered.pop(id_text(request_id), None)
         for peer in tuple(self._peers):
             peer.hear({"method": method, "params": dict(params or {})})
 
@@ -116,43 +115,46 @@ class Switchboard:
         if peer is None or request_id is None:
             return None
         name = id_text(request_id)
+        self._answered.pop(name, None)
         waiting = self._waiting[name] = _Waiting(message)
         try:
             peer.hear(message)
             await waiting.answered.wait()
+        except anyio.get_cancelled_exc_class():
+            self.taken_back(request_id)
+            raise
         finally:
             if self._waiting.get(name) is waiting:
                 del self._waiting[name]
-            if waiting.answer is None:
-                for one in tuple(self._peers):
-                    one.hear(_taken_back(request_id))
         return waiting.answer
+
+    def taken_back(self, request_id: RequestId) -> None:
+        """Note that the server does not wait for an answer any more, given or not."""
+        self._answered.pop(id_text(request_id), None)
+        for one in tuple(self._peers):
+            one.hear(_taken_back(request_id))
 
     def questions(self, task_id: str) -> list[JSONObject]:
         """What is asked for a task, and has no answer yet."""
         asked = (one.message for one in self._waiting.values() if one.answer is None)
         return [message for message in asked if related_task(message.get("params")) == task_id]
 
-    def answer(self, request_id: RequestId, answer: JSONObject | RpcError) -> anyio.Event | None:
-        """Give an answer.
-
-        Returns:
-            What is set when it has been said; ``None`` if the server does not wait for it any more.
-        """
+    def answer(self, request_id: RequestId, answer: JSONObject | RpcError) -> bool:
+        """Give an answer; whether the server waits for one."""
         name = id_text(request_id)
         waiting = self._waiting.get(name)
         if waiting is None or waiting.answer is not None:
-            return None
+            return False
         waiting.answer = answer
         waiting.answered.set()
-        self._unsaid[name] = waiting
-        return waiting.said
+        self._answered[name] = None
+        if len(self._answered) > _MOST_TASKS:
+            del self._answered[next(iter(self._answered))]
+        return True
 
-    def said(self, request_id: RequestId) -> None:
-        """Note that an answer has been said, or could not be."""
-        waiting = self._unsaid.pop(id_text(request_id), None)
-        if waiting is not None:
-            waiting.said.set()
+    def was_answered(self, request_id: RequestId) -> bool:
+        """Whether an answer was given, and the server has neither taken that back nor asked anew."""
+        return id_text(request_id) in self._answered
 
     async def _peer_of(self, task_id: str) -> HostPeer | None:
         while True:
@@ -198,6 +200,10 @@ class Line(ABC):
         Raises:
             SessionError: No result.
         """
+
+    @abstractmethod
+    async def say_again(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
+        """Answer a request that the host's session has given an answer of ours to, as it may be lost."""
 
 
 class SessionLine(Line, Generic[SessionT]):
@@ -258,6 +264,7 @@ class HostPeer(Peer):
     """
 
     retracts = True
+    acknowledges = False
 
     def __init__(self, line: Line, told: Told, session_id: str | None = None) -> None:
         super().__init__(session_id or line.board.name)
@@ -330,30 +337,21 @@ class HostPeer(Peer):
         timeout_s: float,
         task_id: str | None = None,
     ) -> None:
-        """Answer a request of the server's. Nobody says whether it arrives, and so something else is asked.
-
-        What a gateway refuses, but for the connection, is not noticed: the SDK says nothing of that.
+        """Answer a request of the server's. Nobody says whether that arrives: the SDK is silent of it.
 
         Raises:
-            SessionError: The server does not wait for it, or the connection did not outlast it.
+            SessionError: The server does not wait for it.
         """
         await checkpoint()
-        said = self._line.board.answer(request_id, answer)
-        if said is None:
+        board = self._line.board
+        if board.was_answered(request_id):
+            with anyio.move_on_after(timeout_s):
+                await self._line.say_again(request_id, answer)
+        elif not board.answer(request_id, answer):
             self.hear(_taken_back(request_id))
             raise ConnectionLostError(
                 "The answer was not sent: the server does not wait for it any more.", retryable=True
             )
-        with anyio.move_on_after(timeout_s):
-            await said.wait()
-        for _ in range(_TURNS):
-            await checkpoint()
-        try:
-            # Transports send one after the other, and a connection that breaks meanwhile is none any more.
-            await self._line.send("ping", {}, timeout_s, Faults("what follows an answer", task_id))
-        except SessionError as error:
-            if error.code is None:  # else there is somebody, who does not know what a ping is
-                raise
 
     async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
         """Nothing: the host's session does so itself with each request that it gives up."""

@@ -30,9 +30,11 @@ class Peer(ABC):
         lost: Whether the server does not know the session any more.
         listening: Set once what the server says outside of responses is heard.
         retracts: Whether a request that is given up is taken back by that alone.
+        acknowledges: Whether an answer has arrived when :meth:`answer` returns; else nobody knows.
     """
 
     retracts = False
+    acknowledges = True
 
     def __init__(self, session_id: str | None) -> None:
         self.session_id = session_id
@@ -87,7 +89,7 @@ class Peer(ABC):
         timeout_s: float,
         task_id: str | None = None,
     ) -> None:
-        """Answer a request of the server's.
+        """Answer a request of the server's. The same answer may be given again.
 
         Raises:
             SessionError: It may not have arrived.

@@ -331,21 +331,23 @@ class Relay:
     async def _answer(
         self, board: Switchboard, said: JSONObject, message: Any, scope: anyio.CancelScope
     ) -> None:
-        try:
-            with scope:
-                try:
-                    answer = await board.answer_to(said)
-                    if answer is None and _KINDS.get(said["method"]) in self._declared:
-                        answer = await self._answered_here(said)
-                finally:
-                    del self._answering[said["id"]]
+        with scope:
+            try:
+                answer = await board.answer_to(said)
+                if answer is None and _KINDS.get(said["method"]) in self._declared:
+                    answer = await self._answered_here(said)
+            finally:
+                del self._answering[said["id"]]
+            if answer is not None:
+                await self.answer(said["id"], answer)
+            else:
                 with suppress(*_CLOSED):
-                    if answer is None:
-                        await self._to_host.send(message)
-                    else:
-                        await self._say(self._to_server, {"id": said["id"], **_as_reply(answer)})
-        finally:
-            board.said(said["id"])
+                    await self._to_host.send(message)
+
+    async def answer(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
+        """Answer a request of the server's, unless there is no connection any more."""
+        with suppress(*_CLOSED):
+            await self._say(self._to_server, {"id": request_id, **_as_reply(answer)})
 
     async def _answered_here(self, said: JSONObject) -> JSONObject | RpcError:
         """What is said to a question of no task of ours, which the host does not know how to answer."""

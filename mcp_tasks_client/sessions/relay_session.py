@@ -7,7 +7,7 @@ from functools import partial
 import anyio
 
 from ..inputs import Inputs
-from ..wire import JSONObject
+from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .host_peer import Line
 from .host_tasks import HostTasksSession
@@ -50,6 +50,10 @@ class RelayLine(Line):
             SessionError: No result.
         """
         return await self._relay.request(method, params, timeout_s, faults)
+
+    async def say_again(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
+        """Answer a request of the server's once more."""
+        await self._relay.answer(request_id, answer)
 
 
 class RelaySession(HostTasksSession):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -49,6 +50,9 @@ _QUESTIONS: Final = {
 _PLUGS: Final = ("_received_request", "_in_flight", "_send_response", "_task_group")
 _WATCH_S: Final = 0.5
 _TOLD_S: Final = 5.0
+_MOST_ANSWERED: Final = 1000
+"""Questions, of which it is noticed when a server takes them back all the same."""
+
 _INTERNAL_ERROR: Final = -32603
 _INVALID_PARAMS: Final = -32602
 _CONNECTION_CLOSED: Final = -32000, "Connection closed"
@@ -179,6 +183,10 @@ class Line1(SessionLine[Any]):
             raise faults.overdue(timeout_s)
         return sent.result
 
+    async def say_again(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
+        """Answer a request of the server's once more."""
+        await _say(self.session, request_id, answer)
+
     async def _take_back(self, request_id: RequestId) -> None:
         """Tell the server that nobody waits, for it would hand the next question to who does not."""
         params = _types.CancelledNotificationParams(requestId=request_id, reason="given up")
@@ -228,14 +236,19 @@ def callbacks_of_host(
 # ── the session's insides ─────────────────────────────────────────────────────────────────────
 
 
-class _Interruptible:
-    """Stands for a question among those that the server can take back."""
+class _Taken:
+    """Stands for a question among those that the server can take back, before it is answered and after."""
 
-    def __init__(self) -> None:
+    def __init__(self, board: Switchboard, request_id: RequestId) -> None:
+        self.request_id = request_id
         self.scope = anyio.CancelScope()
+        self.answered = False
+        self._board = board
 
     async def cancel(self) -> None:
         self.scope.cancel()
+        if self.answered:
+            self._board.taken_back(self.request_id)
 
 
 def _plug(of: weakref.ref[Any], board: Switchboard) -> Callable[[], None]:
@@ -245,6 +258,7 @@ def _plug(of: weakref.ref[Any], board: Switchboard) -> Callable[[], None]:
         return lambda: None
     received: Any = session._received_request
     handled: Any = getattr(session, "_message_handler", None)
+    answered: deque[_Taken] = deque()
 
     async def ours(responder: Any) -> None:
         message = _message(responder)
@@ -253,8 +267,16 @@ def _plug(of: weakref.ref[Any], board: Switchboard) -> Callable[[], None]:
             return
         # Else the session would take a question that is not answered yet for one that nobody knows.
         responder._completed = True
-        session._in_flight[responder.request_id] = interruptible = _Interruptible()
-        session._task_group.start_soon(_answer, board, session, responder, message, interruptible, received)
+        session._in_flight[responder.request_id] = taken = _Taken(board, responder.request_id)
+        session._task_group.start_soon(answer, responder, message, taken)
+
+    async def answer(responder: Any, message: JSONObject, taken: _Taken) -> None:
+        if await _answer(board, session, responder, message, taken, received):
+            answered.append(taken)
+        else:
+            _forget(session, taken)
+        if len(answered) > _MOST_ANSWERED:
+            _forget(session, answered.popleft())
 
     async def heard(message: Any) -> None:
         root = getattr(message, "root", None)
@@ -272,35 +294,41 @@ def _plug(of: weakref.ref[Any], board: Switchboard) -> Callable[[], None]:
             del session._received_request  # what it has of its class is what it had
         if session is not None and getattr(session, "_message_handler", None) is heard:
             session._message_handler = handled
+        while session is not None and answered:
+            _forget(session, answered.popleft())
 
     return restore
 
 
 async def _answer(
-    board: Switchboard,
-    session: Any,
-    responder: Any,
-    message: JSONObject,
-    interruptible: _Interruptible,
-    host: Any,
-) -> None:
-    request_id = responder.request_id
+    board: Switchboard, session: Any, responder: Any, message: JSONObject, taken: _Taken, host: Any
+) -> bool:
+    """See that a question gets an answer; whether it was one of ours."""
     answer: JSONObject | RpcError | None = None
-    with interruptible.scope:
+    with taken.scope:
         answer = await board.answer_to(message)
-    if session._in_flight.get(request_id) is interruptible:
-        del session._in_flight[request_id]
-    if interruptible.scope.cancelled_caught:
-        return
+    if taken.scope.cancelled_caught:
+        return False
+    taken.answered = answer is not None
     if answer is None:
         responder._completed = False
-        session._in_flight[request_id] = responder
+        session._in_flight[taken.request_id] = responder
         try:
             await host(responder)
-            return
+            return False
         except Exception as error:  # as the session itself takes it, of whose loop this is no part
             logger.warning("The host's callback for %s raised %s", message["method"], type(error).__name__)
             answer = RpcError(_INVALID_PARAMS, "Invalid request parameters", "")
+    await _say(session, taken.request_id, answer)
+    return taken.answered
+
+
+def _forget(session: Any, taken: _Taken) -> None:
+    if session._in_flight.get(taken.request_id) is taken:
+        del session._in_flight[taken.request_id]
+
+
+async def _say(session: Any, request_id: RequestId, answer: JSONObject | RpcError) -> None:
     if isinstance(answer, RpcError):
         code = answer.code or _INTERNAL_ERROR
         response = _types.ErrorData(code=code, message=answer.message, data=answer.data)
@@ -308,7 +336,6 @@ async def _answer(
         response = Raw(answer)
     with suppress(*_GONE):  # the session has ended meanwhile
         await session._send_response(request_id, response)
-    board.said(request_id)
 
 
 def _message(responder: Any) -> JSONObject:

@@ -1,11 +1,13 @@
 """The session of the SDK's 2.x, where it was negotiated at 2025-11-25: its requests, and what it is asked.
 
-Private names of the SDK that this depends on: the three callbacks of a session, and its dispatcher's hook
-for notifications, without which there are fewer hints and nothing else.
+Private names of the SDK that this depends on: the three callbacks of a session; its dispatcher's hook for
+notifications, without which there are fewer hints and nothing else; and how that writes answers, without
+which none is said again.
 """
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,13 +16,15 @@ from weakref import WeakKeyDictionary
 from mcp import ClientSession
 from mcp_types import ErrorData
 
-from ..wire import JSONObject, RpcError
+from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .host_peer import ANSWERS, SessionLine, Switchboard
 from .sdk_requests import RawRequest, mapped, sent
 from .shapes_2025_11_25 import created_task
 
 __all__ = ["SdkLine"]
+
+logger = logging.getLogger("mcp_tasks_client")
 
 _CALLBACKS: Final = {
     "elicitation/create": "_elicitation_callback",
@@ -29,6 +33,7 @@ _CALLBACKS: Final = {
 }
 _INTERNAL_ERROR: Final = -32603
 _HOOK: Final = "_on_notify_intercept"
+_WRITES: Final = ("_write_result", "_write_error")
 
 _boards: Final[WeakKeyDictionary[ClientSession, Switchboard]] = WeakKeyDictionary()
 
@@ -64,6 +69,16 @@ class SdkLine(SessionLine[ClientSession]):
         request = RawRequest(method=method, params=params)
         with mapped(faults, self.session):
             return await sent(self.session, request, timeout_s, is_task=_is_created)
+
+    async def say_again(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
+        """Answer a request of the server's once more, where the SDK still has a way to."""
+        dispatcher: Any = self.session._dispatcher
+        if not all(hasattr(dispatcher, name) for name in _WRITES):
+            logger.warning("An answer may be lost, and this version of the SDK cannot say it again.")
+        elif isinstance(answer, RpcError):
+            await dispatcher._write_error(request_id, _as_error(answer))
+        else:
+            await dispatcher._write_result(request_id, answer)
 
 
 def _is_created(reply: JSONObject) -> bool:
@@ -110,13 +125,10 @@ def _asking(board: Switchboard, method: str) -> Callable[[Any], Any]:
                 "params": {**_dumped(*params), **({"_meta": dict(meta)} if meta else {})},
             }
             answer = await board.answer_to(message) if meta else None
-            board.said(context.request_id)  # as soon as this returns
             if answer is None:
                 return await callback(context, *params)
             if isinstance(answer, RpcError):
-                return ErrorData(
-                    code=answer.code or _INTERNAL_ERROR, message=answer.message, data=answer.data
-                )
+                return _as_error(answer)
             return ANSWERS[method].validate_python(answer, by_name=False)
 
         return asked
@@ -133,6 +145,10 @@ def _telling(board: Switchboard) -> Callable[[Any], Any]:
         return told
 
     return around
+
+
+def _as_error(error: RpcError) -> ErrorData:
+    return ErrorData(code=error.code or _INTERNAL_ERROR, message=error.message, data=error.data)
 
 
 def _dumped(params: Any = None) -> JSONObject:

@@ -27,13 +27,12 @@ import anyio
 from anyio.lowlevel import checkpoint
 from mcp_types import Tool
 
-from ..errors import ConnectionLostError, MissingCapabilityError, SessionError
+from ..errors import MissingCapabilityError, SessionError
 from ..inputs import Inputs
 from ..params import call_params
 from ..receiver import Receiver
 from ..wire import (
     PROTOCOL_VERSION,
-    TERMINAL_STATUSES,
     CallReply,
     Created,
     JSONObject,
@@ -43,6 +42,7 @@ from ..wire import (
     Task,
     read_task,
 )
+from .answering import Answering, answered_before
 from .base import INVALID_PARAMS, Leaving, Session, TaskRef, ToolCall
 from .catalogue import Catalogue
 from .faults import Faults
@@ -56,7 +56,6 @@ from .shapes_2025_11_25 import (
     Memo,
     created_task,
     ended,
-    marked,
     snapshot,
 )
 
@@ -116,6 +115,7 @@ class CoreTasksSession(Session):
         capabilities = {**inputs.capabilities, **self._receives}
         introduction: JSONObject = {"capabilities": capabilities, "clientInfo": client_info}
         self._peers = Peers(peer, introduction, self._hearing, self._begun, limits.task_timeout_s)
+        self._answering = Answering(self._hearing, self._peers, limits.task_timeout_s)
 
     def __repr__(self) -> str:
         return f"<CoreTasksSession {self._endpoint}>"
@@ -230,6 +230,7 @@ class CoreTasksSession(Session):
             SessionError: No snapshot; its code is -32602 if the server does not know the task.
         """
         self._hearing.progress.expect(Memo.read(ref.request_state).progress, ref.task_id)
+        looked = self._hearing.looking(ref.task_id)
         async with self._poll_slots:
             peer, raw = await self._peers.ask("tasks/get", ref)
         faults = Faults("tasks/get", ref.task_id)
@@ -238,13 +239,14 @@ class CoreTasksSession(Session):
         except MalformedError as error:
             raise faults.malformed(str(error)) from None
         status = task.get("status")
+        looked(status == "input_required")
         if status in _ENDS:
             task = ended(task, await self._end(peer, ref, task))
         elif status == "input_required" or (status != "cancelled" and self._hearing.asks(ref.task_id)):
             # A server may say that it goes on as soon as one of two questions is answered.
             task["status"] = "input_required"
-            task["inputRequests"] = await self._questions(peer, ref)
-        return self._read(task, peer, faults, _answered(ref))
+            task["inputRequests"] = await self._answering.questions(peer, ref)
+        return self._read(task, peer, faults, answered_before(ref))
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         """Answer what the server has asked for a task.
@@ -252,33 +254,7 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: Not all of it was answered. ``retryable`` if the server did not ask just now.
         """
-        if self._hearing.given_up(ref.task_id):
-            raise SessionError("The task was cancelled; its questions are not answered.", code=INVALID_PARAMS)
-        asked = self._hearing.asked(ref.task_id)
-        for key, answer in answers.items():
-            if asked.was_answered(key):
-                continue
-            answered = _answered(ref)
-            if not asked.waiting(key, answered):
-                # Asked of a process that may be gone, and that may have answered.
-                peer, raw = await self._peers.ask("tasks/get", ref)
-                if raw.get("status") in TERMINAL_STATUSES:
-                    return  # as a poll will say; around an end nothing is to be taken back
-                await self._questions(peer, ref)
-            requests = asked.waiting(key, answered)
-            if not requests:
-                why = "The answer is kept until the server asks for it again, as it does not just now."
-                raise ConnectionLostError(why, retryable=True)
-            said = marked(answer, ref.task_id)
-            for peer, request_id in requests:
-                if self._hearing.given_up(ref.task_id):
-                    return  # cancelled meanwhile
-                await peer.answer(request_id, said, self._limits.task_timeout_s, ref.task_id)
-                if asked.was_withdrawn(peer, request_id):
-                    raise ConnectionLostError("The question was taken back meanwhile.", retryable=True)
-            # Only when all of them have it: what is left of a question that counts as answered is a new one.
-            for peer, request_id in requests:
-                asked.answered(key, peer, request_id)
+        await self._answering.update(ref, answers)
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once. From here on none of its questions is answered.
@@ -346,16 +322,6 @@ class CoreTasksSession(Session):
             return {"supportedVersions": [PROTOCOL_VERSION]}  # what is spoken was agreed on in the handshake
         return await self._peers.ask_any(method, params)
 
-    async def _questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
-        """What the server asks for a task, over this connection or one of the process before."""
-        memo = Memo.read(ref.request_state)
-        if memo.session_id != peer.session_id:
-            memo = Memo()
-        for one in ref.questions:
-            if one.request is not None and one.key in memo.asked:
-                self._hearing.asked(ref.task_id).restore(peer, one.key, memo.asked[one.key], one.request)
-        return await self._hearing.questions(peer, ref.task_id, _answered(ref), memo.retrieval)
-
     def _read(
         self, task: JSONObject, peer: Peer, faults: Faults, answered: frozenset[str] = frozenset()
     ) -> Task:
@@ -392,8 +358,3 @@ class CoreTasksSession(Session):
 def _about_the_call(error: SessionError) -> bool:
     """Whether it is how the call itself ended, and not how it was asked for."""
     return error.code is not None and error.http_status in (None, 200)
-
-
-def _answered(ref: TaskRef) -> frozenset[str]:
-    """Keys of its questions whose answers the server has."""
-    return frozenset(one.key for one in ref.questions if one.stage == "acknowledged")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +40,7 @@ from mcp_tasks_client import (
     TasksTransport,
 )
 from mcp_tasks_client.journal.base import Scope
+from mcp_tasks_client.sessions import answering
 from mcp_tasks_client.sessions.faults import Faults
 from mcp_tasks_client.sessions.host_peer import HostPeer
 from mcp_tasks_client.sessions.sdk_1 import Line1
@@ -86,14 +87,21 @@ class Host:
         }
 
 
+def streams_to(server: Any) -> Any:
+    """The transport to a server; itself, if it is one."""
+    if isinstance(server, str):
+        return streamable_http_client(server)
+    if isinstance(server, list):
+        return stdio_client(StdioServerParameters(command=server[0], args=server[1:]))
+    return server
+
+
 @asynccontextmanager
 async def connected(server: Any, host: Host) -> AsyncIterator[ClientSession]:
-    streams: Any
-    if isinstance(server, str):
-        streams = streamable_http_client(server)
-    else:
-        streams = stdio_client(StdioServerParameters(command=server[0], args=server[1:]))
-    async with streams as (read, write, *_), ClientSession(read, write, **host.callbacks) as session:
+    async with (
+        streams_to(server) as (read, write, *_),
+        ClientSession(read, write, **host.callbacks) as session,
+    ):
         await session.initialize()
         yield session
 
@@ -130,10 +138,7 @@ async def tools(server: Any) -> Any:
 @asynccontextmanager
 async def above(server: Any, host: Host, **options: Any) -> AsyncIterator[ClientSession]:
     """A session above a transport of ours."""
-    if isinstance(server, str):
-        inner: Any = streamable_http_client(server)
-    else:
-        inner = stdio_client(StdioServerParameters(command=server[0], args=server[1:]))
+    inner = streams_to(server)
     options = {"endpoint": "a-server", "journal": MemoryJournal(), "poll": POLL, **options}
     async with (
         TasksTransport(inner, **options) as (read, write, *_),
@@ -351,6 +356,95 @@ async def done(result: Any) -> Any:
     return SimpleNamespace(structured_content=None, content=result.content)
 
 
+class Gateway(httpx.AsyncHTTPTransport):
+    """On the way to a server. It does not find it, when it is asked for it with the first answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        said = json.loads(await request.aread() or b"{}")
+        if "method" not in said and "result" in said:
+            self.answers += 1
+            if self.answers == 1:
+                return httpx.Response(404, request=request)
+        return await super().handle_async_request(request)
+
+
+async def is_refused(server: Any) -> Any:
+    """An answer that does not get through, and then does."""
+    url, way = server
+    answering._AGAIN_S = 0.2  # type: ignore[misc]  # what is waited for is a matter of seconds
+    host, gateway, call = Host(), Gateway(), ("asks_twice", {"together": False})
+    async with httpx.AsyncClient(transport=gateway, timeout=LIMIT_S) as http:
+        inner = streamable_http_client(url, http_client=http)
+        if way == "under":
+            async with above(inner, host) as session:
+                said = await said_by(session.call_tool(*call))
+        else:
+            async with connected(inner, host) as session, ours(session) as durable:
+                said = await outcome(durable.call_tool(*call))
+    return [said, host.asked, gateway.answers]
+
+
+async def crossed(server: Any) -> Any:
+    """A question that is taken back when it has its answer, and asked again."""
+    host, answers = Host(), list[Any]()
+    task = {**STATUS, "status": "input_required", "ttl": 60_000, "pollInterval": 1}
+    to_host, host_reads = anyio.create_memory_object_stream[Any](100)
+    host_writes, from_host = anyio.create_memory_object_stream[Any](100)
+    calls = {"tasks": {"requests": {"tools": {"call": {}}}}, "tools": {}}
+    introduction = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": calls,
+        "serverInfo": {"name": "s", "version": "1"},
+    }
+    tool = {"name": "asks", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "required"}}
+    replies: dict[str, Any] = {
+        "initialize": introduction,
+        "tools/list": {"tools": [tool]},
+        "tools/call": {"task": task},
+        "tasks/get": task,
+    }
+
+    async def say(message: dict[str, Any]) -> None:
+        whole = types.JSONRPCMessage.model_validate({"jsonrpc": "2.0", **message})
+        await to_host.send(SessionMessage(whole))
+
+    async def ask(request_id: str) -> None:
+        mark = {"io.modelcontextprotocol/related-task": {"taskId": "t"}}
+        form = {"message": "Name?", "requestedSchema": {"type": "object", "properties": {}}, "_meta": mark}
+        await say({"id": request_id, "method": "elicitation/create", "params": form})
+
+    async def serve() -> None:
+        async for whole in from_host:
+            said = whole.message.model_dump(exclude_none=True)
+            if "method" not in said:
+                answers.append(said["id"])
+                if said["id"] == "q":
+                    await say({"method": "notifications/cancelled", "params": {"requestId": "q"}})
+                    await ask("again")
+            elif said["method"] in replies:
+                await say({"id": said["id"], "result": replies[said["method"]]})
+                if said["method"] == "tools/call":
+                    await ask("q")
+
+    streams = to_host, host_reads, host_writes, from_host
+    async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+        for stream in streams:
+            await stack.enter_async_context(stream)
+        tasks.start_soon(serve)
+        async with ClientSession(host_reads, host_writes, **host.callbacks) as session:
+            await session.initialize()
+            async with ours(session) as durable:
+                await durable.start_tool("asks")
+                while "again" not in answers:
+                    await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    return [host.asked, answers]
+
+
 async def takes_back(server: Any) -> Any:
     """What either side gives up, at a server that is a pair of streams."""
     host, seen = Host(hesitates=True), []
@@ -446,6 +540,8 @@ SCENARIOS: dict[str, Callable[[Any], Awaitable[Any]]] = {
         asks_for_the_hosts_own_task,
         raises_for_its_own_task,
         is_told_nothing_of_what_we_give_up,
+        is_refused,
+        crossed,
         takes_back,
         gives_up,
     )

@@ -1,0 +1,159 @@
+"""What is said to a server of 2025-11-25 that asks on behalf of its tasks, until it has arrived.
+
+Where a connection tells nothing of what becomes of an answer, the task does: it waits no more. An answer
+without that effect is said again, under the same ID, ever more rarely: a server that has it passes over the
+second one. It is not said where another question may have the ID by now, since one official server gives
+its IDs away again. So nothing is, once the stream has ended on which that question would have come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import anyio
+
+from ..errors import ConnectionLostError, SessionError
+from ..wire import TERMINAL_STATUSES, JSONObject, RequestId
+from .asked import Asked, Said
+from .base import INVALID_PARAMS, TaskRef
+from .hearing import Hearing
+from .peer import Peer
+from .peers import Peers
+from .shapes_2025_11_25 import Memo, marked
+
+__all__ = ["Answering", "answered_before"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_AGAIN_S: Final = 5.0
+"""Seconds that an answer has to show an effect, before it is said again; twice as many the next time."""
+
+_POLLS: Final = 2
+"""How many polls have to be overdue, before it is looked how the task is."""
+
+_TAKEN_BACK: Final = "The question was taken back meanwhile."
+
+_LOOKS: Final = 2
+"""Snapshots that have to show none meanwhile: the first may be from before it was read."""
+
+
+class Answering:
+    """Answers what a server asks for its tasks.
+
+    Args:
+        hearing: Has the questions.
+        peers: Has the sessions.
+        timeout_s: Seconds that an answer may take to be taken.
+    """
+
+    def __init__(self, hearing: Hearing, peers: Peers, timeout_s: float) -> None:
+        self._hearing = hearing
+        self._peers = peers
+        self._timeout_s = timeout_s
+
+    async def questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
+        """What the server asks for a task, over this connection or one of the process before."""
+        memo = Memo.read(ref.request_state)
+        if memo.session_id != peer.session_id:
+            memo = Memo()
+        for one in ref.questions:
+            if one.request is not None and one.key in memo.asked:
+                self._hearing.asked(ref.task_id).restore(peer, one.key, memo.asked[one.key], one.request)
+        return await self._hearing.questions(peer, ref.task_id, answered_before(ref), memo.retrieval)
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        """Answer what the server has asked for a task, and return when it has that.
+
+        Raises:
+            SessionError: Not all of it was answered. ``retryable`` if the server did not ask just now.
+        """
+        if self._hearing.given_up(ref.task_id):
+            raise SessionError("The task was cancelled; its questions are not answered.", code=INVALID_PARAMS)
+        asked = self._hearing.asked(ref.task_id)
+        for key, answer in answers.items():
+            if not asked.was_answered(key):
+                await self._answer(ref, asked, key, marked(answer, ref.task_id))
+        for key, answer in answers.items():
+            said = asked.said(key)
+            if said is not None:
+                await self._has_effect(ref, asked, said, marked(answer, ref.task_id))
+
+    async def _answer(self, ref: TaskRef, asked: Asked[Peer], key: str, answer: JSONObject) -> None:
+        answered = answered_before(ref)
+        if not asked.waiting(key, answered):
+            # Asked of a process that may be gone, and that may have answered.
+            peer, raw = await self._peers.ask("tasks/get", ref)
+            if raw.get("status") in TERMINAL_STATUSES:
+                return  # as a poll will say; around an end nothing is to be taken back
+            await self.questions(peer, ref)
+        requests = asked.waiting(key, answered)
+        if not requests:
+            why = "The answer is kept until the server asks for it again, as it does not just now."
+            raise ConnectionLostError(why, retryable=True)
+        if all(peer.acknowledges for peer, _ in requests):
+            await self._tell(ref, asked, requests, answer)
+            # Only when all of them have it: what is left of a question that counts as answered is a new one.
+            asked.answered(key, requests)
+            return
+        said = asked.says(key, requests)
+        try:
+            await self._tell(ref, asked, requests, answer)
+        except BaseException:
+            asked.unsaid(said)
+            raise
+
+    async def _tell(
+        self,
+        ref: TaskRef,
+        asked: Asked[Peer],
+        requests: Sequence[tuple[Peer, RequestId]],
+        answer: JSONObject,
+    ) -> None:
+        for peer, request_id in requests:
+            if self._hearing.given_up(ref.task_id):
+                return  # cancelled meanwhile
+            await peer.answer(request_id, answer, self._timeout_s, ref.task_id)
+            if asked.was_withdrawn(peer, request_id):
+                raise ConnectionLostError(_TAKEN_BACK, retryable=True)
+
+    async def _has_effect(
+        self, ref: TaskRef, asked: Asked[Peer], said: Said[Peer], answer: JSONObject
+    ) -> None:
+        """Return when an answer has arrived, or is of no use any more.
+
+        Raises:
+            SessionError: It was not for what the server wants to know now.
+        """
+        stream = self._hearing.retrieval(ref.task_id)
+        pause_s, since = _AGAIN_S, anyio.current_time()
+        while said.arrived is None:
+            with anyio.move_on_after(_POLLS * self._pace_s(ref)) as overdue:
+                await said.news.wait()
+            if overdue.cancelled_caught:
+                await self._look(ref)
+            stream = stream or self._hearing.retrieval(ref.task_id)
+            if said.arrived is None and said.looks >= _LOOKS and anyio.current_time() - since >= pause_s:
+                if stream is not None and stream is self._hearing.retrieval(ref.task_id):
+                    logger.info("An answer has shown no effect for %.0f s, and is said again.", pause_s)
+                    await self._tell(ref, asked, said.requests, answer)
+                said.looks, pause_s, since = 0, 2 * pause_s, anyio.current_time()
+        if not said.arrived:
+            raise ConnectionLostError(_TAKEN_BACK, retryable=True)
+
+    def _pace_s(self, ref: TaskRef) -> float:
+        """Seconds between polls, as the server wants them, but no fewer than one."""
+        interval_ms = self._hearing.seen(ref.task_id).get("pollIntervalMs")
+        return max(1.0, interval_ms / 1000 if isinstance(interval_ms, int | float) else 0.0)
+
+    async def _look(self, ref: TaskRef) -> None:
+        """See for ourselves, as nobody else does, whether the task still waits for an answer."""
+        looked = self._hearing.looking(ref.task_id)
+        _, raw = await self._peers.ask("tasks/get", ref)
+        looked(raw.get("status") == "input_required")
+
+
+def answered_before(ref: TaskRef) -> frozenset[str]:
+    """Keys of a task's questions whose answers the server has."""
+    return frozenset(one.key for one in ref.questions if one.stage == "acknowledged")
