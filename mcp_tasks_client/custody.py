@@ -1,13 +1,15 @@
 """The journal of the tasks that a server has us run: what is committed, and who may ask the host for it.
 
 Whoever asks owns the record. A cancellation takes it away from its owner, whose answer then comes too late:
-so it needs no lock, and it does not matter in which process that is.
+so it needs no lock, and it does not matter in which process that is. One that could not be stored gives it
+back. Of two who ask all the same, the first answer counts.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -51,6 +53,8 @@ class Custody:
         self._journal = journal
         self._scope = scope
         self._clock = clock
+        self._cancelling: set[str] = set()
+        self._owed: dict[str, str] = {}
 
     async def records(self, party: str | None = None) -> list[TaskRecord]:
         """All of them, oldest first; or those of one session whose time is not over."""
@@ -83,7 +87,10 @@ class Custody:
         Returns:
             The record as it stands, if it is ours.
         """
+        if record.record_id in self._cancelling:
+            return None
         with anyio.CancelScope(shield=True), typed:
+            await self._give_back(record)
             await self.membership.enrol()
             owner, judge = self.membership.owner, self.membership.judge()
             taken = await self._journal.take(record.record_id, owner, judge)
@@ -98,15 +105,24 @@ class Custody:
         pause_s = _AGAIN_S
         while True:
             try:
-                with anyio.CancelScope(shield=True), typed:
-                    await self._journal.save(ended, known=True)
-                return True
-            except DrivenElsewhereError:
-                return False
+                return await self._ended(ended)
             except JournalError as error:
                 logger.warning("The answer of %r is kept until it can be journaled: %s", ended, error)
             await self._clock.wait(anyio.Event(), pause_s)
             pause_s = min(2 * pause_s, _LONGEST_AGAIN_S)
+
+    async def _ended(self, ended: TaskRecord) -> bool:
+        while True:
+            with anyio.CancelScope(shield=True), typed:
+                try:
+                    await self._journal.save(ended, known=True)
+                except DrivenElsewhereError:
+                    taken = await self._taken_back(ended)
+                else:
+                    return True
+            if taken is None:
+                return False
+            ended = replace(ended, owner=taken.owner, fence=taken.fence)
 
     async def cancel(self, record: TaskRecord, uncancelled: Callable[[TaskRecord], None]) -> TaskRecord:
         """Have a task be cancelled, whoever owns it.
@@ -122,18 +138,28 @@ class Custody:
             RefusedError: It has ended, or is forgotten.
             DrivenElsewhereError: Another process has just taken it up.
         """
-        if not record.finished:
+        if record.finished:
+            return cancelled(record, self._clock.time())
+        self._cancelling.add(record.record_id)
+        try:
             with anyio.CancelScope(shield=True), typed:
-                taken = await self._taken_from_anybody(record)
-                record = visible(taken and taken.record, made_in(record), self._clock.time())
-                ended = cancelled(record, self._clock.time())
-                try:
-                    await self._journal.save(ended, known=True)
-                except Exception:  # whatever a journal raises
-                    uncancelled(record)
-                    raise
-                return ended
-        return cancelled(record, self._clock.time())
+                ended = await self._cancelled(record, uncancelled)
+        finally:
+            self._cancelling.discard(record.record_id)
+        return ended
+
+    async def _cancelled(self, record: TaskRecord, uncancelled: Callable[[TaskRecord], None]) -> TaskRecord:
+        taken = await self._taken_from_anybody(record)
+        record = visible(taken and taken.record, made_in(record), self._clock.time())
+        ended = cancelled(record, self._clock.time())
+        try:
+            await self._journal.save(ended, known=True)
+        except Exception:  # whatever a journal raises
+            uncancelled(record)
+            if taken is not None and taken.before not in (None, record.owner):
+                self._owed[record.record_id] = taken.before
+            raise
+        return ended
 
     async def fetched(self, record: TaskRecord) -> None:
         """Note that the server has the result. It is kept until its time is over."""
@@ -161,6 +187,22 @@ class Custody:
     async def _taken_from_anybody(self, record: TaskRecord) -> Taken | None:
         await self.membership.enrol()
         return await self._journal.take(record.record_id, self.membership.owner, _everybody)
+
+    async def _give_back(self, record: TaskRecord) -> None:
+        """Have its former owner own a task again, if we have taken it and then could not cancel it."""
+        owner = self._owed.get(record.record_id)
+        if owner is not None:
+            with suppress(DrivenElsewhereError):  # it has taken it back itself
+                await self._journal.save(replace(record, owner=owner), known=True)
+            del self._owed[record.record_id]
+
+    async def _taken_back(self, ended: TaskRecord) -> TaskRecord | None:
+        """Own a task that somebody else has now, but has not ended either; ``None`` if it has ended."""
+        found = await self._journal.by_task_id(self._scope, str(ended.task_id))
+        if found is None or found.finished or expires_at(found) <= self._clock.time():
+            return None
+        taken = await self._taken_from_anybody(found)
+        return taken.record if taken is not None and not taken.record.finished else None
 
 
 def _everybody(owner: str, lease: Lease | None) -> bool:

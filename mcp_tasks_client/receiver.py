@@ -156,17 +156,15 @@ class Receiver:
             self._running = None
             await custody.leave()
 
-    async def _upkeep(self, adopt: Adopt, attend: Attend) -> float | None:
-        """Forget what is over, take up what nobody else does.
-
-        Returns:
-            Seconds until this is to be done again; ``None`` if there is nothing.
-        """
+    async def _upkeep(self, adopt: Adopt, attend: Attend) -> float:
+        """Forget what is over, take up what nobody else does; returns for how many seconds that does."""
         try:
             await self._custody.membership.renew()
             records = await self._custody.records()
             away: set[str] = set()
             for record in records:
+                if record.finished:
+                    self._asking.stop(str(record.task_id))  # for another process may have ended it
                 if expires_at(record) <= self._clock.time() or self._is_lost(record):
                     await self._forget(record)
                 elif record.pending and not self._asking.has(record):
@@ -176,7 +174,8 @@ class Receiver:
             return _SWEEP_S
         left = [expires_at(record) - self._clock.time() for record in records]
         ahead_s = min((left_s for left_s in left if left_s > 0), default=math.inf)
-        return min(ahead_s, self._custody.membership.tenure.renew_s, _SWEEP_S) if records else None
+        # With none as well: another process may make one, and die.
+        return min(ahead_s, self._custody.membership.tenure.renew_s, _SWEEP_S) if records else _SWEEP_S
 
     def _is_lost(self, record: TaskRecord) -> bool:
         peer = self._present.get(made_in(record))

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
+import anyio
+import anyio.lowlevel
 import pytest
 
+from mcp_tasks_client.errors import ConnectionLostError
+from mcp_tasks_client.inputs import Callbacks
+from mcp_tasks_client.sessions.answering import Answering
 from mcp_tasks_client.sessions.asked import Asked, Said
-from mcp_tasks_client.wire import JSONObject
+from mcp_tasks_client.sessions.base import TaskRef
+from mcp_tasks_client.sessions.hearing import Hearing
+from mcp_tasks_client.sessions.peer import Peer
+from mcp_tasks_client.sessions.peers import Peers
+from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
 
 from ._requirements import requirement
 
 NAME: Final[JSONObject] = {"mode": "form", "message": "Name?", "requestedSchema": {"type": "object"}}
 METHOD: Final = "elicitation/create"
+LIMIT_S: Final = 10.0
 
 
 def said_to(*requests: tuple[str, int]) -> tuple[Asked[str], str, Said[str]]:
@@ -121,3 +133,137 @@ def test_what_another_process_was_asked_is_not_put_in_the_place_of_what_is_asked
     before: Any = asked.questions(())
     asked.restore("here", "of-before", [0], NAME)
     assert asked.questions(()) == before
+
+
+# ── saying it ─────────────────────────────────────────────────────────────────────────────────
+
+
+class SayingPeer(Peer):
+    """Takes answers as it is told to; nothing is asked of it."""
+
+    def __init__(self, *, acknowledges: bool) -> None:
+        super().__init__("s")
+        self.acknowledges = acknowledges
+        self.answers: list[RequestId] = []
+        self.before_it_returns: Callable[[], None] = lambda: None
+
+    async def initialize(self, params: JSONObject, timeout_s: float) -> JSONObject:
+        raise AssertionError("not here")
+
+    async def request(self, method: str, params: JSONObject, silence_s: float, **about: Any) -> JSONObject:
+        raise AssertionError("not here")
+
+    async def answer(
+        self,
+        request_id: RequestId,
+        answer: JSONObject | RpcError,
+        timeout_s: float,
+        task_id: str | None = None,
+    ) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.answers.append(request_id)
+        self.before_it_returns()
+
+    async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
+        raise AssertionError("not here")
+
+
+class World:
+    """A task that asks the same over two requests, and who answers."""
+
+    def __init__(self, *, acknowledges: bool) -> None:
+        self.peer = SayingPeer(acknowledges=acknowledges)
+        self.hearing = Hearing(Callbacks(), LIMIT_S, lambda: None)
+        peers = Peers(lambda *_: self.peer, {}, self.hearing, lambda peer: anyio.sleep(0), LIMIT_S)
+        self.answering = Answering(self.hearing, peers, LIMIT_S)
+        self.asked = self.hearing.asked("t")
+        for request_id in (0, 1):
+            self.asked.add(self.peer, request_id, METHOD, NAME)
+        ((self.key, _),) = self.asked.questions(()).items()
+
+    async def update(self) -> None:
+        with anyio.fail_after(LIMIT_S):
+            await self.answering.update(TaskRef("t"), {self.key: {"action": "decline"}})
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        with anyio.fail_after(LIMIT_S):
+            while not condition():
+                await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("acknowledges", [True, False])
+async def test_what_is_taken_back_while_it_is_answered_stays_a_question(acknowledges: bool) -> None:
+    world = World(acknowledges=acknowledges)
+    world.peer.before_it_returns = lambda: world.asked.withdraw(world.peer, 0)
+    with pytest.raises(ConnectionLostError, match="taken back") as caught:
+        await world.update()
+    assert caught.value.retryable
+    assert world.peer.answers == [0]
+    assert not world.asked.was_answered(world.key)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("acknowledges", [True, False])
+async def test_nothing_more_is_said_of_a_task_that_is_cancelled_meanwhile(acknowledges: bool) -> None:
+    world = World(acknowledges=acknowledges)
+    world.peer.before_it_returns = lambda: world.hearing.give_up("t")
+    await world.update()
+    assert world.peer.answers == [0]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("how", ["cancelled", "over", "of no interest any more"])
+async def test_nobody_waits_for_the_effect_of_an_answer_to_a_task_that_is(how: str) -> None:
+    world = World(acknowledges=False)
+    async with anyio.create_task_group() as tasks:
+        if how == "of no interest any more":
+            tasks.start_soon(partial(raises_lost, world.update))
+        else:
+            tasks.start_soon(world.update)
+        await world.until(lambda: len(world.peer.answers) == 2)
+        await anyio.wait_all_tasks_blocked()
+        if how == "cancelled":
+            world.hearing.give_up("t")
+        else:
+            world.hearing.forget("t", over=how == "over")
+
+
+async def raises_lost(update: Callable[[], Awaitable[None]]) -> None:
+    with pytest.raises(ConnectionLostError):
+        await update()
+
+
+@pytest.mark.anyio
+async def test_what_could_not_be_said_is_open_again() -> None:
+    world = World(acknowledges=False)
+
+    def fail() -> None:
+        raise ConnectionLostError("no", retryable=True)
+
+    world.peer.before_it_returns = fail
+    with pytest.raises(ConnectionLostError):
+        await world.update()
+    assert world.asked.open
+    assert not world.asked.was_answered(world.key)
+
+
+@pytest.mark.anyio
+async def test_each_time_that_an_answer_is_said_two_snapshots_come_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.0)
+    monkeypatch.setattr(Hearing, "retrieval", lambda self, task_id: "the same")
+    world = World(acknowledges=False)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.update)
+        await world.until(lambda: world.asked.said(world.key))
+        for looks in range(1, 6):
+            await anyio.wait_all_tasks_blocked()
+            assert len(world.peer.answers) == 2 * (1 + (looks - 1) // 2), "to both requests"
+            world.asked.looked(world.asked.all_said(), waits=True)
+        # Who comes later waits for the same.
+        tasks.start_soon(world.update)
+        await anyio.wait_all_tasks_blocked()
+        world.asked.looked(world.asked.all_said(), waits=False)
+    assert len(world.peer.answers) == 6

@@ -36,12 +36,12 @@ from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.sessions import answering, hearing, sdk_line
 from mcp_tasks_client.sessions.asked import Asked
 from mcp_tasks_client.sessions.base import TaskRef
-from mcp_tasks_client.sessions.host_peer import HostPeer
+from mcp_tasks_client.sessions.host_peer import HostPeer, Line, Switchboard
 from mcp_tasks_client.sessions.host_session import HostSession
 from mcp_tasks_client.sessions.sdk_line import SdkLine
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
 from mcp_tasks_client.states import Observing
-from mcp_tasks_client.wire import JSONObject, RpcError
+from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
 
 from ._requirements import requirement
 from ._ways_hosts import Host
@@ -400,8 +400,8 @@ async def test_an_answer_is_not_said_again_before_two_snapshots_have_waited_for_
     monkeypatch.setattr(answering, "_AGAIN_S", 0.0)
     monkeypatch.setattr("mcp_tasks_client.listener._FIRST_S", 0.0)
     async with connected(Host()) as (session, server, _), ours(session) as durable:
-        server.replies["tools/call"] = lambda params: {"task": task(pollInterval=400)}
-        server.replies["tasks/get"] = lambda params: task("input_required", pollInterval=400)
+        server.replies["tools/call"] = lambda params: {"task": task(pollInterval=200)}
+        server.replies["tasks/get"] = lambda params: task("input_required", pollInterval=200)
         handle = await durable.start_tool("tool")
         ours_: Any = durable._engine._session
         while ours_._older._hearing.heard is None:
@@ -468,6 +468,38 @@ async def test_what_is_said_again_may_be_an_error() -> None:
         with pytest.raises(ConnectionLostError, match="does not wait for it"):
             await peer.answer(7, {}, LIMIT_S)
         peer.leave()
+
+
+class StuckLine(Line):
+    """A session that takes no second answer."""
+
+    is_up = True
+    introduction: JSONObject = {}  # noqa: RUF012  # nothing is written to it
+
+    def __init__(self) -> None:
+        self.board = Switchboard(lambda board: lambda: None)
+
+    async def send(self, method: str, params: JSONObject, timeout_s: float | None, faults: Any) -> JSONObject:
+        return task()
+
+    async def say_again(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
+        await anyio.sleep_forever()
+
+
+async def test_what_cannot_be_said_again_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.host_peer._MOST_TASKS", 2)
+    line = StuckLine()
+    peer = HostPeer(line, lambda peer, message: None)
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            await peer.request("tasks/get", {}, LIMIT_S, task_id=TASK_ID)
+            for number in range(3):
+                asked = {"id": number, "method": "elicitation/create", "params": question()}
+                tasks.start_soon(line.board.answer_to, asked)
+                await anyio.wait_all_tasks_blocked()
+                await peer.answer(number, {}, LIMIT_S)
+        await peer.answer(2, {}, 0.01)
+    assert [line.board.was_answered(number) for number in range(3)] == [False, True, True], "of the latest"
 
 
 async def test_without_the_sdks_hook_polls_do(monkeypatch: pytest.MonkeyPatch) -> None:

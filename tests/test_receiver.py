@@ -14,9 +14,10 @@ import pytest
 from mcp_types import ElicitResult, ErrorData
 
 from mcp_tasks_client import Journal, JournalError, MemoryJournal, ReceivePolicy, SessionError, SqliteJournal
+from mcp_tasks_client.errors import DrivenElsewhereError
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.journal.base import TaskRecord
-from mcp_tasks_client.received import received_scope
+from mcp_tasks_client.received import cancelled, received_scope
 from mcp_tasks_client.receiver import Receiver
 from mcp_tasks_client.sessions.peer import Peer
 from mcp_tasks_client.testing import ManualClock
@@ -730,6 +731,95 @@ async def test_an_answer_to_what_could_not_be_cancelled_counts() -> None:
             await desk.clock.advance(60.0)
             assert (await peer.about("get", task))["status"] == "completed"
             assert person.asked == 1
+
+
+@requirement("law:3", "2025:receive-cancel")
+@pytest.mark.parametrize("answered", ["at once", "later"])
+async def test_a_task_that_another_process_could_not_cancel_is_still_its_owners(answered: str) -> None:
+    async with FailingJournal() as journal:
+        desk, person, peer = Desk(journal), Person(), FakePeer()
+        async with desk.process(person, peer):
+            task = await peer.make()
+            await person.until(lambda: person.asked)
+            async with desk.process(other := Person(), elsewhere := FakePeer()):
+                journal.failures = 1
+                assert (await elsewhere.about("cancel", task)).code == -32603
+                if answered == "later":
+                    await desk.clock.advance(120.0)
+                person.ready.set()
+                await peer.until(lambda: peer.notified)
+                await desk.clock.advance(120.0)
+                assert (await elsewhere.about("get", task))["status"] == "completed"
+            assert (person.asked, other.asked) == (1, 0)
+
+
+@requirement("law:3")
+async def test_what_could_not_be_cancelled_is_taken_up_when_its_owner_is_gone() -> None:
+    async with FailingJournal() as journal:
+        desk, person, peer = Desk(journal), Person(), FakePeer()
+        async with desk.process(other := Person(), elsewhere := FakePeer()):
+            async with desk.process(person, peer):
+                task = await peer.make()
+                await person.until(lambda: person.asked)
+                journal.failures = 1
+                assert (await elsewhere.about("cancel", task)).code == -32603
+                await desk.clock.advance(120.0)
+                assert not other.asked
+            await desk.clock.advance(120.0)
+            await other.until(lambda: other.asked)
+            other.ready.set()
+            assert (await elsewhere.about("result", task))["content"] == {"name": "Ada"}
+
+
+class HeldJournal(MemoryJournal):
+    """Stores cancellations when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = anyio.Event()
+        self.go = anyio.Event()
+
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+        if record.finished:
+            self.held.set()
+            await self.go.wait()
+        await super().save(record, known=known)
+
+
+@requirement("law:3", "2025:receive-cancel")
+async def test_nobody_is_asked_for_what_is_just_being_cancelled() -> None:
+    async with HeldJournal() as journal:
+        desk, person, peer = Desk(journal), Person(), FakePeer()
+        async with desk.process(person, peer):
+            task = await peer.make()
+            await person.until(lambda: person.asked)
+            async with desk.process(other := Person(), elsewhere := FakePeer()):
+                cancel = elsewhere.send("tasks/cancel", {"taskId": task["taskId"]})
+                await journal.held.wait()
+                await desk.clock.advance(120.0)
+                journal.go.set()
+                assert (await elsewhere.reply(cancel))["status"] == "cancelled"
+                await desk.clock.advance(120.0)
+                await person.until(lambda: person.stopped)  # though it is asked elsewhere
+                assert not other.asked
+
+
+@requirement("law:3")
+async def test_of_two_who_are_asked_the_first_to_answer_counts(desk: Desk) -> None:
+    """As one process was taken for dead, and is not."""
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        await person.until(lambda: person.asked)
+        (record,) = await desk.records()
+        taken = await desk.journal.take(record.record_id, "another process", lambda *_: True)
+        assert taken is not None
+        person.ready.set()
+        await peer.until(lambda: peer.notified)
+        assert (await peer.about("get", task))["status"] == "completed"
+        late = cancelled(taken.record, desk.clock.time())
+        with pytest.raises(DrivenElsewhereError):
+            await desk.journal.save(late, known=True)
 
 
 @requirement("law:1", "law:3")

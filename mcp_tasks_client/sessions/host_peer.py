@@ -104,7 +104,8 @@ class Switchboard:
         """Take a notification."""
         request_id = request_id_of({"id": (params or {}).get("requestId")})
         if method == "notifications/cancelled" and request_id is not None:
-            self._answered.pop(id_text(request_id), None)
+            self.taken_back(request_id)
+            return
         for peer in tuple(self._peers):
             peer.hear({"method": method, "params": dict(params or {})})
 
