@@ -21,13 +21,13 @@ from .received import ReceivePolicy
 from .receiver import Receiver
 from .sessions.base import Session, ToolCall
 from .sessions.hosts import is_client, sdk_has_extensions
+from .sessions.task_wish import TASK_TTL_S, Preference, TaskWish
 
 if TYPE_CHECKING:
     import fastmcp
     import mcp
 
     from .sessions.http import AnyAuth, AnyClient
-    from .sessions.tasks_2025_11_25 import Preference
 
 __all__ = ["TasksClient"]
 
@@ -65,6 +65,7 @@ class TasksClient:
         auth: User and password, or any auth of httpx or httpx2.
         task_preference: Of a server of 2025-11-25: whether to ask for tasks. ``"auto"``
             does where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes plain calls.
+        task_ttl_s: Of such a server: seconds for which it is asked to keep a task and its result.
 
     Raises:
         TypeError: ``server`` or ``journal`` is none of the above.
@@ -89,7 +90,9 @@ class TasksClient:
         headers: Mapping[str, str] | None = None,
         auth: AnyAuth | None = None,
         task_preference: Preference = "auto",
+        task_ttl_s: float = TASK_TTL_S,
     ) -> None:
+        wish = TaskWish(prefer=task_preference, ttl_s=task_ttl_s)
         if is_client(server):
             if any(option is not None for option in (http_client, headers, auth)):
                 raise ValueError("http_client, headers and auth belong to the client; give them to that one")
@@ -113,7 +116,7 @@ class TasksClient:
                 roots=roots,
                 poll=poll,
                 on_abandon=on_abandon,
-                task_preference=task_preference,
+                wish=wish,
             )
             return
         inputs = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
@@ -128,7 +131,7 @@ class TasksClient:
             http_client=http_client,
             headers=headers,
             auth=auth,
-            prefer=task_preference,
+            wish=wish,
         )
         self._engine = Engine(
             session=session,

@@ -169,6 +169,7 @@ class Custody:
 
     async def forget(self, record: TaskRecord) -> None:
         """Forget a task, unless somebody has taken it meanwhile."""
+        self._owed.pop(record.record_id, None)
         with anyio.CancelScope(shield=True), typed:
             await self._journal.remove(record)
 
@@ -192,14 +193,14 @@ class Custody:
         """Have its former owner own a task again, if we have taken it and then could not cancel it."""
         owner = self._owed.get(record.record_id)
         if owner is not None:
-            with suppress(DrivenElsewhereError):  # it has taken it back itself
+            with suppress(DrivenElsewhereError):  # somebody has taken it meanwhile
                 await self._journal.save(replace(record, owner=owner), known=True)
             del self._owed[record.record_id]
 
     async def _taken_back(self, ended: TaskRecord) -> TaskRecord | None:
         """Own a task that somebody else has now, but has not ended either; ``None`` if it has ended."""
         found = await self._journal.by_task_id(self._scope, str(ended.task_id))
-        if found is None or found.finished or expires_at(found) <= self._clock.time():
+        if found is None or found.finished:
             return None
         taken = await self._taken_from_anybody(found)
         return taken.record if taken is not None and not taken.record.finished else None

@@ -37,9 +37,10 @@ from .journal.sqlite import chosen_journal
 from .policy import PollPolicy
 from .sessions.host_session import HostSession
 from .sessions.hosts import address_of, is_client
+from .sessions.limits import Limits
 from .sessions.sdk import SdkSession, host_callbacks
 from .sessions.sdk_requests import SEND_REQUEST
-from .sessions.tasks_2025_11_25 import Preference
+from .sessions.task_wish import TaskWish
 from .wire import EXTENSION_ID, Created, JSONObject, MalformedError, Task, read_call_reply
 
 __all__ = ["ClaimedTask", "TasksExtension"]
@@ -277,13 +278,12 @@ def engine_over(
     roots: RootsCallback | None,
     poll: PollPolicy | None,
     on_abandon: OnAbandon,
-    task_preference: Preference,
+    wish: TaskWish,
 ) -> Engine:
     """An engine over a host's client; what is not given is as in the client's extension.
 
     Raises:
-        ValueError: The server has no address, and no ``endpoint`` is given; or ``task_preference`` is no
-            word for it.
+        ValueError: The server has no address, and no ``endpoint`` is given.
     """
     extension = _extension_of(client)
     address = address_of(client)
@@ -312,8 +312,8 @@ def engine_over(
             endpoint=endpoint,
             inputs=inputs,
             ephemeral=address is not None and address.ephemeral,
-            tasks_in_flight=policy.polls_in_flight,
-            prefer=task_preference,
+            limits=Limits.of_host(policy.polls_in_flight),
+            wish=wish,
         ),
         journal=extension.journal if journal is None else chosen_journal(journal),
         inputs=inputs,

@@ -11,8 +11,9 @@ from .journal.base import Journal, Scope
 from .journal.sqlite import chosen_journal
 from .policy import PollPolicy
 from .sessions.hosts import address_of
+from .sessions.limits import Limits
 from .sessions.sdk_1 import Sdk1Session, callbacks_of_host
-from .sessions.tasks_2025_11_25 import Preference
+from .sessions.task_wish import TaskWish
 
 __all__ = ["engine_over"]
 
@@ -28,13 +29,13 @@ def engine_over(
     roots: RootsCallback | None,
     poll: PollPolicy | None,
     on_abandon: OnAbandon,
-    task_preference: Preference,
+    wish: TaskWish,
 ) -> Engine:
     """An engine over a host's session.
 
     Raises:
-        ValueError: The server has no address, and no ``endpoint`` is given; or ``on_abandon`` or
-            ``task_preference`` is no word for it.
+        ValueError: The server has no address, and no ``endpoint`` is given; or ``on_abandon`` is no word
+            for it.
     """
     if on_abandon not in ("detach", "cancel"):
         raise ValueError(f'on_abandon must be "detach" or "cancel", got {on_abandon!r}')
@@ -57,8 +58,8 @@ def engine_over(
             endpoint=endpoint,
             inputs=inputs,
             ephemeral=address is not None and address.ephemeral,
-            tasks_in_flight=policy.polls_in_flight,
-            prefer=task_preference,
+            limits=Limits.of_host(policy.polls_in_flight),
+            wish=wish,
         ),
         journal=chosen_journal(journal),
         inputs=inputs,

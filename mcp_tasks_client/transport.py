@@ -39,9 +39,10 @@ from .journal.sqlite import chosen_journal
 from .policy import PollPolicy
 from .sessions.base import ToolCall
 from .sessions.host_peer import ANSWERS
+from .sessions.limits import Limits
 from .sessions.relay import Relay, Served
 from .sessions.relay_session import RelaySession
-from .sessions.tasks_2025_11_25 import Preference
+from .sessions.task_wish import TASK_TTL_S, Preference, TaskWish
 from .wire import JSONObject, RpcError
 
 __all__ = ["TasksTransport"]
@@ -88,10 +89,11 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             the transport is left.
         on_update: Gets each changed :class:`Task` of every call.
         task_preference: Whether to ask for tasks, as for :class:`TasksClient`.
+        task_ttl_s: Seconds for which the server is asked to keep a task and its result.
 
     Raises:
         TypeError: ``journal`` is none of the above.
-        ValueError: ``on_abandon`` or ``task_preference`` is no word for it.
+        ValueError: ``on_abandon`` or ``task_preference`` is no word for it, or ``task_ttl_s`` not positive.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         on_abandon: OnAbandon = "detach",
         on_update: OnUpdate | None = None,
         task_preference: Preference = "auto",
+        task_ttl_s: float = TASK_TTL_S,
     ) -> None:
         self._transport = transport
         self._on_update = on_update
@@ -125,8 +128,8 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             self._relay,
             endpoint=name,
             inputs=inputs,
-            tasks_in_flight=policy.polls_in_flight,
-            prefer=task_preference,
+            limits=Limits.of_host(policy.polls_in_flight),
+            wish=TaskWish(prefer=task_preference, ttl_s=task_ttl_s),
         )
         self._engine = Engine(
             session=self._session,

@@ -121,7 +121,7 @@ async def test_a_tool_without_task_support_is_called_plainly(legacy_server: Lega
 
 
 @requirement("2025:tool-support")
-async def test_a_host_may_want_tasks_always_or_never(legacy_server: LegacyServer) -> None:
+async def test_a_host_may_want_tasks_always_or_never_and_for_how_long(legacy_server: LegacyServer) -> None:
     async with Host().client(legacy_server.url, task_preference="never") as client:
         handle = await client.start_tool("slow", {"duration_ms": 50})
         assert text(await handle.result()) == "rested"
@@ -131,6 +131,10 @@ async def test_a_host_may_want_tasks_always_or_never(legacy_server: LegacyServer
         with pytest.raises(MissingCapabilityError, match='task_preference is "auto"') as caught:
             await client.call_tool("plain")
         assert caught.value.not_executed
+    async with Host().client(legacy_server.url, task_ttl_s=5.0) as client:
+        handle = await client.start_tool("slow", {"duration_ms": 50})
+        assert (await handle.result()).content
+        assert legacy_server.witness("tools/call")[-1].params["task"] == {"ttl": 5000}
     with pytest.raises(ValueError, match="task_preference must be"):
         TasksClient(legacy_server.url, task_preference="often")  # type: ignore[arg-type]  # what hosts do
 

@@ -8,8 +8,9 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 import pytest
+from mcp_types import Tool
 
-from mcp_tasks_client.errors import ConnectionLostError, SessionError
+from mcp_tasks_client.errors import ConnectionLostError, MissingCapabilityError, SessionError
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.sessions.asked import Asked
 from mcp_tasks_client.sessions.hearing import Hearing
@@ -26,6 +27,7 @@ from mcp_tasks_client.sessions.shapes_2025_11_25 import (
     request_id_of,
     snapshot,
 )
+from mcp_tasks_client.sessions.task_wish import Preference, TaskWish
 from mcp_tasks_client.sessions.tasks_2025_11_25 import CoreTasksSession
 from mcp_tasks_client.wire import JSONObject, MalformedError, RequestId, RpcError, Task
 
@@ -287,6 +289,32 @@ def test_what_another_process_was_asked_is_open_unless_it_was_answered_since() -
     assert other.waiting(key, ()) == [("here", 0)]
 
 
+@requirement("2025:tool-support")
+@pytest.mark.parametrize("prefer", ["auto", "always", "never"])
+@pytest.mark.parametrize("support", [None, "forbidden", "optional", "required"])
+@pytest.mark.parametrize("makes_tasks", [True, False])
+def test_a_task_is_asked_for_where_it_is_wished_for_and_can_be_had(
+    prefer: Preference, support: str | None, makes_tasks: bool
+) -> None:
+    execution = {} if support is None else {"execution": {"taskSupport": support}}
+    tool = Tool.model_validate({"name": "t", "inputSchema": {}, **execution}, by_name=False)
+    wish, can_be_had = TaskWish(prefer=prefer), makes_tasks and support in ("optional", "required")
+    if prefer == "always" and not can_be_had:
+        with pytest.raises(MissingCapabilityError, match="was not called") as caught:
+            wish.as_task("t", tool, makes_tasks)
+        assert caught.value.not_executed
+    else:
+        assert wish.as_task("t", tool, makes_tasks) == (can_be_had and prefer != "never")
+    assert not TaskWish().as_task("t", None, makes_tasks), "of an unlisted tool nothing is known"
+
+
+@pytest.mark.parametrize("ttl_s", [0, -1.0, float("inf"), float("nan")])
+def test_a_task_is_wished_for_some_time(ttl_s: float) -> None:
+    with pytest.raises(ValueError, match="task_ttl_s must be more than 0"):
+        TaskWish(ttl_s=ttl_s)
+    assert TaskWish(ttl_s=0.0001).ttl_ms == 1
+
+
 # ── hearing ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -352,7 +380,12 @@ async def test_over_a_hosts_session_too_a_task_that_goes_on_is_let_go_at_once() 
     peer = ScriptedPeer()
     peer.retracts = True
     session = CoreTasksSession(
-        lambda session_id, told: peer, endpoint="e", inputs=Callbacks(), client_info={}, limits=LIMITS
+        lambda session_id, told: peer,
+        endpoint="e",
+        inputs=Callbacks(),
+        client_info={},
+        limits=LIMITS,
+        wish=TaskWish(),
     )
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:

@@ -184,6 +184,13 @@ def content(answer: JSONObject) -> Any:
     return answer["result"]["content"]
 
 
+async def test_a_host_says_for_how_long_a_task_is_to_be_kept() -> None:
+    async with connected(Host()) as (session, server, _), ours(session, task_ttl_s=5.0) as durable:
+        await durable.start_tool("tool")
+        (params,) = [params for method, params in server.arrived if method == "tools/call"]
+        assert params["task"] == {"ttl": 5000}
+
+
 async def test_a_question_of_a_task_is_answered_with_its_mark() -> None:
     host = Host()
     async with connected(host) as (session, server, _), ours(session) as durable:

@@ -17,7 +17,7 @@ from mcp_tasks_client import Journal, JournalError, MemoryJournal, ReceivePolicy
 from mcp_tasks_client.errors import DrivenElsewhereError
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.journal.base import TaskRecord
-from mcp_tasks_client.received import cancelled, received_scope
+from mcp_tasks_client.received import completed, received_scope
 from mcp_tasks_client.receiver import Receiver
 from mcp_tasks_client.sessions.peer import Peer
 from mcp_tasks_client.testing import ManualClock
@@ -750,6 +750,10 @@ async def test_a_task_that_another_process_could_not_cancel_is_still_its_owners(
                 await peer.until(lambda: peer.notified)
                 await desk.clock.advance(120.0)
                 assert (await elsewhere.about("get", task))["status"] == "completed"
+                assert elsewhere.receiver is not None
+                assert bool(elsewhere.receiver._custody._owed) == (answered == "at once"), (
+                    "what was given back"
+                )
             assert (person.asked, other.asked) == (1, 0)
 
 
@@ -769,6 +773,20 @@ async def test_what_could_not_be_cancelled_is_taken_up_when_its_owner_is_gone() 
             await other.until(lambda: other.asked)
             other.ready.set()
             assert (await elsewhere.about("result", task))["content"] == {"name": "Ada"}
+
+
+async def test_what_somebody_has_taken_meanwhile_is_not_given_back(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        await peer.make()
+        await person.until(lambda: person.asked)
+        assert peer.receiver is not None
+        custody = peer.receiver._custody
+        (record,) = await desk.records()
+        custody._owed[record.record_id] = "its owner before"
+        await desk.journal.take(record.record_id, "another process", lambda *_: True)
+        assert await custody.take(record) is not None, "of whom nobody has heard"
+        assert not custody._owed
 
 
 class HeldJournal(MemoryJournal):
@@ -805,21 +823,33 @@ async def test_nobody_is_asked_for_what_is_just_being_cancelled() -> None:
 
 
 @requirement("law:3")
-async def test_of_two_who_are_asked_the_first_to_answer_counts(desk: Desk) -> None:
-    """As one process was taken for dead, and is not."""
+@pytest.mark.parametrize("who", ["the one that was taken for dead", "the other one"])
+async def test_of_two_who_are_asked_the_first_to_answer_counts(desk: Desk, who: str) -> None:
     person, peer = Person(), FakePeer()
     async with desk.process(person, peer):
         task = await peer.make()
         await person.until(lambda: person.asked)
         (record,) = await desk.records()
-        taken = await desk.journal.take(record.record_id, "another process", lambda *_: True)
+        taken = await desk.journal.take(record.record_id, "the other one", lambda *_: True)
         assert taken is not None
-        person.ready.set()
-        await peer.until(lambda: peer.notified)
+        theirs = completed(taken.record, {"action": "decline"}, desk.clock.time())
+        if who == "the other one":
+            await desk.journal.save(theirs, known=True)
+            person.ready.set()
+            await soon(lambda: not receiver_asks(peer))
+            assert await desk.records() == [theirs], "as it was, so that it can be delivered"
+            assert not peer.notified
+        else:
+            person.ready.set()
+            await peer.until(lambda: peer.notified)
+            with pytest.raises(DrivenElsewhereError):
+                await desk.journal.save(theirs, known=True)
         assert (await peer.about("get", task))["status"] == "completed"
-        late = cancelled(taken.record, desk.clock.time())
-        with pytest.raises(DrivenElsewhereError):
-            await desk.journal.save(late, known=True)
+
+
+def receiver_asks(peer: FakePeer) -> bool:
+    assert peer.receiver is not None
+    return bool(peer.receiver._asking._runs)
 
 
 @requirement("law:1", "law:3")

@@ -406,6 +406,13 @@ async def test_what_no_server_has_said_tells_what_to_do_next(wire: Wire) -> None
     assert "does not know the task" in said.message
 
 
+async def test_a_host_says_for_how_long_a_task_is_to_be_kept(wire: Wire) -> None:
+    async with connected(wire, task_ttl_s=5.0) as session:
+        wire.task["status"] = "completed"
+        assert await session.ask("tools/call", {"name": "slow"}) == RESULT
+    assert wire.of("tools/call")[0]["params"]["task"] == {"ttl": 5000}
+
+
 async def test_where_nothing_but_tasks_is_wanted_another_tool_is_not_called(wire: Wire) -> None:
     async with connected(wire, task_preference="always") as session:
         said = await session.ask("tools/call", {"name": "plain"})

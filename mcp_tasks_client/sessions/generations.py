@@ -23,7 +23,8 @@ from .http import HttpSession
 from .http_peer import HttpPeer
 from .peer import Told
 from .shapes_2025_11_25 import CORE_TASKS_VERSION
-from .tasks_2025_11_25 import CoreTasksSession, Preference
+from .task_wish import TaskWish
+from .tasks_2025_11_25 import CoreTasksSession
 
 __all__ = ["AnyGenerationSession", "session_at"]
 
@@ -195,7 +196,7 @@ def session_at(
     url: str,
     *,
     inputs: Inputs,
-    prefer: Preference = "auto",
+    wish: TaskWish | None = None,
     receiver: Callable[[str], Receiver] | None = None,
     **options: Any,
 ) -> AnyGenerationSession:
@@ -204,12 +205,12 @@ def session_at(
     Args:
         url: The server's MCP endpoint, ``http`` or ``https``.
         inputs: Answers questions, as far as that is not the driver's business.
-        prefer: Whether the older generation is asked for tasks.
+        wish: Whether the older generation is asked for tasks.
         receiver: Makes who runs what the server wants as a task, by the server's name in the journal.
         options: Those of :class:`HttpSession`.
 
     Raises:
-        ValueError: As :class:`HttpSession`; or ``prefer`` is none of the three words.
+        ValueError: As :class:`HttpSession`.
         TypeError: As :class:`HttpSession`.
     """
     newer = HttpSession(url, capabilities=inputs.capabilities, **options)
@@ -223,8 +224,8 @@ def session_at(
         endpoint=newer.endpoint,
         inputs=inputs,
         client_info=newer.client_info,
-        prefer=prefer,
         limits=newer.limits,
+        wish=wish or TaskWish(),
         receiver=receiver(newer.endpoint) if receiver is not None else None,
     )
     return AnyGenerationSession(newer, older)

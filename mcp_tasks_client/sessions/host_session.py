@@ -19,10 +19,11 @@ from ..inputs import Inputs
 from ..wire import CallReply, Created, JSONObject, Task
 from .base import Leaving, Session, TaskRef, ToolCall
 from .host_tasks import HostTasksSession
+from .limits import Limits
 from .sdk import SdkSession
 from .sdk_line import SdkLine
 from .shapes_2025_11_25 import CORE_TASKS_VERSION
-from .tasks_2025_11_25 import Preference
+from .task_wish import TaskWish
 
 __all__ = ["HostSession"]
 
@@ -35,13 +36,8 @@ class HostSession(Session):
         endpoint: The server's name in the journal.
         inputs: Answers questions.
         ephemeral: Whether the server's tasks end with the connection, as with stdio.
-        tasks_in_flight: Polls under way at once, at most, and as many other ``tasks/*`` requests.
-        calls_in_flight: ``tools/call`` requests under way at once, at most.
-        task_timeout_s: Seconds after which a request other than ``tools/call`` is given up.
-        prefer: Whether 2025-11-25 is asked for tasks.
-
-    Raises:
-        ValueError: ``prefer`` is none of the three words.
+        limits: ``None`` are those over a host's session.
+        wish: Whether 2025-11-25 is asked for tasks.
     """
 
     def __init__(
@@ -51,28 +47,25 @@ class HostSession(Session):
         endpoint: str,
         inputs: Inputs,
         ephemeral: bool = False,
-        tasks_in_flight: int = 16,
-        calls_in_flight: int = 64,
-        task_timeout_s: float = 30.0,
-        prefer: Preference = "auto",
+        limits: Limits | None = None,
+        wish: TaskWish | None = None,
     ) -> None:
         self._current = current
+        limits = limits or Limits.of_host()
         self._newer = SdkSession(
             current,
             endpoint=endpoint,
             ephemeral=ephemeral,
-            tasks_in_flight=tasks_in_flight,
-            calls_in_flight=calls_in_flight,
-            task_timeout_s=task_timeout_s,
+            tasks_in_flight=limits.tasks_in_flight,
+            calls_in_flight=limits.calls_in_flight,
+            task_timeout_s=limits.task_timeout_s,
         )
         self._older = HostTasksSession(
             partial(SdkLine, current),
             endpoint=endpoint,
             inputs=inputs,
-            tasks_in_flight=tasks_in_flight,
-            calls_in_flight=calls_in_flight,
-            task_timeout_s=task_timeout_s,
-            prefer=prefer,
+            limits=limits,
+            wish=wish,
         )
 
     def __repr__(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from anyio.lowlevel import checkpoint
 
@@ -13,13 +12,10 @@ from .host_peer import HostPeer, Line
 from .limits import Limits
 from .peer import Told
 from .shapes_2025_11_25 import Memo
-from .tasks_2025_11_25 import CoreTasksSession, Preference
+from .task_wish import TaskWish
+from .tasks_2025_11_25 import CoreTasksSession
 
 __all__ = ["HostTasksSession"]
-
-# Limits that the host's session has itself.
-_RESPONSE_BYTES: Final = 64 * 1024 * 1024
-_CALL_READ_TIMEOUT_S: Final = 300.0
 
 
 class HostTasksSession(CoreTasksSession):
@@ -29,13 +25,8 @@ class HostTasksSession(CoreTasksSession):
         line: That session as it is now.
         endpoint: The server's name in the journal.
         inputs: Answers questions.
-        tasks_in_flight: Polls under way at once, at most, and as many other ``tasks/*`` requests.
-        calls_in_flight: ``tools/call`` requests under way at once, at most.
-        task_timeout_s: Seconds after which a request other than ``tools/call`` is given up.
-        prefer: Whether to ask for tasks.
-
-    Raises:
-        ValueError: ``prefer`` is none of the three words.
+        limits: ``None`` are those over a host's session.
+        wish: Whether to ask for tasks.
     """
 
     def __init__(
@@ -44,24 +35,16 @@ class HostTasksSession(CoreTasksSession):
         *,
         endpoint: str,
         inputs: Inputs,
-        tasks_in_flight: int,
-        calls_in_flight: int,
-        task_timeout_s: float,
-        prefer: Preference,
+        limits: Limits | None = None,
+        wish: TaskWish | None = None,
     ) -> None:
         super().__init__(
             self._host_peer,
             endpoint=endpoint,
             inputs=inputs,
             client_info={},  # the host's, who has introduced itself
-            prefer=prefer,
-            limits=Limits(
-                max_response_bytes=_RESPONSE_BYTES,
-                tasks_in_flight=tasks_in_flight,
-                calls_in_flight=calls_in_flight,
-                task_timeout_s=task_timeout_s,
-                call_read_timeout_s=_CALL_READ_TIMEOUT_S,
-            ),
+            limits=limits or Limits.of_host(),
+            wish=wish or TaskWish(),
         )
         self._line = line
         self._taken: list[HostPeer] = []

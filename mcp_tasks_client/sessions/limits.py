@@ -1,8 +1,9 @@
-"""How much a session over HTTP sends at once, reads of one reply, and waits for it."""
+"""How much a session sends at once, reads of one reply, and waits for it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Self
 
 __all__ = ["Limits"]
 
@@ -29,6 +30,17 @@ class Limits:
 
     call_read_timeout_s: float
     """Seconds of silence after which a ``tools/call`` is given up."""
+
+    @classmethod
+    def of_host(cls, tasks_in_flight: int = 16) -> Self:
+        """Those over a session of the host's, which has limits of its own for what it reads."""
+        return cls(
+            max_response_bytes=64 * 1024 * 1024,
+            tasks_in_flight=tasks_in_flight,
+            calls_in_flight=64,
+            task_timeout_s=30.0,
+            call_read_timeout_s=300.0,
+        )
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -11,8 +11,9 @@ from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .host_peer import Line
 from .host_tasks import HostTasksSession
+from .limits import Limits
 from .relay import Relay
-from .tasks_2025_11_25 import Preference
+from .task_wish import TaskWish
 
 __all__ = ["RelayLine", "RelaySession"]
 
@@ -63,13 +64,8 @@ class RelaySession(HostTasksSession):
         relay: Which one.
         endpoint: The server's name in the journal.
         inputs: Answers questions.
-        tasks_in_flight: Polls under way at once, at most, and as many other ``tasks/*`` requests.
-        calls_in_flight: ``tools/call`` requests under way at once, at most.
-        task_timeout_s: Seconds after which a request other than ``tools/call`` is given up.
-        prefer: Whether to ask for tasks.
-
-    Raises:
-        ValueError: ``prefer`` is none of the three words.
+        limits: ``None`` are those over a host's session.
+        wish: Whether to ask for tasks.
     """
 
     def __init__(
@@ -78,19 +74,15 @@ class RelaySession(HostTasksSession):
         *,
         endpoint: str,
         inputs: Inputs,
-        tasks_in_flight: int = 16,
-        calls_in_flight: int = 64,
-        task_timeout_s: float = 30.0,
-        prefer: Preference = "auto",
+        limits: Limits | None = None,
+        wish: TaskWish | None = None,
     ) -> None:
         super().__init__(
             partial(RelayLine, relay),
             endpoint=endpoint,
             inputs=inputs,
-            tasks_in_flight=tasks_in_flight,
-            calls_in_flight=calls_in_flight,
-            task_timeout_s=task_timeout_s,
-            prefer=prefer,
+            limits=limits,
+            wish=wish,
         )
         self._relay = relay
         self._ended = False
@@ -103,7 +95,7 @@ class RelaySession(HostTasksSession):
             SessionError: The server could not be asked.
         """
         await self._peers.now()
-        if self._prefer != "always" and not self._peers.makes_tasks:
+        if self._wish.prefer != "always" and not self._peers.makes_tasks:
             return False
         await self._catalogue.to_call(name)
         return self._as_task(name)

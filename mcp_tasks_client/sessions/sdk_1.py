@@ -30,9 +30,10 @@ from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .host_peer import ANSWERS, SessionLine, Switchboard
 from .host_tasks import HostTasksSession
+from .limits import Limits
 from .sdk_1_requests import Raw, Sent
 from .shapes_2025_11_25 import related_task
-from .tasks_2025_11_25 import Preference
+from .task_wish import TaskWish
 
 __all__ = ["Line1", "Sdk1Session", "callbacks_of_host"]
 
@@ -71,13 +72,8 @@ class Sdk1Session(HostTasksSession):
         endpoint: The server's name in the journal.
         inputs: Answers questions.
         ephemeral: Whether the server's tasks end with the connection, as with stdio.
-        tasks_in_flight: Polls under way at once, at most, and as many other ``tasks/*`` requests.
-        calls_in_flight: ``tools/call`` requests under way at once, at most.
-        task_timeout_s: Seconds after which a request other than ``tools/call`` is given up.
-        prefer: Whether 2025-11-25 is asked for tasks.
-
-    Raises:
-        ValueError: ``prefer`` is none of the three words.
+        limits: ``None`` are those over a host's session.
+        wish: Whether 2025-11-25 is asked for tasks.
     """
 
     def __init__(
@@ -87,19 +83,15 @@ class Sdk1Session(HostTasksSession):
         endpoint: str,
         inputs: Inputs,
         ephemeral: bool = False,
-        tasks_in_flight: int = 16,
-        calls_in_flight: int = 64,
-        task_timeout_s: float = 30.0,
-        prefer: Preference = "auto",
+        limits: Limits | None = None,
+        wish: TaskWish | None = None,
     ) -> None:
         super().__init__(
             partial(Line1, current),
             endpoint=endpoint,
             inputs=inputs,
-            tasks_in_flight=tasks_in_flight,
-            calls_in_flight=calls_in_flight,
-            task_timeout_s=task_timeout_s,
-            prefer=prefer,
+            limits=limits,
+            wish=wish,
         )
         self._current = current
         self._ephemeral = ephemeral

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 from mcp_types import Tool
 
-from ..errors import MissingCapabilityError, SessionError
+from ..errors import SessionError
 from ..inputs import Inputs
 from ..params import call_params
 from ..receiver import Receiver
@@ -58,13 +58,10 @@ from .shapes_2025_11_25 import (
     ended,
     snapshot,
 )
+from .task_wish import TaskWish
 
-__all__ = ["CoreTasksSession", "Preference"]
+__all__ = ["CoreTasksSession"]
 
-Preference: TypeAlias = Literal["auto", "always", "never"]
-"""When to ask for a task: wherever the tool and the server allow it; so, and call no other tool; or never."""
-
-_TTL_MS: Final = 86_400_000
 _TTL_SPREAD_MS: Final = 3_600_000
 _LISTING_S: Final = 10.0
 """Seconds by which the server's clock may be behind ours."""
@@ -80,13 +77,9 @@ class CoreTasksSession(Session):
         endpoint: The server's name in the journal.
         inputs: Answers what the server asks for a call that is no task.
         client_info: ``name`` and ``version`` of the host.
-        prefer: Whether to ask for tasks.
-        task_ttl_ms: Milliseconds for which a task and its result are to be kept.
         limits: Of what is sent and read.
+        wish: Whether to ask for tasks.
         receiver: Runs what the server wants as a task; ``None`` if nobody does, and nothing is declared.
-
-    Raises:
-        ValueError: ``prefer`` is none of the three words.
     """
 
     def __init__(
@@ -96,16 +89,12 @@ class CoreTasksSession(Session):
         endpoint: str,
         inputs: Inputs,
         client_info: JSONObject,
-        prefer: Preference = "auto",
-        task_ttl_ms: int = _TTL_MS,
         limits: Limits,
+        wish: TaskWish,
         receiver: Receiver | None = None,
     ) -> None:
-        if prefer not in ("auto", "always", "never"):
-            raise ValueError(f'task_preference must be "auto", "always" or "never", got {prefer!r}')
         self._endpoint = endpoint
-        self._prefer = prefer
-        self._task_ttl_ms = task_ttl_ms
+        self._wish = wish
         self._limits = limits
         self._poll_slots = anyio.Semaphore(limits.tasks_in_flight)
         self._call_slots = anyio.Semaphore(limits.calls_in_flight)
@@ -168,7 +157,7 @@ class CoreTasksSession(Session):
         async with self._call_slots:
             peer = await self._peers.now()
             if self._as_task(call.name):
-                params["task"] = {"ttl": Memo.read(call.memo).ttl_ms or self._task_ttl_ms}
+                params["task"] = {"ttl": Memo.read(call.memo).ttl_ms or self._wish.ttl_ms}
                 token = progress.announce(params, ours=not peer.retracts)
             await leaving()
             try:
@@ -202,7 +191,7 @@ class CoreTasksSession(Session):
         if not self._peers.lists_tasks:
             return None
         # No other call asks for the same time-to-live, so that it tells whose a task is.
-        ttl_ms = self._task_ttl_ms + secrets.randbelow(_TTL_SPREAD_MS)
+        ttl_ms = self._wish.ttl_ms + secrets.randbelow(_TTL_SPREAD_MS)
         return str(Memo(session_id=peer.session_id, ttl_ms=ttl_ms))
 
     async def created_since(self, memo: str | None, since: float) -> Sequence[Created]:
@@ -301,21 +290,7 @@ class CoreTasksSession(Session):
             await self._hearing.attended(peer)
 
     def _as_task(self, name: str) -> bool:
-        """Whether to ask for a task.
-
-        Raises:
-            MissingCapabilityError: It cannot be had, and nothing else is wanted.
-        """
-        tool = self._catalogue.listed(name)
-        support = tool.execution.task_support if tool is not None and tool.execution is not None else None
-        allowed = self._peers.makes_tasks and support in ("optional", "required")
-        if self._prefer == "always" and not allowed:
-            raise MissingCapabilityError(
-                f"{name!r} was not called: the server does not make tasks of it. Call it with a client whose "
-                'task_preference is "auto".',
-                not_executed=True,
-            )
-        return allowed and self._prefer != "never"
+        return self._wish.as_task(name, self._catalogue.listed(name), self._peers.makes_tasks)
 
     async def _look_up(self, method: str, params: JSONObject) -> JSONObject:
         if method == "server/discover":
