@@ -11,9 +11,9 @@ import anyio
 from .clock import Clock
 from .custody import Custody
 from .errors import SessionError
-from .inputs import InputContext, Inputs, NoAnswerError
+from .inputs import InputContext, Inputs
 from .journal.base import TaskRecord
-from .received import INTERNAL_ERROR, completed, failed, question, shown
+from .received import completed, failed, question, shown
 from .sessions.peer import Peer
 from .wire import RpcError
 
@@ -103,15 +103,7 @@ class Asking:
                 await run.peer.notify("notifications/tasks/status", self._timeout_s, shown(ended))
 
     async def _asked_host(self, record: TaskRecord) -> TaskRecord:
-        asked = question(record)
         context = InputContext(tool=None, key=str(record.task_id), task=None)
-        try:
-            answer = await self._inputs.answer(context, asked)
-        except NoAnswerError as error:
-            said = error.refusal or RpcError(INTERNAL_ERROR, f"The client has no answer: {error}", None)
-            return failed(record, said, self._clock.time())
-        except Exception:
-            logger.exception("The host could not be asked for %r", record)
-            said = RpcError(INTERNAL_ERROR, "The client has no answer", None)
-            return failed(record, said, self._clock.time())
-        return completed(record, answer, self._clock.time())
+        said = await self._inputs.reply(context, question(record))
+        now = self._clock.time()
+        return failed(record, said, now) if isinstance(said, RpcError) else completed(record, said, now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -79,6 +80,9 @@ RootsCallback: TypeAlias = (
 """With or without the params, which are empty; the official SDK's shape is without."""
 
 
+logger = logging.getLogger("mcp_tasks_client")
+
+_INTERNAL_ERROR: Final = -32603
 _MOST_THREADS: Final = 1000
 _LIMITER: Final = RunVar[anyio.CapacityLimiter]("mcp_tasks_client_callbacks")
 
@@ -110,6 +114,16 @@ class Inputs(ABC):
         Raises:
             NoAnswerError: There is none that could be sent. ``__cause__`` is what a callback raised.
         """
+
+    async def reply(self, context: InputContext, request: JSONObject) -> JSONObject | RpcError:
+        """The answer, or what to say in its place to who waits for one. Raises nothing of its own."""
+        try:
+            return await self.answer(context, request)
+        except NoAnswerError as error:
+            return error.refusal or RpcError(_INTERNAL_ERROR, f"The client has no answer: {error}", None)
+        except Exception:
+            logger.exception("A question could not be asked")
+            return RpcError(_INTERNAL_ERROR, "The client has no answer", None)
 
 
 class Callbacks(Inputs):

@@ -400,6 +400,22 @@ async def test_over_a_hosts_session_too_a_task_that_goes_on_is_let_go_at_once() 
 
 
 @pytest.mark.anyio
+async def test_who_asks_for_no_task_gets_a_reply_whatever_becomes_of_the_question() -> None:
+    class Broken(Callbacks):
+        async def answer(self, context: Any, request: Any) -> Any:
+            raise RuntimeError("a secret of the host's")
+
+    peer, hearing = ScriptedPeer(), Hearing(Broken(), LIMIT_S, lambda: None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hearing.run)
+        await anyio.wait_all_tasks_blocked()
+        hearing.told(peer, {"id": 7, "method": "elicitation/create", "params": NAME})
+        await settled(lambda: peer.answers)
+        tasks.cancel_scope.cancel()
+    assert peer.answers == [(7, RpcError(-32603, "The client has no answer", None))]
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("unreachable", [True, False])
 async def test_a_question_waits_no_longer_than_what_comes_before_it(
     hearing: Hearing, unreachable: bool, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 
 from ..clock import being_stopped
 from ..errors import SessionError
-from ..inputs import InputContext, Inputs, NoAnswerError
+from ..inputs import InputContext, Inputs
 from ..receiver import Adopt, Receiver
 from ..wire import JSONObject, MalformedError, RpcError, Task, read_task
 from .asked import Asked
@@ -46,7 +46,6 @@ _MOST_STRANGERS: Final = 1000
 """Tasks of which nothing is known but that something is asked for them, at most."""
 
 _METHOD_NOT_FOUND: Final = -32601
-_NO_ANSWER: Final = -32603
 
 
 class Hearing:
@@ -357,15 +356,12 @@ class Hearing:
         request_id, method = request_id_of(message), message.get("method")
         assert request_id is not None, "only requests are answered"
         answer: JSONObject | RpcError
-        try:
-            if method == "ping":
-                answer = {}
-            elif method in _QUESTIONS:
-                context = InputContext(tool=None, key=str(request_id), task=None)
-                answer = await self._inputs.answer(context, message)
-            else:
-                answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
-        except NoAnswerError as error:
-            answer = error.refusal or RpcError(_NO_ANSWER, f"The client has no answer: {error}", None)
+        if method == "ping":
+            answer = {}
+        elif method in _QUESTIONS:
+            context = InputContext(tool=None, key=str(request_id), task=None)
+            answer = await self._inputs.reply(context, message)
+        else:
+            answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
         with suppress(SessionError):  # the call that it was for fails by itself
             await peer.answer(request_id, answer, self._timeout_s)

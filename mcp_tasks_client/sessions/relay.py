@@ -19,7 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ..errors import ConnectionLostError
-from ..inputs import InputContext, Inputs, NoAnswerError
+from ..inputs import InputContext, Inputs
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .host_peer import Switchboard
@@ -335,7 +335,8 @@ class Relay:
             try:
                 answer = await board.answer_to(said)
                 if answer is None and _KINDS.get(said["method"]) in self._declared:
-                    answer = await self._answered_here(said)
+                    context = InputContext(tool=None, key=str(said["id"]), task=None)
+                    answer = await self._inputs.reply(context, said)
             finally:
                 del self._answering[said["id"]]
             if answer is not None:
@@ -348,16 +349,6 @@ class Relay:
         """Answer a request of the server's, unless there is no connection any more."""
         with suppress(*_CLOSED):
             await self._say(self._to_server, {"id": request_id, **_as_reply(answer)})
-
-    async def _answered_here(self, said: JSONObject) -> JSONObject | RpcError:
-        """What is said to a question of no task of ours, which the host does not know how to answer."""
-        try:
-            return await self._inputs.answer(InputContext(tool=None, key=str(said["id"]), task=None), said)
-        except NoAnswerError as error:
-            return error.refusal or RpcError(_INTERNAL_ERROR, f"The client has no answer: {error}", None)
-        except Exception:
-            logger.exception("A question could not be asked")
-            return RpcError(_INTERNAL_ERROR, "The client has no answer", None)
 
     def _replied(self, said: JSONObject) -> bool:
         """Take the reply to a request of ours, waited for or not."""
