@@ -156,7 +156,7 @@ class Custody:
             await self._journal.save(ended, known=True)
         except Exception:  # whatever a journal raises
             uncancelled(record)
-            if taken is not None and taken.before not in (None, record.owner):
+            if taken is not None and taken.before is not None:
                 self._owed[record.record_id] = taken.before
             raise
         return ended

@@ -420,7 +420,7 @@ async def test_a_host_on_1_has_tasks_and_answers_their_questions(on_1: Any, addr
 
 async def test_a_host_on_1_is_asked_two_things_at_once(on_1: Any, address: Any) -> None:
     both = [f"What is the name of your {whose}?" for whose in ("cat", "dog")]
-    assert await on_1("both", address) == ["Ada and Ada", both]
+    assert await on_1("both", address) == ["Ada and Ada", both, 1], "and one is kept in mind"
 
 
 async def test_a_host_on_1_is_told_of_failures(on_1: Any, address: Any) -> None:

@@ -40,7 +40,7 @@ from mcp_tasks_client import (
     TasksTransport,
 )
 from mcp_tasks_client.journal.base import Scope
-from mcp_tasks_client.sessions import answering
+from mcp_tasks_client.sessions import answering, sdk_1
 from mcp_tasks_client.sessions.faults import Faults
 from mcp_tasks_client.sessions.host_peer import HostPeer
 from mcp_tasks_client.sessions.sdk_1 import Line1
@@ -119,7 +119,8 @@ async def outcome(result: Awaitable[Any]) -> Any:
 
 
 def insides(session: ClientSession) -> dict[str, Any]:
-    return {name: value for name, value in vars(session).items() if name != "_request_id"}
+    kept = {name: value for name, value in vars(session).items() if name != "_request_id"}
+    return {**kept, "_in_flight": dict(session._in_flight)}
 
 
 async def tools(server: Any) -> Any:
@@ -233,9 +234,10 @@ async def statuses(session: ClientSession, until: str) -> Any:
 
 async def both(server: Any) -> Any:
     host = Host()
+    sdk_1._MOST_ANSWERED = 1  # type: ignore[misc]  # to see that it is kept to
     async with connected(server, host) as session, ours(session) as durable:
         brought = await outcome(durable.call_tool("asks_twice"))
-    return [brought, sorted(host.asked)]
+        return [brought, sorted(host.asked), len(session._in_flight)]
 
 
 async def fails(server: Any) -> Any:
