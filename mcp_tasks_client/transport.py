@@ -38,8 +38,8 @@ from .journal.base import Journal, Scope
 from .journal.sqlite import chosen_journal
 from .policy import PollPolicy
 from .sessions.base import ToolCall
-from .sessions.host_peer import ANSWERS
 from .sessions.limits import Limits
+from .sessions.lines import ANSWERS
 from .sessions.relay import Relay, Served
 from .sessions.relay_session import RelaySession
 from .sessions.task_wish import TASK_TTL_S, Preference, TaskWish
@@ -56,6 +56,8 @@ _LOOK_S: Final = 10.0
 """Seconds that a call waits for the server's list of tools, at most."""
 
 _INTERNAL_ERROR: Final = -32603
+_ANY_CALLS: Final = 2**31
+"""The session limits them itself, and may wait no more for some without a word."""
 
 
 class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
@@ -128,7 +130,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             self._relay,
             endpoint=name,
             inputs=inputs,
-            limits=Limits.of_host(policy.polls_in_flight),
+            limits=Limits.of_host(policy.polls_in_flight, _ANY_CALLS),
             wish=TaskWish(prefer=task_preference, ttl_s=task_ttl_s),
         )
         self._engine = Engine(

@@ -253,7 +253,7 @@ async def test_each_time_that_an_answer_is_said_two_snapshots_come_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.0)
-    monkeypatch.setattr(Hearing, "retrieval", lambda self, task_id: "the same")
+    monkeypatch.setattr(Hearing, "stream", lambda self, task_id: "the same")
     world = World(acknowledges=False)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(world.update)

@@ -139,6 +139,19 @@ async def test_a_host_may_want_tasks_always_or_never_and_for_how_long(legacy_ser
         TasksClient(legacy_server.url, task_preference="often")  # type: ignore[arg-type]  # what hosts do
 
 
+@requirement("law:3", "law:8", "2025:input-required")
+async def test_who_stopped_waiting_between_two_questions_is_asked_the_second(
+    legacy_server: LegacyServer,
+) -> None:
+    host = Host()
+    async with host.client(legacy_server.url) as client:
+        with pytest.raises(WaitTimeoutError) as caught:
+            await client.call_tool("asks_twice", {"together": False, "duration_ms": 1500}, timeout=0.75)
+        assert caught.value.handle is not None
+        result = await caught.value.handle.result(timeout=LIMIT_S)
+    assert text(result) == "Ada and Ada"
+
+
 @requirement("2025:tool-support", "2025:result", "2025:poll-on", "2025:track", "law:6")
 @pytest.mark.parametrize("tool", ["slow", "must"])
 async def test_a_tool_that_takes_a_while_returns_its_result(legacy_server: LegacyServer, tool: str) -> None:

@@ -31,17 +31,20 @@ from mcp_tasks_client import (
     RemoteProtocolError,
     TasksClient,
     TasksClientError,
+    WaitTimeoutError,
 )
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.sessions import answering, hearing, sdk_line
 from mcp_tasks_client.sessions.asked import Asked
-from mcp_tasks_client.sessions.base import TaskRef
-from mcp_tasks_client.sessions.host_peer import HostPeer, Line, Switchboard
+from mcp_tasks_client.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.sessions.host_peer import HostPeer
 from mcp_tasks_client.sessions.host_session import HostSession
+from mcp_tasks_client.sessions.lines import Line
 from mcp_tasks_client.sessions.sdk_line import SdkLine
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
+from mcp_tasks_client.sessions.switchboard import Switchboard
 from mcp_tasks_client.states import Observing
-from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
+from mcp_tasks_client.wire import Created, JSONObject, RequestId, RpcError
 
 from ._requirements import requirement
 from ._ways_hosts import Host
@@ -477,6 +480,129 @@ async def test_what_is_said_again_may_be_an_error() -> None:
         peer.leave()
 
 
+@requirement("law:3")
+@pytest.mark.parametrize("whose", [None, "a task that the host has made itself"])
+async def test_an_answer_is_not_said_again_to_what_else_has_its_id_by_now(
+    monkeypatch: pytest.MonkeyPatch, whose: str | None
+) -> None:
+    monkeypatch.setattr(answering, "_AGAIN_S", 0.02)
+    host, thinking = Host(), anyio.Event()
+    real = host.elicit
+
+    async def elicit(context: Any, params: Any) -> Any:
+        if params.message == "Delete everything?":
+            thinking.set()
+            await anyio.sleep_forever()
+        return await real(context, params)
+
+    host.elicit = elicit  # type: ignore[method-assign]  # to have one question take its time
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("input_required")
+        await durable.start_tool("tool")
+        await server.got("tasks/result")
+        await server.ask(5, question())
+        await server.answer(5)
+        del server.answers[5]
+        await server.ask(5, question(whose, "Delete everything?"))
+        await thinking.wait()
+        while await stage_of(durable) != ("acknowledged", False):
+            await anyio.sleep(0.001)  # whoever gives an ID away again has the answer
+        await anyio.sleep(0.1)
+        assert not server.answers
+
+
+@requirement("law:3")
+async def test_an_answer_of_a_client_that_was_closed_is_not_said_to_what_has_its_id_by_now() -> None:
+    host, journal, thinking = Host(), MemoryJournal(), anyio.Event()
+    real = host.elicit
+
+    async def elicit(context: Any, params: Any) -> Any:
+        if params.message == "Delete everything?":
+            thinking.set()
+            await anyio.sleep_forever()
+        return await real(context, params)
+
+    host.elicit = elicit  # type: ignore[method-assign]  # to have one question take its time
+    async with connected(host) as (session, server, _):
+        server.replies["tasks/get"] = lambda params: task("input_required")
+        async with ours(session, journal) as durable:
+            await durable.start_tool("tool")
+            await server.got("tasks/result")
+            await server.ask(5, question())
+            await server.answer(5)
+            del server.answers[5]
+        await server.ask(5, question(message="Delete everything?"))
+        await thinking.wait()
+        server.arrived.clear()
+        async with ours(session, journal) as durable:
+            await durable.resume()
+            await server.until(lambda: server.count("tasks/get") > 5)
+            assert not server.answers
+
+
+@requirement("law:3")
+async def test_who_looks_at_a_task_last_is_asked_for_it() -> None:
+    host, journal = Host(), MemoryJournal()
+    async with connected(host) as (session, server, _), ours(session, journal) as first:
+        with pytest.raises(WaitTimeoutError) as caught:
+            await first.call_tool("tool", timeout=0.05)
+        assert caught.value.handle is not None
+        async with ours(session, journal) as second:
+            await second.attach(caught.value.handle.reference)
+            server.arrived.clear()
+            await server.got("tasks/get")
+            await server.ask("q", question())
+            assert content(await server.answer("q")) == {"name": "Ada"}
+    assert host.asked == ["Name?"]
+
+
+async def test_a_question_for_a_task_of_the_hosts_waits_only_so_long_for_a_reply_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.switchboard._CREATION_S", 0.05)
+    async with connected(Host()) as (session, server, tasks), ours(session) as durable:
+        server.replies["tools/call"] = lambda params: HELD
+        tasks.start_soon(durable.start_tool, "tool")
+        await server.got("tools/call")
+        await server.ask("theirs", question("a task that the host has made itself"))
+        assert content(await server.answer("theirs")) == {"name": "Ada"}
+        await server.send({"id": server.held["tools/call"], "result": {"task": task()}})
+        await server.got("tasks/get")  # it has begun
+
+
+@requirement("law:3")
+async def test_an_answer_is_said_again_though_its_stream_was_given_up_in_good_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answering, "_AGAIN_S", 0.02)
+    monkeypatch.setattr(hearing, "SILENCE_S", 0.05)
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("input_required")
+        await durable.start_tool("tool")
+        await server.got("tasks/result")
+        await server.ask("q", question())
+        await server.until(lambda: server.count("tasks/result") > 3 and server.count("an answer") > 2)
+
+
+async def test_of_a_session_that_the_host_has_no_more_nothing_is_kept() -> None:
+    async with connected(Host()) as (one, _, _), connected(Host()) as (other, _, _):
+        now = [one]
+        session = HostSession(lambda: now[0], endpoint="hand", inputs=Callbacks())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session._older.watch)
+            assert isinstance(await session.call(ToolCall(name="tool")), Created)
+            await anyio.wait_all_tasks_blocked()
+            streams = session._older._hearing._streams
+            (before,) = streams
+            now[0] = other
+            assert isinstance(await session.call(ToolCall(name="tool")), Created), "it asks for one here too"
+            while before in streams:
+                await anyio.sleep(0.01)
+            assert len(streams) == 1
+            tasks.cancel_scope.cancel()
+        await session.aclose()
+
+
 class StuckLine(Line):
     """A session that takes no second answer."""
 
@@ -486,7 +612,7 @@ class StuckLine(Line):
     def __init__(self) -> None:
         self.board = Switchboard(lambda board: lambda: None)
 
-    async def send(self, method: str, params: JSONObject, timeout_s: float | None, faults: Any) -> JSONObject:
+    async def send(self, *request: Any) -> JSONObject:
         return task()
 
     async def say_again(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
@@ -494,7 +620,7 @@ class StuckLine(Line):
 
 
 async def test_what_cannot_be_said_again_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.host_peer._MOST_TASKS", 2)
+    monkeypatch.setattr("mcp_tasks_client.sessions.switchboard._MOST_ANSWERED", 2)
     line = StuckLine()
     peer = HostPeer(line, lambda peer, message: None)
     with anyio.fail_after(LIMIT_S):

@@ -15,7 +15,9 @@ from mcp_types import ElicitResult, ErrorData
 from mcp_tasks_client import ConnectionLostError, MemoryJournal, PollPolicy, SessionError, TasksTransport
 from mcp_tasks_client.journal.base import Scope
 from mcp_tasks_client.sessions.faults import Faults
-from mcp_tasks_client.sessions.relay import Relay, _read
+from mcp_tasks_client.sessions.messages import read as _read
+from mcp_tasks_client.sessions.relay import Relay
+from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
 from mcp_tasks_client.states import Observing
 from mcp_tasks_client.transport import _wrapped
 from mcp_tasks_client.wire import JSONObject, RpcError
@@ -100,7 +102,8 @@ class Wire:
 
         async def send(message: Any) -> None:
             said = message if isinstance(message, Exception) else _wrapped({"jsonrpc": "2.0", **message})
-            await to_client.send(said)
+            with suppress(anyio.ClosedResourceError):  # it has hung up
+                await to_client.send(said)
 
         async def serve() -> None:
             async for message in from_client:
@@ -573,6 +576,30 @@ async def test_an_answer_that_has_shown_no_effect_is_kept_to_be_sent_again(wire:
     (asked,) = record.state.questions
     assert asked.stage != "acknowledged"
     assert asked.answer == {"action": "accept", "content": {}}
+
+
+@requirement("law:1", "law:3")
+async def test_what_waits_for_a_question_can_be_taken_back_by_another_process(wire: Wire) -> None:
+    journal = MemoryJournal()
+    async with connected(wire, journal=journal) as session:
+        await session.send("tools/call", {"name": "slow"})
+        wire.task["status"] = "input_required"
+        await wire.until(lambda: wire.of("tasks/result"))
+        await wire.until(lambda: len(wire.of("tasks/get")) > 3)
+        (record,) = await journal.records(Scope("a-server", ""))
+        assert isinstance(record.state, Observing)
+        memo = Memo.read(record.state.task.request_state)
+        assert [memo.retrieval] == [one["id"] for one in wire.of("tasks/result")]
+        wire.hang_up()
+        await session.ended.wait()
+
+
+async def test_calls_without_a_reply_hold_up_no_other(wire: Wire) -> None:
+    wire.replies["tools/call"] = lambda params: None
+    async with connected(wire) as session:
+        for _ in range(70):  # which the session may have given up, without a word
+            await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: len(wire.of("tools/call")) == 70)
 
 
 @requirement("law:3")

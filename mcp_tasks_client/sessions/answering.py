@@ -30,9 +30,6 @@ logger = logging.getLogger("mcp_tasks_client")
 _AGAIN_S: Final = 5.0
 """Seconds that an answer has to show an effect, before it is said again; twice as many the next time."""
 
-_POLLS: Final = 2
-"""How many polls have to be overdue, before it is looked how the task is."""
-
 _TAKEN_BACK: Final = "The question was taken back meanwhile."
 
 _LOOKS: Final = 2
@@ -64,7 +61,7 @@ class Answering:
         return await self._hearing.questions(peer, ref.task_id, answered_before(ref), memo.retrieval)
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
-        """Answer what the server has asked for a task, and return when it has that.
+        """Answer what the server has asked for a task, and return when it has that, as far as can be known.
 
         Raises:
             SessionError: Not all of it was answered. ``retryable`` if the server did not ask just now.
@@ -126,32 +123,18 @@ class Answering:
         Raises:
             SessionError: It was not for what the server wants to know now.
         """
-        stream = self._hearing.retrieval(ref.task_id)
+        stream = self._hearing.stream(ref.task_id)
         pause_s, since = _AGAIN_S, anyio.current_time()
         while said.arrived is None:
-            with anyio.move_on_after(_POLLS * self._pace_s(ref)) as overdue:
-                await said.news.wait()
-            if overdue.cancelled_caught:
-                await self._look(ref)
-            stream = stream or self._hearing.retrieval(ref.task_id)
+            await said.news.wait()
+            stream = stream or self._hearing.stream(ref.task_id)
             if said.arrived is None and said.looks >= _LOOKS and anyio.current_time() - since >= pause_s:
-                if stream is not None and stream is self._hearing.retrieval(ref.task_id):
+                if stream is not None and stream is self._hearing.stream(ref.task_id):
                     logger.info("An answer has shown no effect for %.0f s, and is said again.", pause_s)
                     await self._tell(ref, asked, said.requests, answer)
                 said.looks, pause_s, since = 0, 2 * pause_s, anyio.current_time()
         if not said.arrived:
             raise ConnectionLostError(_TAKEN_BACK, retryable=True)
-
-    def _pace_s(self, ref: TaskRef) -> float:
-        """Seconds between polls, as the server wants them, but no fewer than one."""
-        interval_ms = self._hearing.seen(ref.task_id).get("pollIntervalMs")
-        return max(1.0, interval_ms / 1000 if isinstance(interval_ms, int | float) else 0.0)
-
-    async def _look(self, ref: TaskRef) -> None:
-        """See for ourselves, as nobody else does, whether the task still waits for an answer."""
-        looked = self._hearing.looking(ref.task_id)
-        _, raw = await self._peers.ask("tasks/get", ref)
-        looked(raw.get("status") == "input_required")
 
 
 def answered_before(ref: TaskRef) -> frozenset[str]:

@@ -88,10 +88,7 @@ class Asked(Generic[PeerT]):
         """Note a request, which may have come before."""
         name, question = _name(peer, request_id), {"method": method, "params": _lasting(params)}
         self._withdrawn.discard(name)
-        # A server that has given the ID away again does not wait for what had it before.
-        for said, requests in tuple(self._said.values()):
-            if any(_name(one.peer, one.request_id) == name for one in requests):
-                self._end(said, arrived=True)
+        self.given_away(peer, request_id)
         self._requests[name] = _Request(peer, request_id, question, digest(question))
         self.news.set()
 
@@ -105,6 +102,13 @@ class Asked(Generic[PeerT]):
             name = _name(peer, request_id)
             if name not in self._withdrawn and name not in self._requests:
                 self._requests[name] = _Request(peer, request_id, question, digest(question), key)
+
+    def given_away(self, peer: PeerT, request_id: RequestId) -> None:
+        """Note that a request has come under an ID: the server has the answer to what had it before."""
+        name = _name(peer, request_id)
+        for said, requests in tuple(self._said.values()):
+            if any(_name(one.peer, one.request_id) == name for one in requests):
+                self._end(said, arrived=True)
 
     def withdraw(self, peer: PeerT, request_id: object) -> None:
         """Forget a request that the server does not wait for any more."""

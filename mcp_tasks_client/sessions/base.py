@@ -132,7 +132,11 @@ class Session(ABC):
 
     @abstractmethod
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
-        """Send ``tasks/update`` once."""
+        """Send ``tasks/update`` once.
+
+        Returns when the server has the answers. Where only a snapshot can tell, somebody has to
+        :meth:`get` one meanwhile.
+        """
 
     @abstractmethod
     async def cancel(self, ref: TaskRef) -> None:

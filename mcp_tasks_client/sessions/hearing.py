@@ -20,12 +20,13 @@ from ..clock import being_stopped
 from ..errors import SessionError
 from ..inputs import InputContext, Inputs
 from ..receiver import Adopt, Receiver
-from ..wire import JSONObject, MalformedError, RpcError, Task, read_task
+from ..wire import JSONObject, MalformedError, RequestId, RpcError, Task, read_task
 from .asked import Asked
 from .peer import SILENCE_S, Peer
 from .progress import Progress
 from .retrieval import Retrieval
 from .shapes_2025_11_25 import Memo, ended, related_task, request_id_of, snapshot
+from .switchboard import GIVEN_AWAY
 
 __all__ = ["Hearing"]
 
@@ -80,8 +81,9 @@ class Hearing:
         self._seen: dict[str, JSONObject] = {}
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
         self._retrievals: dict[str, Retrieval] = {}
-        self._broken: dict[str, str] = {}
+        self._broken: dict[str, RequestId] = {}
         self._quiet_until: dict[str, float] = {}
+        self._streams_of: dict[str, object] = {}
         self._given_up: set[str] = set()
 
     async def run(self, adopt: Adopt | None = None) -> None:
@@ -115,6 +117,7 @@ class Hearing:
         self._seen.pop(task_id, None)
         self._broken.pop(task_id, None)
         self._quiet_until.pop(task_id, None)
+        self._streams_of.pop(task_id, None)
         self._close(task_id, over=over)
         retrieval = self._retrievals.pop(task_id, None)
         if retrieval is not None:
@@ -166,7 +169,7 @@ class Hearing:
         )
 
     async def questions(
-        self, peer: Peer, task_id: str, answered: Collection[str], before: str | None
+        self, peer: Peer, task_id: str, answered: Collection[str], before: RequestId | None
     ) -> JSONObject:
         """What the server asks for a task, waited for a moment if it has only begun to.
 
@@ -188,9 +191,26 @@ class Hearing:
                 await asked.news.wait()
         return asked.questions(answered)
 
-    def retrieval(self, task_id: str) -> Retrieval | None:
-        """What waits for a task's end and its questions, if anything does."""
-        return self._retrievals.get(task_id)
+    def stream(self, task_id: str) -> object | None:
+        """On which a task's questions come: the same for as long as none can have been lost."""
+        retrieval = self._retrievals.get(task_id)
+        return retrieval.stream if retrieval is not None else None
+
+    async def free(self, peer: Peer, task_id: str, before: RequestId | None) -> None:
+        """Have a ``tasks/result`` wait no more that nobody hears: it would take the next question along.
+
+        Args:
+            peer: Where it waits.
+            task_id: The task, which goes on and does not wait for an answer.
+            before: What the journal knows of one.
+        """
+        before = self._broken.get(task_id, before)
+        if before is not None and task_id not in self._retrievals:
+            self._broken[task_id] = before  # for the journal, until it is done
+            with suppress(SessionError):  # the next poll tries again
+                await peer.take_back(before, self._timeout_s)
+                if self._broken.get(task_id) == before:
+                    del self._broken[task_id]
 
     def retrieved(self, task_id: str) -> JSONObject | None:
         """What the ``tasks/result`` that waits for a task has brought, if there is one, and it has."""
@@ -202,19 +222,23 @@ class Hearing:
         if retrieval is not None:
             await retrieval.alone.wait()
 
-    def _retrieve(self, peer: Peer, task_id: str, before: str | None = None) -> None:
+    def _retrieve(self, peer: Peer, task_id: str, before: RequestId | None = None) -> None:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
         quiet = anyio.current_time() < self._quiet_until.get(task_id, 0.0)
         if self._tasks is not None and task_id not in self._retrievals and not quiet:
-            retrieval = Retrieval(peer, self._broken.pop(task_id, before))
+            before = self._broken.pop(task_id, before)
+            retrieval = Retrieval(peer, before, self._streams_of.pop(task_id, None))
             self._retrievals[task_id] = retrieval
             self._tasks.start_soon(self._safely, self._await_result, task_id, retrieval)
 
     async def _await_result(self, task_id: str, retrieval: Retrieval) -> None:
+        begun = anyio.current_time()
         try:
             with retrieval.scope:
                 retrieval.reply = await self._result(task_id, retrieval)
         except SessionError as error:
+            if anyio.current_time() - begun >= SILENCE_S:  # we have ended it, and nothing has broken
+                self._streams_of[task_id] = retrieval.stream
             if error.retry_after_s is not None:
                 self._quiet_until[task_id] = anyio.current_time() + error.retry_after_s
             raise
@@ -286,9 +310,12 @@ class Hearing:
             case "notifications/tools/list_changed":
                 self._tools_changed()
             case "notifications/progress":
-                told_of = self.progress.take(params, anyio.current_time())
+                told_of = self.progress.take(params, anyio.current_time(), peer.session_id)
                 if told_of is not None and told_of in self._seen:
                     self._hint({**self._seen[told_of], "progress": self.progress.of(told_of)})
+            case str() if method == GIVEN_AWAY:
+                for asked in self._asked.values():
+                    asked.given_away(peer, params["requestId"])
             case "notifications/cancelled":
                 for asked in self._asked.values():
                     asked.withdraw(peer, params.get("requestId"))
@@ -320,6 +347,13 @@ class Hearing:
 
     async def _listen(self, peer: Peer) -> None:
         """Keep the stream open on which a server speaks outside of responses, if it offers one."""
+        try:
+            await self._listen_on(peer)
+        finally:
+            if peer.lost:
+                self._streams.discard(peer)  # there will be no other
+
+    async def _listen_on(self, peer: Peer) -> None:
         pause_s = _AGAIN_S
         while not peer.lost:
             begun = anyio.current_time()

@@ -9,247 +9,26 @@ Such a session cannot be had again once it has ended. A server that binds its ta
 
 from __future__ import annotations
 
-import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Final, Generic, TypeVar
-from uuid import uuid4
+from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
-from mcp_types import CreateMessageResult, CreateMessageResultWithTools, ElicitResult, ListRootsResult
-from pydantic import TypeAdapter
 
 from ..errors import ConnectionLostError
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
+from .lines import Line
 from .peer import Peer, Told
-from .shapes_2025_11_25 import HOSTS_OWN, created_task, id_text, related_task, request_id_of
+from .shapes_2025_11_25 import created_task
+from .switchboard import taken_back
 
-__all__ = ["ANSWERS", "HostPeer", "Line", "SessionLine", "Switchboard"]
-
-SessionT = TypeVar("SessionT")
-
-ANSWERS: Final[Mapping[str, TypeAdapter[Any]]] = {
-    "elicitation/create": TypeAdapter(ElicitResult),
-    "sampling/createMessage": TypeAdapter(CreateMessageResult | CreateMessageResultWithTools),
-    "roots/list": TypeAdapter(ListRootsResult),
-}
-"""What a host's session may answer, by what it was asked."""
+__all__ = ["HostPeer"]
 
 _OVER: Final = frozenset({"completed", "failed"})
 _MOST_TASKS: Final = 10_000
 """Whose questions are ours, at most: of some that were cancelled or let go, nobody says when they end."""
-
-
-class _Waiting:
-    """A question whose answer the server waits for."""
-
-    def __init__(self, message: JSONObject) -> None:
-        self.message = message
-        self.answer: JSONObject | RpcError | None = None
-        self.answered = anyio.Event()
-
-
-class Switchboard:
-    """Connects what one server asks with whoever sees to the task.
-
-    It lasts as long as the host's session, because a question does: who comes later can still answer it.
-
-    Args:
-        plug: Has :meth:`answer_to` asked before the host's callbacks, and :meth:`tell` told; returns what
-            puts everything back.
-        name: Of the host's session; ``None`` if it tells none.
-
-    Attributes:
-        name: Of the host's session, whoever comes.
-    """
-
-    def __init__(self, plug: Callable[[Switchboard], Callable[[], None]], name: str | None = None) -> None:
-        self.name = name or f"{HOSTS_OWN}{uuid4().hex}"
-        self._plug = plug
-        self._unplug: Callable[[], None] | None = None
-        self._peers: list[HostPeer] = []
-        self._waiting: dict[str, _Waiting] = {}
-        self._answered: dict[str, None] = {}
-        self._settled = anyio.Event()
-
-    def join(self, peer: HostPeer) -> None:
-        """Let it have what is asked for its tasks."""
-        self._peers.append(peer)
-        if self._unplug is None:
-            self._unplug = self._plug(self)
-
-    def leave(self, peer: HostPeer) -> None:
-        """Let it have nothing any more. What it was asked waits for another one."""
-        if peer in self._peers:
-            self._peers.remove(peer)
-        if not self._peers and self._unplug is not None:
-            self._unplug()
-            self._unplug = None
-        self.settled()
-
-    def settled(self) -> None:
-        """Note that a call has been answered, so that it is known whose task there may be."""
-        self._settled.set()
-        self._settled = anyio.Event()
-
-    def sees_to(self, task_id: str) -> bool:
-        """Whether the questions of a task are for one of us."""
-        return any(peer.sees_to(task_id) for peer in self._peers)
-
-    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Take a notification."""
-        request_id = request_id_of({"id": (params or {}).get("requestId")})
-        if method == "notifications/cancelled" and request_id is not None:
-            self.taken_back(request_id)
-            return
-        for peer in tuple(self._peers):
-            peer.hear({"method": method, "params": dict(params or {})})
-
-    async def answer_to(self, message: JSONObject) -> JSONObject | RpcError | None:
-        """The answer to a request of the server's, after however long; ``None`` if it is for the host."""
-        task_id, request_id = related_task(message.get("params")), request_id_of(message)
-        peer = await self._peer_of(task_id) if task_id is not None else None
-        if peer is None or request_id is None:
-            return None
-        name = id_text(request_id)
-        self._answered.pop(name, None)
-        waiting = self._waiting[name] = _Waiting(message)
-        try:
-            peer.hear(message)
-            await waiting.answered.wait()
-        except anyio.get_cancelled_exc_class():
-            self.taken_back(request_id)
-            raise
-        finally:
-            if self._waiting.get(name) is waiting:
-                del self._waiting[name]
-        return waiting.answer
-
-    def taken_back(self, request_id: RequestId) -> None:
-        """Note that the server does not wait for an answer any more, given or not."""
-        self._answered.pop(id_text(request_id), None)
-        for one in tuple(self._peers):
-            one.hear(_taken_back(request_id))
-
-    def questions(self, task_id: str) -> list[JSONObject]:
-        """What is asked for a task, and has no answer yet."""
-        asked = (one.message for one in self._waiting.values() if one.answer is None)
-        return [message for message in asked if related_task(message.get("params")) == task_id]
-
-    def answer(self, request_id: RequestId, answer: JSONObject | RpcError) -> bool:
-        """Give an answer; whether the server waits for one."""
-        name = id_text(request_id)
-        waiting = self._waiting.get(name)
-        if waiting is None or waiting.answer is not None:
-            return False
-        waiting.answer = answer
-        waiting.answered.set()
-        self._answered[name] = None
-        if len(self._answered) > _MOST_TASKS:
-            del self._answered[next(iter(self._answered))]
-        return True
-
-    def was_answered(self, request_id: RequestId) -> bool:
-        """Whether an answer was given, and the server has neither taken that back nor asked anew."""
-        return id_text(request_id) in self._answered
-
-    async def _peer_of(self, task_id: str) -> HostPeer | None:
-        while True:
-            for peer in self._peers:
-                if peer.sees_to(task_id):
-                    return peer
-            if not any(peer.creating for peer in self._peers):
-                return None
-            await self._settled.wait()  # a server may ask before it has said that there is a task
-
-
-class Line(ABC):
-    """A host's session as it is now.
-
-    Attributes:
-        board: Where its questions go.
-    """
-
-    board: Switchboard
-
-    @property
-    @abstractmethod
-    def is_up(self) -> bool:
-        """Whether the host still uses this session, and no other."""
-
-    @property
-    @abstractmethod
-    def introduction(self) -> JSONObject:
-        """What the server said of itself in the handshake."""
-
-    @abstractmethod
-    async def send(
-        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
-    ) -> JSONObject:
-        """Send a request, and return its result.
-
-        Args:
-            method: JSON-RPC method.
-            params: Its params.
-            timeout_s: Seconds after which it is given up; ``None`` leaves that to the host's session.
-            faults: Names its failures.
-
-        Raises:
-            SessionError: No result.
-        """
-
-    @abstractmethod
-    async def say_again(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
-        """Answer a request that the host's session has given an answer of ours to, as it may be lost."""
-
-
-class SessionLine(Line, Generic[SessionT]):
-    """A session of the SDK's, whichever generation.
-
-    Args:
-        current: That session. What it raises says why there is none.
-        boards: The switchboards of the sessions that there are.
-        plug: Puts a switchboard before a session's callbacks; returns what takes it away again. Holds on
-            to neither.
-
-    Attributes:
-        session: The session.
-
-    Raises:
-        ConnectionLostError: There is none.
-    """
-
-    def __init__(
-        self,
-        current: Callable[[], SessionT],
-        boards: MutableMapping[SessionT, Switchboard],
-        plug: Callable[[weakref.ref[SessionT], Switchboard], Callable[[], None]],
-    ) -> None:
-        self._current = current
-        try:
-            self.session = current()
-        except RuntimeError as error:
-            raise ConnectionLostError(
-                "The host's client is not connected. Connect it again; then repeat the call, or resume() "
-                "what is unfinished.",
-                not_executed=True,
-            ) from error
-        found = boards.get(self.session)
-        if found is None:
-            found = boards[self.session] = Switchboard(partial(plug, weakref.ref(self.session)))
-        self.board = found
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the host still uses this session, and no other."""
-        try:
-            return self._current() is self.session
-        except RuntimeError:
-            return True  # and closed, as the next request says
 
 
 class HostPeer(Peer):
@@ -273,6 +52,7 @@ class HostPeer(Peer):
         self._line = line
         self._told = told
         self._tasks: dict[str, None] = {}
+        self._left = anyio.Event()
         self._foreign = self.session_id != line.board.name
         if not self._foreign:
             line.board.join(self)
@@ -307,7 +87,7 @@ class HostPeer(Peer):
             params: Its params.
             silence_s: Seconds after which it is given up, unless it is a call: that is the host's to say.
             task_id: The task that it is about, for the errors.
-            request_id: Of no use, since the host's session numbers its requests itself.
+            request_id: By which another process can take it back, where that can get there.
 
         Raises:
             SessionError: No result. :attr:`lost` says whether that is because the session is over.
@@ -324,9 +104,10 @@ class HostPeer(Peer):
                 result = await self._line.send(method, params, None, faults)
                 self._see_to((created_task(result) or {}).get("taskId"))
             return result
-        if method == "tasks/get":
+        if method == "tasks/get" and task_id is not None:
+            self._line.board.take_over(task_id, self)  # who looks last is who waits
             self._see_to(task_id)
-        result = await self._line.send(method, params, silence_s, faults)
+        result = await self._line.send(method, params, silence_s, faults, request_id)
         if method == "tasks/get" and result.get("status") in _OVER:
             self._tasks.pop(str(task_id), None)  # of a cancelled one, a question may still be on its way
         return result
@@ -349,7 +130,7 @@ class HostPeer(Peer):
             with anyio.move_on_after(timeout_s):
                 await self._line.say_again(request_id, answer)
         elif not board.answer(request_id, answer):
-            self.hear(_taken_back(request_id))
+            self.hear(taken_back(request_id))
             raise ConnectionLostError(
                 "The answer was not sent: the server does not wait for it any more.", retryable=True
             )
@@ -358,13 +139,28 @@ class HostPeer(Peer):
         """Nothing: the host's session does so itself with each request that it gives up."""
         await checkpoint()
 
+    def new_request_id(self) -> RequestId:
+        """An ID for a request that another process may have to take back."""
+        request_id = self._line.new_request_id()
+        return super().new_request_id() if request_id is None else request_id
+
+    async def listen(self) -> None:
+        """Hear what the server says, until nobody wants to any more."""
+        self.listening.set()
+        await self._left.wait()
+
     def leave(self) -> None:
         """Take no questions any more."""
         self._line.board.leave(self)
+        self._left.set()
 
     def sees_to(self, task_id: str) -> bool:
         """Whether the questions of a task are for us."""
         return task_id in self._tasks
+
+    def leave_to_others(self, task_id: str) -> None:
+        """See to a task no more."""
+        self._tasks.pop(task_id, None)
 
     def hear(self, message: JSONObject) -> None:
         """Take a message."""
@@ -386,7 +182,3 @@ class HostPeer(Peer):
         finally:
             self.creating -= creating
             self._line.board.settled()
-
-
-def _taken_back(request_id: RequestId) -> JSONObject:
-    return {"method": "notifications/cancelled", "params": {"requestId": request_id}}

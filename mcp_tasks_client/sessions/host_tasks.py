@@ -8,8 +8,9 @@ from anyio.lowlevel import checkpoint
 
 from ..inputs import Inputs
 from ..wire import Created
-from .host_peer import HostPeer, Line
+from .host_peer import HostPeer
 from .limits import Limits
+from .lines import Line
 from .peer import Told
 from .shapes_2025_11_25 import Memo
 from .task_wish import TaskWish

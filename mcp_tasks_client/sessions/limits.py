@@ -32,12 +32,12 @@ class Limits:
     """Seconds of silence after which a ``tools/call`` is given up."""
 
     @classmethod
-    def of_host(cls, tasks_in_flight: int = 16) -> Self:
+    def of_host(cls, tasks_in_flight: int = 16, calls_in_flight: int = 64) -> Self:
         """Those over a session of the host's, which has limits of its own for what it reads."""
         return cls(
             max_response_bytes=64 * 1024 * 1024,
             tasks_in_flight=tasks_in_flight,
-            calls_in_flight=64,
+            calls_in_flight=calls_in_flight,
             task_timeout_s=30.0,
             call_read_timeout_s=300.0,
         )

@@ -5,6 +5,7 @@ What the messages mean is the business of :mod:`.tasks_2025_11_25`; how they tra
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -80,6 +81,10 @@ class Peer(ABC):
         Raises:
             SessionError: No result. :attr:`lost` says whether that is because the session is over.
         """
+
+    def new_request_id(self) -> RequestId:
+        """An ID for a request that another process may have to take back."""
+        return secrets.token_hex(8)
 
     @abstractmethod
     async def answer(

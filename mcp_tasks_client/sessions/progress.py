@@ -10,6 +10,8 @@ from ..wire import JSONObject
 __all__ = ["Progress", "Token"]
 
 Token: TypeAlias = str | int
+_Name: TypeAlias = tuple[str | None, Token | None]
+"""The session, and its token: two sessions may have the same one."""
 
 _PAUSE_S: Final = 0.1
 """Seconds between two tellings of one task: each of them is journaled."""
@@ -19,16 +21,17 @@ class Progress:
     """What was said last of each task."""
 
     def __init__(self) -> None:
-        self._said: dict[Token, JSONObject] = {}
-        self._tasks: dict[Token, str] = {}
-        self._tokens: dict[str, Token] = {}
+        self._said: dict[_Name, JSONObject] = {}
+        self._tasks: dict[_Name, str] = {}
+        self._names: dict[str, _Name] = {}
         self._told_at: dict[str, float] = {}
 
-    def announce(self, params: JSONObject, *, ours: bool) -> Token | None:
+    def announce(self, params: JSONObject, session_id: str | None, *, ours: bool) -> Token | None:
         """The token of a call that is about to be made: the caller's own, or a new one.
 
         Args:
             params: Of the call, to which a new one is added.
+            session_id: Of the session that the call is made in.
             ours: Whether one may be added.
         """
         meta = params.get("_meta") or {}
@@ -38,40 +41,46 @@ class Progress:
             params["_meta"] = {**meta, "progressToken": token}
         if isinstance(token, bool) or not isinstance(token, str | int):
             return None
-        self._said[token] = {}
+        self._said.setdefault((session_id, token), {})
         return token
 
-    def expect(self, token: Token | None, task_id: str) -> None:
-        """Note which task a token belongs to, which may have been another process's call."""
-        if token is not None and task_id not in self._tokens:
-            self._said.setdefault(token, {})
-            self._tasks[token], self._tokens[task_id] = task_id, token
+    def expect(self, token: Token | None, task_id: str, session_id: str | None) -> None:
+        """Note which task a token belongs to, which may have been another process's call.
 
-    def drop(self, token: Token | None) -> None:
+        One that is another task's already, by a host that gives it twice, tells nothing of this one.
+        """
+        name = session_id, token
+        if token is not None and task_id not in self._names and name not in self._tasks:
+            self._said.setdefault(name, {})
+            self._tasks[name], self._names[task_id] = task_id, name
+
+    def drop(self, token: Token | None, session_id: str | None) -> None:
         """Forget a token, if its call has become no task."""
-        if token is not None and token not in self._tasks:
-            self._said.pop(token, None)
+        if (session_id, token) not in self._tasks:
+            self._said.pop((session_id, token), None)
 
     def token_of(self, task_id: str) -> Token | None:
         """The token of a task, if it has one."""
-        return self._tokens.get(task_id)
+        name = self._names.get(task_id)
+        return name[1] if name is not None else None
 
     def of(self, task_id: str) -> JSONObject:
         """What was said last of a task; empty if nothing was."""
-        token = self._tokens.get(task_id)
-        return {} if token is None else self._said[token]
+        name = self._names.get(task_id)
+        return {} if name is None else self._said[name]
 
-    def take(self, params: JSONObject, now: float) -> str | None:
+    def take(self, params: JSONObject, now: float, session_id: str | None) -> str | None:
         """Take a notification.
 
         Returns:
             The task that is to be told of now; ``None`` if there is none, or it was told of just before.
         """
         token = params.get("progressToken")
-        if not isinstance(token, str | int) or token not in self._said:
+        name = session_id, token
+        if not isinstance(token, str | int) or name not in self._said:
             return None
-        self._said[token] = {k: params[k] for k in ("progress", "total", "message") if k in params}
-        task_id = self._tasks.get(token)
+        self._said[name] = {k: params[k] for k in ("progress", "total", "message") if k in params}
+        task_id = self._tasks.get(name)
         if task_id is None or now - self._told_at.get(task_id, -_PAUSE_S) < _PAUSE_S:
             return None
         self._told_at[task_id] = now
@@ -80,6 +89,6 @@ class Progress:
     def forget(self, task_id: str) -> None:
         """Forget a task."""
         self._told_at.pop(task_id, None)
-        token = self._tokens.pop(task_id, None)
-        if token is not None:
-            del self._tasks[token], self._said[token]
+        name = self._names.pop(task_id, None)
+        if name is not None:
+            del self._tasks[name], self._said[name]

@@ -22,8 +22,9 @@ from ..errors import ConnectionLostError
 from ..inputs import InputContext, Inputs
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
-from .host_peer import Switchboard
+from .messages import as_reply, read
 from .shapes_2025_11_25 import CORE_TASKS_VERSION, related_task
+from .switchboard import Switchboard
 
 __all__ = ["Relay", "Serve", "Served"]
 
@@ -162,8 +163,17 @@ class Relay:
 
     # ── requests of ours ──────────────────────────────────────────────────────────────────────
 
+    def new_request_id(self) -> RequestId:
+        """An ID that none of the host's requests has."""
+        return f"{self._own}{next(self._ids)}"
+
     async def request(
-        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
+        self,
+        method: str,
+        params: JSONObject,
+        timeout_s: float | None,
+        faults: Faults,
+        request_id: RequestId | None = None,
     ) -> JSONObject:
         """Ask the server, and return its result.
 
@@ -171,7 +181,7 @@ class Relay:
             SessionError: No result.
         """
         try:
-            reply = await self._ask(self._to_server, method, params, timeout_s)
+            reply = await self._ask(self._to_server, method, params, timeout_s, request_id)
         except _CLOSED as error:
             raise faults.disconnected() from error
         if reply is None:
@@ -191,11 +201,16 @@ class Relay:
         return RpcError(_INTERNAL_ERROR, "the host's session has ended", None) if answer is None else answer
 
     async def _ask(
-        self, stream: Any, method: str, params: JSONObject | None, timeout_s: float | None
+        self,
+        stream: Any,
+        method: str,
+        params: JSONObject | None,
+        timeout_s: float | None,
+        request_id: RequestId | None = None,
     ) -> JSONObject | RpcError | None:
         if self.over.is_set():
             return None
-        request_id = f"{self._own}{next(self._ids)}"
+        request_id = request_id or self.new_request_id()
         given = {} if params is None else {"params": params}
         waiting = self._waiting[request_id] = _Waiting()
         try:
@@ -219,7 +234,7 @@ class Relay:
     # ── what the host says ────────────────────────────────────────────────────────────────────
 
     async def _from_host(self, message: Any) -> None:
-        said = _read(message)
+        said = read(message)
         params: JSONObject = said.get("params") or {}
         match said.get("method"):
             case None if self._replied(said):
@@ -260,7 +275,7 @@ class Relay:
                 if served is None:
                     await self._to_server.send(message)
                 else:
-                    reply = self._wrapped({"jsonrpc": "2.0", "id": request_id, **_as_reply(served.reply)})
+                    reply = self._wrapped({"jsonrpc": "2.0", "id": request_id, **as_reply(served.reply)})
                     self._unread[id(reply)] = read = anyio.Event()
                     try:
                         await self._to_host.send(reply)
@@ -291,7 +306,7 @@ class Relay:
     def _taken(self, message: Any) -> bool:
         """Whether a message is for us. What goes wrong here is no reason for the host not to have it."""
         try:
-            return not isinstance(message, Exception) and self._take(_read(message), message)
+            return not isinstance(message, Exception) and self._take(read(message), message)
         except Exception as error:
             logger.warning("What the server says could not be read: %s: %s", type(error).__name__, error)
             return False
@@ -306,6 +321,7 @@ class Relay:
             return False
         if "id" not in said:
             return self._told(self._board, method, params)
+        self._board.given_away(said["id"])
         if "task" in params or (related_task(params) is None and _KINDS.get(method) not in self._declared):
             return False
         if said["id"] not in self._answering:  # it may come over two streams
@@ -319,6 +335,8 @@ class Relay:
         if result.get("protocolVersion") == CORE_TASKS_VERSION:
             name = self._session_id()
             self._board = Switchboard(_plugged, name if isinstance(name, str) else None)
+        else:
+            logger.warning("The session is not at %s, and its calls are plain ones", CORE_TASKS_VERSION)
 
     def _told(self, board: Switchboard, method: str, params: JSONObject) -> bool:
         """Take a notification; whether it is none of the host's business."""
@@ -348,7 +366,7 @@ class Relay:
     async def answer(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
         """Answer a request of the server's, unless there is no connection any more."""
         with suppress(*_CLOSED):
-            await self._say(self._to_server, {"id": request_id, **_as_reply(answer)})
+            await self._say(self._to_server, {"id": request_id, **as_reply(answer)})
 
     def _replied(self, said: JSONObject) -> bool:
         """Take the reply to a request of ours, waited for or not."""
@@ -367,26 +385,3 @@ def _nameless() -> None:
 
 def _plugged(board: Switchboard) -> Callable[[], None]:
     return lambda: None  # the relay asks it by itself
-
-
-def _read(message: Any) -> JSONObject:
-    """A message of the SDK's, as it is in JSON. Nothing of it is copied."""
-    root = getattr(message.message, "root", message.message)  # 1.x has a model of all four kinds
-    said = {name: getattr(root, name) for name in ("id", "method", "params", "result") if hasattr(root, name)}
-    error = getattr(root, "error", None)
-    if error is not None:
-        said["error"] = RpcError(error.code, error.message, error.data)
-    return said
-
-
-def _as_reply(reply: JSONObject | RpcError) -> JSONObject:
-    if not isinstance(reply, RpcError):
-        return {"result": reply}
-    data = {} if reply.data is None else {"data": reply.data}
-    return {
-        "error": {
-            "code": _INTERNAL_ERROR if reply.code is None else reply.code,
-            "message": reply.message,
-            **data,
-        }
-    }

@@ -9,9 +9,9 @@ import anyio
 from ..inputs import Inputs
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
-from .host_peer import Line
 from .host_tasks import HostTasksSession
 from .limits import Limits
+from .lines import Line
 from .relay import Relay
 from .task_wish import TaskWish
 
@@ -42,15 +42,24 @@ class RelayLine(Line):
         """What the server said of itself in the handshake."""
         return self._relay.introduction
 
+    def new_request_id(self) -> RequestId | None:
+        """An ID that none of the host's requests has."""
+        return self._relay.new_request_id()
+
     async def send(
-        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
+        self,
+        method: str,
+        params: JSONObject,
+        timeout_s: float | None,
+        faults: Faults,
+        request_id: RequestId | None = None,
     ) -> JSONObject:
         """Send a request, and return its result.
 
         Raises:
             SessionError: No result.
         """
-        return await self._relay.request(method, params, timeout_s, faults)
+        return await self._relay.request(method, params, timeout_s, faults, request_id)
 
     async def say_again(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
         """Answer a request of the server's once more."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Final
 
 import anyio
 
-from ..wire import JSONObject
+from ..wire import JSONObject, RequestId
 from .peer import Peer
 
 __all__ = ["Retrieval"]
@@ -23,15 +22,17 @@ class Retrieval:
     Args:
         peer: Whom it is asked of.
         before: The ID of the last one, which may still wait there.
+        stream: Of the last one, if nothing can have been lost since.
 
     Attributes:
         alone: Set once the last one waits no more, or could not be kept from it.
     """
 
-    def __init__(self, peer: Peer, before: str | None) -> None:
+    def __init__(self, peer: Peer, before: RequestId | None, stream: object | None = None) -> None:
         self.peer = peer
         self.before = before
-        self.request_id = secrets.token_hex(8)
+        self.stream = stream or object()
+        self.request_id = peer.new_request_id()
         self.alone = anyio.Event()
         self.scope = anyio.CancelScope()
         self.reply: JSONObject | None = None

@@ -28,11 +28,12 @@ from ..errors import ConnectionLostError, SessionError
 from ..inputs import Callbacks, ElicitationCallback, InputContext, Inputs, RootsCallback, SamplingCallback
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
-from .host_peer import ANSWERS, SessionLine, Switchboard
 from .host_tasks import HostTasksSession
 from .limits import Limits
+from .lines import ANSWERS, SessionLine
 from .sdk_1_requests import Raw, Sent
 from .shapes_2025_11_25 import related_task
+from .switchboard import Switchboard
 from .task_wish import TaskWish
 
 __all__ = ["Line1", "Sdk1Session", "callbacks_of_host"]
@@ -145,9 +146,14 @@ class Line1(SessionLine[Any]):
         return {"capabilities": _dumped(capabilities)}
 
     async def send(
-        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
+        self,
+        method: str,
+        params: JSONObject,
+        timeout_s: float | None,
+        faults: Faults,
+        request_id: RequestId | None = None,
     ) -> JSONObject:
-        """Send a request, and return its result.
+        """Send a request, and return its result. The session gives it an ID of its own.
 
         Raises:
             SessionError: No result.
@@ -255,6 +261,7 @@ def _plug(of: weakref.ref[Any], board: Switchboard) -> Callable[[], None]:
     async def ours(responder: Any) -> None:
         message = _message(responder)
         if related_task(message.get("params")) is None or "task" in message["params"]:
+            board.given_away(responder.request_id)
             await received(responder)
             return
         # Else the session would take a question that is not answered yet for one that nobody knows.

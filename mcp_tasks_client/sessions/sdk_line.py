@@ -18,9 +18,10 @@ from mcp_types import ErrorData
 
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
-from .host_peer import ANSWERS, SessionLine, Switchboard
+from .lines import ANSWERS, SessionLine
 from .sdk_requests import RawRequest, mapped, sent
 from .shapes_2025_11_25 import created_task
+from .switchboard import Switchboard
 
 __all__ = ["SdkLine"]
 
@@ -59,9 +60,14 @@ class SdkLine(SessionLine[ClientSession]):
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def send(
-        self, method: str, params: JSONObject, timeout_s: float | None, faults: Faults
+        self,
+        method: str,
+        params: JSONObject,
+        timeout_s: float | None,
+        faults: Faults,
+        request_id: RequestId | None = None,
     ) -> JSONObject:
-        """Send a request, and return its result.
+        """Send a request, and return its result. The session gives it an ID of its own.
 
         Raises:
             SessionError: No result.
@@ -124,7 +130,7 @@ def _asking(board: Switchboard, method: str) -> Callable[[Any], Any]:
                 "method": method,
                 "params": {**_dumped(*params), **({"_meta": dict(meta)} if meta else {})},
             }
-            answer = await board.answer_to(message) if meta else None
+            answer = await board.answer_to(message)
             if answer is None:
                 return await callback(context, *params)
             if isinstance(answer, RpcError):

@@ -102,7 +102,7 @@ class Memo:
     ttl_ms: int | None = None
     """The time-to-live that was asked for, which no other call has asked for."""
 
-    retrieval: str | None = None
+    retrieval: RequestId | None = None
     """The ID of a ``tasks/result`` that waits, and takes the next question along until it is taken back."""
 
     asked: Mapping[str, Sequence[RequestId]] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Memo:
         return cls(
             ttl_ms=ttl_ms if isinstance(ttl_ms, int) else None,
             session_id=session_id if isinstance(session_id, str) else None,
-            retrieval=retrieval if isinstance(retrieval, str) else None,
+            retrieval=retrieval if isinstance(retrieval, str | int) else None,
             asked=asked if isinstance(asked, dict) else {},
             progress=progress if isinstance(progress, str | int) else None,
         )

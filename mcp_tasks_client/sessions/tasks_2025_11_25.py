@@ -33,6 +33,7 @@ from ..params import call_params
 from ..receiver import Receiver
 from ..wire import (
     PROTOCOL_VERSION,
+    TERMINAL_STATUSES,
     CallReply,
     Created,
     JSONObject,
@@ -149,6 +150,7 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: No result. ``not_executed`` is set if nothing can have happened.
         """
+        await self._peers.now()  # before its tools are looked at, for those of another one are forgotten then
         await self._catalogue.to_call(call.name)
         params = call_params(call.name, call.arguments)
         if call.meta:
@@ -156,19 +158,20 @@ class CoreTasksSession(Session):
         progress, token = self._hearing.progress, None
         async with self._call_slots:
             peer = await self._peers.now()
+            began_in = peer.session_id
             if self._as_task(call.name):
                 params["task"] = {"ttl": Memo.read(call.memo).ttl_ms or self._wish.ttl_ms}
-                token = progress.announce(params, ours=not peer.retracts)
+                token = progress.announce(params, began_in, ours=not peer.retracts)
             await leaving()
             try:
                 peer, result = await self._called(peer, params)
                 task = created_task(result)
                 if task is None:
                     return Returned(result)
-                progress.expect(token, task["taskId"])
+                progress.expect(token, task["taskId"], peer.session_id)
                 return Created(self._read(task, peer, Faults("tools/call")), generation=CORE_TASKS_VERSION)
             finally:
-                progress.drop(token)
+                progress.drop(token, began_in)
 
     async def _called(self, peer: Peer, params: JSONObject) -> tuple[Peer, JSONObject]:
         timeout_s = self._limits.call_read_timeout_s
@@ -218,7 +221,8 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: No snapshot; its code is -32602 if the server does not know the task.
         """
-        self._hearing.progress.expect(Memo.read(ref.request_state).progress, ref.task_id)
+        memo = Memo.read(ref.request_state)
+        self._hearing.progress.expect(memo.progress, ref.task_id, memo.session_id)
         looked = self._hearing.looking(ref.task_id)
         async with self._poll_slots:
             peer, raw = await self._peers.ask("tasks/get", ref)
@@ -235,6 +239,8 @@ class CoreTasksSession(Session):
             # A server may say that it goes on as soon as one of two questions is answered.
             task["status"] = "input_required"
             task["inputRequests"] = await self._answering.questions(peer, ref)
+        elif status not in TERMINAL_STATUSES and memo.session_id == peer.session_id:
+            await self._hearing.free(peer, ref.task_id, memo.retrieval)
         return self._read(task, peer, faults, answered_before(ref))
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
