@@ -50,6 +50,7 @@ class Wire:
     def __init__(self) -> None:
         self.sessions = 0
         self.lists = True
+        self.noted: Callable[[], int] = lambda: 202
         self.arrived: list[tuple[str, str | None]] = []
         self.task: JSONObject = {"taskId": TASK, "status": "working", "ttl": 60_000, "pollInterval": 50}
         self.replies: dict[str, Callable[[JSONObject, str | None], Reply]] = {
@@ -106,7 +107,7 @@ class Wire:
             said = answer({}, None) if answer is not None else httpx.Response(405)
             assert isinstance(said, httpx.Response)
             return said
-        return httpx.Response(202)
+        return httpx.Response(self.noted())
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[TasksClient]:
@@ -224,8 +225,10 @@ async def test_a_server_without_a_stream_of_its_own_keeps_its_tasks(wire: Wire) 
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
         await anyio.wait_all_tasks_blocked()
-        assert "GET" in [method for method, _ in wire.arrived]
-        assert (await session.get(OLDER)).status == "working"
+        for _ in range(3):
+            assert (await session.get(OLDER)).status == "working"
+            await anyio.wait_all_tasks_blocked()
+        assert len(wire.of("GET")) == 1, "it has said that there is none"
     assert wire.sessions == 1
 
 
@@ -367,6 +370,19 @@ async def test_an_answer_is_sent_once_the_dead_process_waits_no_more(wire: Wire)
         await session.update(LEFT, {KEY: {"action": "decline"}})
     said = [one for one, _ in wire.arrived if one not in ("GET", "tasks/result")]
     assert said == ["tasks/get", "notifications/cancelled", "POST"]
+
+
+@requirement("law:3", "2025:input-required")
+async def test_what_a_dead_process_waited_with_is_taken_back_before_the_next_question(wire: Wire) -> None:
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        statuses = iter((503, 202))
+        wire.noted = lambda: next(statuses)
+        for still_there in (True, False):
+            task = await session.get(LEFT)
+            assert task.status == "working"
+            assert Memo.read(task.request_state).retrieval == ("of-the-dead" if still_there else None)
+        assert len(wire.of("notifications/cancelled")) == 2
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])

@@ -60,7 +60,7 @@ class HostPeer(Peer):
     @property
     def lost(self) -> bool:
         """Whether it is a session that the host does not have any more."""
-        return self._foreign or not self._line.is_up
+        return self._foreign or self._left.is_set() or not self._line.is_up
 
     @lost.setter
     def lost(self, lost: bool) -> None:
