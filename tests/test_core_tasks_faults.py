@@ -385,6 +385,18 @@ async def test_what_a_dead_process_waited_with_is_taken_back_before_the_next_que
         assert len(wire.of("notifications/cancelled")) == 2
 
 
+async def test_what_waits_in_a_session_that_is_gone_is_not_taken_back_in_another(wire: Wire) -> None:
+    gone = httpx.Response(
+        404, json={"jsonrpc": "2.0", "error": {"code": -32001, "message": "Session not found"}}
+    )
+    wire.replies["tasks/get"] = lambda params, session: gone if session == "s9" else wire.task
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        left = TaskRef(TASK, str(Memo(session_id="s9", retrieval="of-the-dead")), "2025-11-25")
+        assert (await session.get(left)).status == "working"
+        assert not wire.of("notifications/cancelled")
+
+
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
 async def test_nothing_is_taken_back_from_a_task_that_is_over(wire: Wire, status: str) -> None:
     wire.task["status"] = status

@@ -626,6 +626,25 @@ async def test_an_answer_without_effect_is_said_again(wire: Wire, monkeypatch: p
 
 
 @requirement("law:3")
+async def test_an_answer_is_not_said_again_to_a_plain_question_with_its_id(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.02)
+    async with connected(wire, {"elicitation": {}}, elicitation=accept) as session:
+        await session.send("tools/call", {"name": "slow"})
+        wire.task["status"] = "input_required"
+        await wire.until(lambda: wire.of("tasks/result"))
+        await wire.say(question("q", _meta=MARK))
+        await wire.until(lambda: wire.answers.pop("q", None))
+        await wire.say(question("q", message="Delete everything?"))
+        assert (await session.hears("elicitation/create"))["id"] == "q"
+        looks = len(wire.of("tasks/get"))
+        await wire.until(lambda: len(wire.of("tasks/get")) > looks + 5)
+        await anyio.sleep(0.1)
+        assert not wire.answers
+
+
+@requirement("law:3")
 async def test_an_answer_that_a_withdrawal_has_crossed_is_kept_for_the_next_asking(wire: Wire) -> None:
     asked: list[str] = []
 
