@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from mcp import ClientSession
 from mcp.shared.message import SessionMessage
 from mcp_types import (
+    ElicitResult,
     JSONRPCError,
     JSONRPCNotification,
     JSONRPCRequest,
@@ -538,6 +539,34 @@ async def test_an_answer_of_a_client_that_was_closed_is_not_said_to_what_has_its
             await durable.resume()
             await server.until(lambda: server.count("tasks/get") > 5)
             assert not server.answers
+
+
+@requirement("law:3")
+async def test_an_answer_does_not_cross_to_what_came_under_its_id_while_somebody_thought() -> None:
+    host, going, prompted = Host(), anyio.Event(), list[str]()
+
+    async def elicit(context: Any, params: Any) -> Any:
+        prompted.append(params.message)
+        await (going.wait() if params.message == "A?" else anyio.sleep_forever())
+        return ElicitResult(action="accept", content={"name": "for A"})
+
+    host.elicit = elicit  # type: ignore[method-assign]  # to have both open at once
+    ids = iter(("one", "other"))
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        server.replies["tools/call"] = lambda params: {"task": {**task(), "taskId": next(ids)}}
+        server.replies["tasks/get"] = lambda params: {**task("input_required"), **params}
+        await durable.start_tool("tool")
+        await durable.start_tool("tool")
+        await server.got("tasks/result")
+        await server.ask(5, question("one", "A?"))
+        while prompted != ["A?"]:
+            await anyio.sleep(0.001)
+        await server.ask(5, question("other", "Delete everything?"))
+        while len(prompted) < 2:
+            await anyio.sleep(0.001)
+        going.set()
+        await anyio.sleep(0.1)
+        assert not server.answers
 
 
 @requirement("law:3")

@@ -626,6 +626,34 @@ async def test_an_answer_without_effect_is_said_again(wire: Wire, monkeypatch: p
 
 
 @requirement("law:3")
+async def test_what_comes_under_the_id_of_an_open_question_is_asked_and_gets_its_own_answer(
+    wire: Wire,
+) -> None:
+    asked: list[str] = []
+    thought = anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        if params.message == "A?":
+            await thought.wait()
+        return ElicitResult(action="accept", content={"to": params.message})
+
+    async with connected(wire, elicitation=ask) as session:
+        await session.send("tools/call", {"name": "slow"})
+        wire.task["status"] = "input_required"
+        await wire.until(lambda: wire.of("tasks/result"))
+        await wire.say(question("x", message="A?", _meta=MARK))
+        await wire.until(lambda: asked)
+        await wire.say(question("x", message="B?", _meta=MARK))  # the tool has given the first one up
+        looks = len(wire.of("tasks/get"))
+        await wire.until(lambda: len(wire.of("tasks/get")) > looks + 2)
+        thought.set()
+        await wire.until(lambda: wire.answers)
+        assert wire.answers["x"]["content"] == {"to": "B?"}
+    assert asked == ["A?", "B?"]
+
+
+@requirement("law:3")
 async def test_an_answer_is_not_said_again_to_a_plain_question_with_its_id(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,7 @@ class Relay:
         self._serving: dict[RequestId, anyio.CancelScope] = {}
         self._served = anyio.Event()
         self._unread: dict[int, anyio.Event] = {}
-        self._answering: dict[RequestId, anyio.CancelScope] = {}
+        self._answering: dict[RequestId, tuple[anyio.CancelScope, JSONObject]] = {}
         self._tasks: TaskGroup | None = None
 
     @property
@@ -324,9 +324,13 @@ class Relay:
         self._board.given_away(said["id"])
         if "task" in params or (related_task(params) is None and _KINDS.get(method) not in self._declared):
             return False
-        if said["id"] not in self._answering:  # it may come over two streams
+        before = self._answering.get(said["id"])
+        if before is None or before[1] != said:  # it may come over two streams
             assert self._tasks is not None, "they run"
-            self._answering[said["id"]] = scope = anyio.CancelScope()
+            if before is not None:
+                before[0].cancel()  # the server has given its ID to another question
+            scope = anyio.CancelScope()
+            self._answering[said["id"]] = scope, said
             self._tasks.start_soon(self._answer, self._board, said, message, scope)
         return True
 
@@ -341,7 +345,7 @@ class Relay:
     def _told(self, board: Switchboard, method: str, params: JSONObject) -> bool:
         """Take a notification; whether it is none of the host's business."""
         if method == "notifications/cancelled" and params.get("requestId") in self._answering:
-            self._answering[params["requestId"]].cancel()
+            self._answering[params["requestId"]][0].cancel()
             return True
         board.tell(method, params)
         return method == "notifications/tasks/status" and board.sees_to(str(params.get("taskId")))
@@ -356,7 +360,8 @@ class Relay:
                     context = InputContext(tool=None, key=str(said["id"]), task=None)
                     answer = await self._inputs.reply(context, said)
             finally:
-                del self._answering[said["id"]]
+                if self._answering.get(said["id"]) == (scope, said):
+                    del self._answering[said["id"]]
             if answer is not None:
                 await self.answer(said["id"], answer)
             else:

@@ -121,12 +121,16 @@ class Switchboard:
         if peer is None or request_id is None:
             return None
         name = id_text(request_id)
+        before = self._waiting.get(name)
+        if before is not None and before.message != message:
+            self.taken_back(request_id)  # for what has its ID now is another question
         waiting = self._waiting[name] = _Waiting(message)
         try:
             peer.hear(message)
             await waiting.answered.wait()
         except anyio.get_cancelled_exc_class():
-            self.taken_back(request_id)
+            if self._waiting.get(name) is waiting:  # else this has been done, and the ID is another's
+                self.taken_back(request_id)
             raise
         finally:
             if self._waiting.get(name) is waiting:
