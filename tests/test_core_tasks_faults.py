@@ -219,6 +219,26 @@ async def test_a_call_is_not_made_again_because_another_request_found_the_sessio
     assert calls == 1
 
 
+@requirement("2025:tool-support")
+async def test_a_call_that_has_waited_for_its_turn_knows_its_tool_still(wire: Wire) -> None:
+    asked_for: list[bool] = []
+
+    def call(params: JSONObject, session: str | None) -> Reply:
+        asked_for.append("task" in params)
+        return {"task": wire.task}
+
+    wire.replies["tools/call"] = call
+    async with wire.session() as session, anyio.create_task_group() as tasks:
+        await session.call(ToolCall(name="slow"))
+        core = session._older
+        core._call_slots = anyio.Semaphore(0)
+        tasks.start_soon(core.call, ToolCall(name="slow"))
+        await anyio.wait_all_tasks_blocked()
+        core.forget_tools()  # as the server says that its list has changed
+        core._call_slots.release()
+    assert asked_for == [True, True]
+
+
 @requirement("2025:lost-session")
 async def test_a_server_without_a_stream_of_its_own_keeps_its_tasks(wire: Wire) -> None:
     wire.replies["GET"] = lambda params, session: httpx.Response(404, text="Cannot GET /mcp")

@@ -226,8 +226,9 @@ class Hearing:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
         quiet = anyio.current_time() < self._quiet_until.get(task_id, 0.0)
         if self._tasks is not None and task_id not in self._retrievals and not quiet:
-            before = self._broken.pop(task_id, before)
-            retrieval = Retrieval(peer, before, self._streams_of.pop(task_id, None))
+            retrieval = Retrieval(
+                peer, self._broken.pop(task_id, before), self._streams_of.pop(task_id, None)
+            )
             self._retrievals[task_id] = retrieval
             self._tasks.start_soon(self._safely, self._await_result, task_id, retrieval)
 
@@ -389,13 +390,11 @@ class Hearing:
         """Answer what the server asks for a call that is no task, or for itself."""
         request_id, method = request_id_of(message), message.get("method")
         assert request_id is not None, "only requests are answered"
-        answer: JSONObject | RpcError
-        if method == "ping":
-            answer = {}
-        elif method in _QUESTIONS:
+        answer: JSONObject | RpcError = {}
+        if method in _QUESTIONS:
             context = InputContext(tool=None, key=str(request_id), task=None)
             answer = await self._inputs.reply(context, message)
-        else:
+        elif method != "ping":
             answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
         with suppress(SessionError):  # the call that it was for fails by itself
             await peer.answer(request_id, answer, self._timeout_s)

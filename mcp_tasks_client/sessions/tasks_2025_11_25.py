@@ -150,13 +150,14 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: No result. ``not_executed`` is set if nothing can have happened.
         """
-        await self._peers.now()  # before its tools are looked at, for those of another one are forgotten then
-        await self._catalogue.to_call(call.name)
         params = call_params(call.name, call.arguments)
         if call.meta:
             params["_meta"] = dict(call.meta)
         progress, token = self._hearing.progress, None
         async with self._call_slots:
+            # Both right before it goes: those of another session are forgotten, and so is what has changed.
+            await self._peers.now()
+            await self._catalogue.to_call(call.name)
             peer = await self._peers.now()
             began_in = peer.session_id
             if self._as_task(call.name):
