@@ -249,6 +249,17 @@ class Drive:
     def stop_asking(self) -> None:
         """Withdraw the prompt that is up, and those in the queue."""
         self._asks = None
+        self.withdraw_prompt()
+
+    def outdated_prompt(self) -> bool:
+        """Whether the server does not wait for the answer to the prompt that is up, but for another one."""
+        if self.ask_scope is None or self._asks is None:
+            return False
+        up, *queue = self._asks
+        return not self.is_open(up) and any(map(self.is_open, queue))
+
+    def withdraw_prompt(self) -> None:
+        """Withdraw the prompt that is up. Its question stays the first in the queue."""
         if self.ask_scope is not None:
             self.ask_scope.cancel()
             self.ask_scope = None

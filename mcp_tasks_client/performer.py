@@ -121,9 +121,7 @@ class Performer:
                     await self._look(drive)
                 case Ask():
                     drive.asks.setdefault(action.key, action)
-                    if drive.ask_scope is None and drive.running:
-                        drive.ask_scope = anyio.CancelScope()
-                        self.spawn(drive, self._ask, drive.ask_scope)
+                    self._prompt(drive)
                 case StopAsking():
                     drive.stop_asking()
                 case SendCall():
@@ -134,6 +132,7 @@ class Performer:
                     self.spawn(drive, self.cancels.again)
                 case Publish():
                     drive.pulse()
+                    self._prompt(drive)
                 case Report(violation):
                     said = redact(violation, drive.record.task_id)
                     logger.warning("The server broke the protocol for %r: %s", drive.record, said)
@@ -241,6 +240,17 @@ class Performer:
         except Exception as error:
             self._park(drive, error)
         return True
+
+    def _prompt(self, drive: Drive) -> None:
+        """Have the host asked, and by something that the server waits for, if it waits for anything.
+
+        A prompt that nobody waits for stays up while there is no other: it may be wanted again.
+        """
+        if drive.outdated_prompt():
+            drive.withdraw_prompt()
+        if drive.asks and drive.ask_scope is None and drive.running:
+            drive.ask_scope = anyio.CancelScope()
+            self.spawn(drive, self._ask, drive.ask_scope)
 
     async def _ask(self, drive: Drive, scope: anyio.CancelScope) -> None:
         """Ask what there is to ask, one question after the other, until told to stop."""

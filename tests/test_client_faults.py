@@ -1070,6 +1070,36 @@ async def test_a_question_that_the_server_withdrew_is_asked_only_if_it_comes_aga
     assert [key for sent in world.server.log("tasks/update") for key in sent.answers].count("b") == 1
 
 
+@requirement("law:3")
+@pytest.mark.parametrize("queued", [True, False], ids=["a question in the queue", "a new question"])
+async def test_a_prompt_that_the_server_does_not_wait_for_makes_room_for_one_that_it_does(
+    queued: bool,
+) -> None:
+    first, then = (
+        input_required(TASK, dict.fromkeys(keys, ASK), poll_interval_ms=1000)
+        for keys in ("ab" if queued else "a", "b")
+    )
+    world = World(gets={TASK: [first, then, POLLED_AT_ONCE, then, first, DONE]})
+    asked: list[str] = []
+    withdrawn: list[str] = []
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(context.key)
+        if asked == ["a"]:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                withdrawn.append(context.key)
+        return YES
+
+    async with world.client(elicitation=ask) as client:
+        handle = await client.start_tool("tool")
+        assert await result(world, handle) == "done"
+    assert withdrawn == ["a"]
+    assert asked == ["a", "b", "a"], "what is wanted again is asked again"
+    assert [key for sent in world.server.log("tasks/update") for key in sent.answers] == ["b", "a"]
+
+
 # ── found, lost, and found again ──────────────────────────────────────────────────────────────
 
 

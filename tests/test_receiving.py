@@ -82,7 +82,8 @@ async def test_a_server_has_a_question_run_as_a_task_and_comes_back_for_the_answ
         said = await told(client, f"{what}_as_task", list=True)
     assert said["created"]["status"] == "working"
     assert [task["taskId"] for task in said["listed"]] == [said["created"]["taskId"]]
-    assert (said["polled"][0], said["polled"][-1]) == ("working", "completed")
+    assert set(said["polled"]) <= {"working", "completed"}
+    assert said["polled"][-1] == "completed"
     assert unmarked(said["result"]) == SAID[what]
     assert said["result"]["_meta"][RELATED] == {"taskId": said["created"]["taskId"]}
     assert host.asked == 1
