@@ -55,6 +55,7 @@ class Server(ABC):
         asking: Calls that ask.
         slow: Takes some polls, with a status message at each.
         question: Asks for a name, once.
+        refused_question: The same, where nobody answers the first time.
         tool_error: Its result is an error.
         rpc_failure: It fails with ``-32050``.
         endless: Until it is cancelled.
@@ -64,6 +65,7 @@ class Server(ABC):
     asking: Sequence[Case]
     slow: Case
     question: Case
+    refused_question: Case
     tool_error: Case
     rpc_failure: Case
     endless: str
@@ -122,6 +124,8 @@ class Strict(Server):
     )
     slow = Case("slow", {"polls": 4, **_QUICK}, {"polls": 4})
     question = Case("ask", _QUICK, _NAMED, ["What is your name?"])
+    # Refused before the first poll: of one that is given up then, nobody knows when the server sees it.
+    refused_question = Case("ask", {"interval_ms": 200}, _NAMED, ["What is your name?"])
     tool_error, rpc_failure = Case("tool_error", _QUICK, None), Case("rpc_failure", _QUICK, None)
     endless = "endless"
 
@@ -194,7 +198,7 @@ class Real(Server):
         Case("ask_then_task", {"item": "tea"}, {"result": "tea, after a question"}, ["What is your name?"]),
     )
     slow = Case("slow", {"seconds": 0.2}, {"result": "rested"})
-    question = asking[0]
+    question = refused_question = asking[0]
     tool_error, rpc_failure = Case("fail_tool", {}, None), Case("fail_rpc", {}, None)
     endless = "cancelable"
 

@@ -18,6 +18,7 @@ from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.sessions.hearing import Hearing
 from mcp_tasks_client.sessions.peer import Peer
 from mcp_tasks_client.sessions.peers import Peers
+from mcp_tasks_client.sessions.retrieval import Retrievals
 from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
 
 from ._requirements import requirement
@@ -253,7 +254,7 @@ async def test_each_time_that_an_answer_is_said_two_snapshots_come_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.0)
-    monkeypatch.setattr(Hearing, "stream", lambda self, task_id: "the same")
+    monkeypatch.setattr(Retrievals, "stream", lambda self, task_id: "the same")
     world = World(acknowledges=False)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(world.update)

@@ -20,7 +20,7 @@ from mcp_tasks_client.sessions.generations import AnyGenerationSession, session_
 from mcp_tasks_client.sessions.listing import listed_tasks
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
 from mcp_tasks_client.states import Question
-from mcp_tasks_client.wire import JSONObject, Returned, Task, digest
+from mcp_tasks_client.wire import Created, JSONObject, Returned, Task, digest
 
 from ._requirements import requirement
 
@@ -473,10 +473,34 @@ async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wir
         await session.call(ToolCall(name="slow"))
         await session.get(OLDER)
         hearing = session._older._hearing
-        assert hearing._seen or hearing._retrievals
+        assert hearing._seen or hearing.retrievals._now
         session.let_go(TASK)
-        kept = (hearing._seen, hearing._asked, hearing._retrievals, hearing._broken, hearing._given_up)
-        assert not any(kept)
+        retrievals = [kept for kept in vars(hearing.retrievals).values() if isinstance(kept, dict)]
+        assert len(retrievals) == 4
+        assert not any((hearing._seen, hearing._asked, hearing._given_up, *retrievals))
+
+
+@requirement("2025:progress")
+async def test_progress_is_told_of_a_call_that_was_made_in_a_session_begun_anew(wire: Wire) -> None:
+    async with wire.session() as session:
+        older = session._older
+        await older.connect()
+
+        def reply(params: JSONObject, session_id: str | None) -> Reply:
+            if session_id == "s1":
+                return refusal(-32600, "Session not found", 404)
+            progress = {"progressToken": params["_meta"]["progressToken"], "progress": 1}
+            peer = older._peers._now
+            older._hearing.told(peer, {"method": "notifications/progress", "params": progress})
+            return {"task": wire.task}
+
+        wire.replies["tools/call"] = reply
+        created = await session.call(ToolCall(name="slow"))
+        assert isinstance(created, Created)
+        assert wire.of("tools/call") == ["s1", "s2"]
+        assert created.task.progress == {"progress": 1}
+        session.let_go(TASK)
+        assert not any(vars(older._hearing.progress).values())
 
 
 async def test_no_token_is_kept_of_a_call_that_is_over(wire: Wire) -> None:

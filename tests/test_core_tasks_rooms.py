@@ -181,7 +181,9 @@ def test_a_memo_that_is_somebody_elses_says_nothing(text: str | None) -> None:
 
 
 def test_a_memo_is_read_as_it_was_written() -> None:
-    memo = Memo(session_id="s", retrieval="r", asked={"key": ["a", 0]})
+    memo = Memo(session_id="s", ttl_ms=1, retrieval="r", asked={"key": ["a", 0]}, progress="p")
+    assert Memo.read(str(memo)) == memo
+    memo = Memo(session_id="", retrieval=0, progress=0)
     assert Memo.read(str(memo)) == memo
     assert Memo.read(str(Memo())) == Memo()
 

@@ -35,7 +35,7 @@ from mcp_tasks_client import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.sessions import answering, hearing, sdk_line
+from mcp_tasks_client.sessions import answering, hearing, retrieval, sdk_line
 from mcp_tasks_client.sessions.asked import Asked
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.host_peer import HostPeer
@@ -569,6 +569,84 @@ async def test_an_answer_does_not_cross_to_what_came_under_its_id_while_somebody
         assert not server.answers
 
 
+@pytest.fixture
+def unsettled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The questions whose callbacks the SDK waits for."""
+    unsettled, real = list[Any](), sdk_line._asking
+
+    def asking(board: Any, method: str) -> Any:
+        def around(callback: Any) -> Any:
+            asked = real(board, method)(callback)
+
+            async def counted(*given: Any) -> Any:
+                unsettled.append(given)
+                try:
+                    return await asked(*given)
+                finally:
+                    unsettled.remove(given)
+
+            return counted
+
+        return around
+
+    monkeypatch.setattr(sdk_line, "_asking", asking)
+    return unsettled
+
+
+@requirement("law:3")
+async def test_what_comes_under_the_id_of_an_open_question_is_asked_though_somebody_still_thinks(
+    unsettled: list[Any],
+) -> None:
+    host, real, prompted, withdrawn = Host(), Host().elicit, list[str](), list[str]()
+
+    async def elicit(context: Any, params: Any) -> Any:
+        prompted.append(params.message)
+        if params.message == "A?":
+            try:
+                await anyio.sleep_forever()
+            finally:
+                withdrawn.append(params.message)
+        return await real(context, params)
+
+    host.elicit = elicit  # type: ignore[method-assign]  # to have one who never answers
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("input_required")
+        await durable.start_tool("tool")
+        await server.got("tasks/result")
+        await server.ask(5, question(message="A?"))
+        while prompted != ["A?"]:
+            await anyio.sleep(0.001)
+        await server.ask(5, question(message="B?"))
+        assert content(await server.answer(5)) == {"name": "Ada"}
+        while unsettled:
+            await anyio.sleep(0.001)
+        assert server.count("an answer") == 1
+    assert prompted == ["A?", "B?"]
+    assert withdrawn == ["A?"]
+
+
+@requirement("law:3", "2025:cancelled-is-gone")
+@pytest.mark.parametrize("end", ["completed", "cancelled"])
+async def test_what_a_task_that_is_over_has_asked_gets_no_answer_and_leaves_nothing_behind(
+    unsettled: list[Any], end: str
+) -> None:
+    host = Host(hesitates=True)
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        await durable.start_tool("tool")
+        await server.ask("q", question())
+        await host.prompted.wait()
+        assert unsettled
+        server.ends()
+        server.replies["tasks/get"] = lambda params: task(end)
+        while unsettled:
+            await anyio.sleep(0.001)
+        await server.was_heard()
+        assert "q" not in server.answers
+        await server.ask("q", question("the host's own"))  # the session is as good as before
+        host.hesitates = False
+        assert content(await server.answer("q")) == {"name": "Ada"}
+
+
 @requirement("law:3")
 async def test_who_looks_at_a_task_last_is_asked_for_it() -> None:
     host, journal = Host(), MemoryJournal()
@@ -604,7 +682,7 @@ async def test_an_answer_is_said_again_though_its_stream_was_given_up_in_good_or
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(answering, "_AGAIN_S", 0.02)
-    monkeypatch.setattr(hearing, "SILENCE_S", 0.05)
+    monkeypatch.setattr(retrieval, "SILENCE_S", 0.05)
     async with connected(Host()) as (session, server, _), ours(session) as durable:
         server.replies["tasks/get"] = lambda params: task("input_required")
         await durable.start_tool("tool")

@@ -494,7 +494,14 @@ async def test_an_answer_of_a_host_on_1_that_a_gateway_refuses_is_said_again(
 async def test_an_answer_of_a_host_on_1_that_a_withdrawal_has_crossed_is_kept_for_the_next_asking(
     on_1: Any,
 ) -> None:
-    assert await on_1("crossed") == [["Name?"], ["q", "again"]]
+    assert await on_1("crossed") == [["Name?"], [["q", "accept"], ["again", "accept"]]]
+
+
+@requirement("law:3", "2025:cancelled-is-gone")
+async def test_what_a_host_on_1_need_not_answer_any_more_is_not_answered_and_makes_room(on_1: Any) -> None:
+    answers, in_flight = await on_1("moves_on")
+    assert answers == [["q", "accept"], ["heard", None]]
+    assert in_flight == []
 
 
 async def test_over_a_host_on_1_both_sides_are_told_what_the_other_has_given_up(on_1: Any) -> None:

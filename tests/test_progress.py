@@ -57,6 +57,23 @@ def test_another_process_goes_on_with_the_token(progress: Progress) -> None:
     assert progress.take(said("of-the-dead"), 0.0, "s") == "task"
 
 
+@requirement("2025:progress")
+def test_a_task_keeps_its_token_and_what_was_said_in_a_session_begun_anew(progress: Progress) -> None:
+    token = progress.announce({}, "s1", ours=True)
+    progress.expect(token, "task", "s1")
+    progress.take(said(token), 0.0, "s1")
+    progress.expect(token, "task", "s2")
+    assert progress.of("task") == {"progress": 1, "total": 3}
+    assert progress.take(said(token, 2), 1.0, "s2") == "task"
+    assert progress.of("task") == {"progress": 2, "total": 3}
+    progress.forget("task")
+    assert progress.take(said(token, 3), 2.0, "s1") is None
+    assert progress.take(said(token, 3), 2.0, "s2") is None
+    progress.expect(token, "another", "s1")
+    assert progress.of("another") == {}, "nothing is left behind"
+    assert progress.take(said(token, 4), 3.0, "s1") == "another"
+
+
 def test_nobody_is_told_more_often_than_ten_times_a_second_and_the_last_counts(progress: Progress) -> None:
     progress.expect(1, "task", "s")
     due = [progress.take(said(1, step), 0.03 * step, "s") for step in range(8)]

@@ -18,20 +18,28 @@ from .torture.run import rounds_of, torture
 from .torture.verdict import judge
 
 KILLS = 25
+ROUNDS = 4
+"""At most, until there was something of everything: where a process takes long to start, a random instant is
+seldom one between a question and its answer."""
 
 Change = Callable[[Evidence], Evidence]
 
 
 @requirement("law:1", "law:2", "law:3", "law:4", "law:5")
 def test_no_promise_is_broken_to_hosts_that_are_killed_at_random_instants(tmp_path: Path) -> None:
-    seed = random.SystemRandom().getrandbits(32)
-    verdict = Verdict()
-    for evidence in torture(KILLS, seed, tmp_path):
-        verdict += judge(evidence)
-    figures = verdict.figures
-    assert verdict.breaches == [], f"seed {seed}"
+    verdict, kills = Verdict(), 0
+    for number in range(ROUNDS):
+        seed = random.SystemRandom().getrandbits(32)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for evidence in torture(KILLS, seed, folder):
+            verdict += judge(evidence)
+        figures, kills = verdict.figures, kills + KILLS
+        assert verdict.breaches == [], f"seed {seed}"
+        if figures.replayed and (figures.reopened or figures.uncommitted):
+            break
     assert {name: getattr(figures, name) for name in NEVER} == dict.fromkeys(NEVER, 0)
-    assert figures.killed == KILLS
+    assert figures.killed == kills
     assert figures.started > KILLS, "there was something to lose"
     assert min(figures.delivered, figures.questions, figures.polls) > KILLS
     assert figures.replayed > 0

@@ -160,7 +160,7 @@ async def test_callbacks_of_the_extension_win_over_the_clients(door: Door) -> No
 
 @doors()
 async def test_a_question_that_the_host_refuses_parks_the_task_until_somebody_answers(door: Door) -> None:
-    case = door.server.question
+    case = door.server.refused_question
     host = Host(refuses=True)
     async with door.opened(host) as opened:
         with pytest.raises(InputUnansweredError, match="nobody at home") as caught:

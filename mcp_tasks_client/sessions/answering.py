@@ -123,13 +123,13 @@ class Answering:
         Raises:
             SessionError: It was not for what the server wants to know now.
         """
-        stream = self._hearing.stream(ref.task_id)
+        stream = self._hearing.retrievals.stream(ref.task_id)
         pause_s, since = _AGAIN_S, anyio.current_time()
         while said.arrived is None:
             await said.news.wait()
-            stream = stream or self._hearing.stream(ref.task_id)
+            stream = stream or self._hearing.retrievals.stream(ref.task_id)
             if said.arrived is None and said.looks >= _LOOKS and anyio.current_time() - since >= pause_s:
-                if stream is not None and stream is self._hearing.stream(ref.task_id):
+                if stream is not None and stream is self._hearing.retrievals.stream(ref.task_id):
                     logger.info("An answer has shown no effect for %.0f s, and is said again.", pause_s)
                     await self._tell(ref, asked, said.requests, answer)
                 said.looks, pause_s, since = 0, 2 * pause_s, anyio.current_time()

@@ -22,9 +22,9 @@ from ..inputs import InputContext, Inputs
 from ..receiver import Adopt, Receiver
 from ..wire import JSONObject, MalformedError, RequestId, RpcError, Task, read_task
 from .asked import Asked
-from .peer import SILENCE_S, Peer
+from .peer import Peer
 from .progress import Progress
-from .retrieval import Retrieval
+from .retrieval import Retrieval, Retrievals
 from .shapes_2025_11_25 import Memo, ended, related_task, request_id_of, snapshot
 from .switchboard import GIVEN_AWAY
 
@@ -61,6 +61,7 @@ class Hearing:
     Attributes:
         heard: Told of each snapshot that can be made of what was said; ``None`` while nobody listens.
         progress: What was said of how far the tasks are.
+        retrievals: The ``tasks/result`` that wait for them.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Hearing:
     ) -> None:
         self.heard: Callable[[Task], None] | None = None
         self.progress = Progress()
+        self.retrievals = Retrievals(timeout_s)
         self._inputs = inputs
         self._timeout_s = timeout_s
         self._tools_changed = tools_changed
@@ -80,10 +82,6 @@ class Hearing:
         self._streams: set[Peer] = set()
         self._seen: dict[str, JSONObject] = {}
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
-        self._retrievals: dict[str, Retrieval] = {}
-        self._broken: dict[str, RequestId] = {}
-        self._quiet_until: dict[str, float] = {}
-        self._streams_of: dict[str, object] = {}
         self._given_up: set[str] = set()
 
     async def run(self, adopt: Adopt | None = None) -> None:
@@ -115,13 +113,8 @@ class Hearing:
     def forget(self, task_id: str, *, over: bool) -> None:
         """Forget a task: it is over, or of no interest any more."""
         self._seen.pop(task_id, None)
-        self._broken.pop(task_id, None)
-        self._quiet_until.pop(task_id, None)
-        self._streams_of.pop(task_id, None)
         self._close(task_id, over=over)
-        retrieval = self._retrievals.pop(task_id, None)
-        if retrieval is not None:
-            retrieval.end(over=over)
+        self.retrievals.forget(task_id, over=over)
         self._given_up.discard(task_id)
         self.progress.forget(task_id)
 
@@ -160,10 +153,10 @@ class Hearing:
 
     def memo(self, peer: Peer, task_id: str, answered: Collection[str] = ()) -> Memo:
         """What another process would need to go on with a task."""
-        asked, retrieval = self._asked.get(task_id), self._retrievals.get(task_id)
+        asked = self._asked.get(task_id)
         return Memo(
             session_id=peer.session_id,
-            retrieval=retrieval.request_id if retrieval is not None else self._broken.get(task_id),
+            retrieval=self.retrievals.request_id(task_id),
             asked=asked.request_ids(answered) if asked is not None else {},
             progress=self.progress.token_of(task_id),
         )
@@ -184,85 +177,29 @@ class Hearing:
         asked = self._asked[task_id]
         self._retrieve(peer, task_id, before)
         with anyio.move_on_after(self._timeout_s):  # whatever is said next moves the task on
-            await self._alone(task_id)
+            await self.retrievals.alone(task_id)
         if not asked.questions(answered):
             asked.news = anyio.Event()
             with anyio.move_on_after(_QUESTION_S):
                 await asked.news.wait()
         return asked.questions(answered)
 
-    def stream(self, task_id: str) -> object | None:
-        """On which a task's questions come: the same for as long as none can have been lost."""
-        retrieval = self._retrievals.get(task_id)
-        return retrieval.stream if retrieval is not None else None
-
-    async def free(self, peer: Peer, task_id: str, before: RequestId | None) -> None:
-        """Have a ``tasks/result`` wait no more that nobody hears: it would take the next question along.
-
-        Args:
-            peer: Where it waits.
-            task_id: The task, which goes on and does not wait for an answer.
-            before: What the journal knows of one.
-        """
-        before = self._broken.get(task_id, before)
-        if before is not None and task_id not in self._retrievals:
-            self._broken[task_id] = before  # for the journal, until it is done
-            with suppress(SessionError):  # the next poll tries again
-                await peer.take_back(before, self._timeout_s)
-                if self._broken.get(task_id) == before:
-                    del self._broken[task_id]
-
-    def retrieved(self, task_id: str) -> JSONObject | None:
-        """What the ``tasks/result`` that waits for a task has brought, if there is one, and it has."""
-        retrieval = self._retrievals.get(task_id)
-        return retrieval.reply if retrieval is not None else None
-
-    async def _alone(self, task_id: str) -> None:
-        retrieval = self._retrievals.get(task_id)
-        if retrieval is not None:
-            await retrieval.alone.wait()
-
     def _retrieve(self, peer: Peer, task_id: str, before: RequestId | None = None) -> None:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
-        quiet = anyio.current_time() < self._quiet_until.get(task_id, 0.0)
-        if self._tasks is not None and task_id not in self._retrievals and not quiet:
-            retrieval = Retrieval(
-                peer, self._broken.pop(task_id, before), self._streams_of.pop(task_id, None)
-            )
-            self._retrievals[task_id] = retrieval
+        if self._tasks is not None and self.retrievals.may_begin(task_id):
+            retrieval = self.retrievals.begin(peer, task_id, before)
             self._tasks.start_soon(self._safely, self._await_result, task_id, retrieval)
 
     async def _await_result(self, task_id: str, retrieval: Retrieval) -> None:
-        begun = anyio.current_time()
         try:
-            with retrieval.scope:
-                retrieval.reply = await self._result(task_id, retrieval)
-        except SessionError as error:
-            if anyio.current_time() - begun >= SILENCE_S:  # we have ended it, and nothing has broken
-                self._streams_of[task_id] = retrieval.stream
-            if error.retry_after_s is not None:
-                self._quiet_until[task_id] = anyio.current_time() + error.retry_after_s
-            raise
+            await self.retrievals.run(task_id, retrieval)
         finally:
-            retrieval.alone.set()
-            # An error may be about the waiting alone: what became of the task is asked when it is over.
-            if retrieval.reply is None and self._retrievals.get(task_id) is retrieval:
-                del self._retrievals[task_id]  # the next poll tries again
-                self._broken[task_id] = retrieval.request_id
             if task_id in self._asked:
                 self._asked[task_id].news.set()  # there will be no question while nobody is there to get it
         task, reply = self._seen.get(task_id), retrieval.reply
         # Of anything else a poll tells what it means.
         if task is not None and reply is not None and "content" in reply:
             self._hint(ended({**task, "status": "completed"}, reply))
-
-    async def _result(self, task_id: str, retrieval: Retrieval) -> JSONObject:
-        peer = retrieval.peer
-        if retrieval.before is not None:
-            await peer.take_back(retrieval.before, self._timeout_s)
-        retrieval.alone.set()
-        params, request_id = {"taskId": task_id}, retrieval.request_id
-        return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
 
     # ── streams ───────────────────────────────────────────────────────────────────────────────
 

@@ -17,7 +17,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from ..errors import ConnectionLostError
-from ..wire import JSONObject, RequestId, RpcError
+from ..wire import TERMINAL_STATUSES, JSONObject, RequestId, RpcError
 from .faults import Faults
 from .lines import Line
 from .peer import Peer, Told
@@ -26,7 +26,6 @@ from .switchboard import taken_back
 
 __all__ = ["HostPeer"]
 
-_OVER: Final = frozenset({"completed", "failed"})
 _MOST_TASKS: Final = 10_000
 """Whose questions are ours, at most: of some that were cancelled or let go, nobody says when they end."""
 
@@ -108,8 +107,10 @@ class HostPeer(Peer):
             self._line.board.take_over(task_id, self)  # who looks last is who waits
             self._see_to(task_id)
         result = await self._line.send(method, params, silence_s, faults, request_id)
-        if method == "tasks/get" and result.get("status") in _OVER:
-            self._tasks.pop(str(task_id), None)  # of a cancelled one, a question may still be on its way
+        if method == "tasks/get" and result.get("status") in TERMINAL_STATUSES:
+            self._line.board.over(str(task_id))
+            if result["status"] != "cancelled":  # of which a question may still be on its way
+                self._tasks.pop(str(task_id), None)
         return result
 
     async def answer(

@@ -47,12 +47,18 @@ class Progress:
     def expect(self, token: Token | None, task_id: str, session_id: str | None) -> None:
         """Note which task a token belongs to, which may have been another process's call.
 
-        One that is another task's already, by a host that gives it twice, tells nothing of this one.
+        One that is another task's already, by a host that gives it twice, tells nothing of this one. A task
+        keeps its token, and what was said, in a session that is begun in place of its own.
         """
-        name = session_id, token
-        if token is not None and task_id not in self._names and name not in self._tasks:
-            self._said.setdefault(name, {})
-            self._tasks[name], self._names[task_id] = task_id, name
+        name, before = (session_id, token), self._names.get(task_id)
+        if token is None or name in self._tasks or (before is not None and before[1] != token):
+            return
+        said: JSONObject = {}
+        if before is not None:
+            said = self._said.pop(before)
+            del self._tasks[before]
+        self._said.setdefault(name, said)
+        self._tasks[name], self._names[task_id] = task_id, name
 
     def drop(self, token: Token | None, session_id: str | None) -> None:
         """Forget a token, if its call has become no task."""

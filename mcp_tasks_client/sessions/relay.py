@@ -24,7 +24,7 @@ from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .messages import as_reply, read
 from .shapes_2025_11_25 import CORE_TASKS_VERSION, related_task
-from .switchboard import Switchboard
+from .switchboard import AbandonedError, Switchboard
 
 __all__ = ["Relay", "Serve", "Served"]
 
@@ -353,7 +353,7 @@ class Relay:
     async def _answer(
         self, board: Switchboard, said: JSONObject, message: Any, scope: anyio.CancelScope
     ) -> None:
-        with scope:
+        with scope, suppress(AbandonedError):
             try:
                 answer = await board.answer_to(said)
                 if answer is None and _KINDS.get(said["method"]) in self._declared:

@@ -1,15 +1,20 @@
-"""A ``tasks/result`` of 2025-11-25 that waits: for the end of a task, and for its questions before that."""
+"""The ``tasks/result`` of 2025-11-25 that wait: for the end of a task, and for its questions before that.
+
+One at a time for each task: a server hands the next question to the one that waits, though nobody hears it.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import anyio
 
+from ..errors import SessionError
 from ..wire import JSONObject, RequestId
-from .peer import Peer
+from .peer import SILENCE_S, Peer
 
-__all__ = ["Retrieval"]
+__all__ = ["Retrieval", "Retrievals"]
 
 _LAST_REPLY_S: Final = 1.0
 """Seconds for a task that is over to be said so to who waits: to take that back meanwhile ends the session on
@@ -44,3 +49,113 @@ class Retrieval:
             self.scope.deadline = anyio.current_time() + _LAST_REPLY_S
         else:
             self.scope.cancel()
+
+
+class Retrievals:
+    """Which ones wait, of one session of ours.
+
+    Args:
+        timeout_s: Seconds that it may take to have one wait no more.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._now: dict[str, Retrieval] = {}
+        self._broken: dict[str, RequestId] = {}
+        self._quiet_until: dict[str, float] = {}
+        self._streams: dict[str, object] = {}
+
+    def request_id(self, task_id: str) -> RequestId | None:
+        """The ID of the one that waits for a task, or may; ``None`` if there is none."""
+        retrieval = self._now.get(task_id)
+        return retrieval.request_id if retrieval is not None else self._broken.get(task_id)
+
+    def reply(self, task_id: str) -> JSONObject | None:
+        """What the one that waits for a task has brought, if there is one, and it has."""
+        retrieval = self._now.get(task_id)
+        return retrieval.reply if retrieval is not None else None
+
+    def stream(self, task_id: str) -> object | None:
+        """On which a task's questions come: the same for as long as none can have been lost."""
+        retrieval = self._now.get(task_id)
+        return retrieval.stream if retrieval is not None else None
+
+    async def alone(self, task_id: str) -> None:
+        """Wait until the one for a task is the only one, if there is one."""
+        retrieval = self._now.get(task_id)
+        if retrieval is not None:
+            await retrieval.alone.wait()
+
+    def may_begin(self, task_id: str) -> bool:
+        """Whether there is none for a task, and the server does not want to be left alone."""
+        return task_id not in self._now and anyio.current_time() >= self._quiet_until.get(task_id, 0.0)
+
+    def begin(self, peer: Peer, task_id: str, before: RequestId | None) -> Retrieval:
+        """Make one, to be run.
+
+        Args:
+            peer: Whom it is asked of.
+            task_id: The task.
+            before: The ID of one that may wait for a process which may be gone.
+        """
+        before, stream = self._broken.pop(task_id, before), self._streams.pop(task_id, None)
+        retrieval = self._now[task_id] = Retrieval(peer, before, stream)
+        return retrieval
+
+    async def run(self, task_id: str, retrieval: Retrieval) -> None:
+        """Have one wait.
+
+        Raises:
+            SessionError: It broke, or the server refused it.
+        """
+        begun = anyio.current_time()
+        try:
+            with retrieval.scope:
+                retrieval.reply = await self._result(task_id, retrieval)
+        except SessionError as error:
+            known = self._now.get(task_id) is retrieval
+            silent = anyio.current_time() - begun >= SILENCE_S  # so we have ended it, and nothing has broken
+            if known and silent:
+                self._streams[task_id] = retrieval.stream
+            if known and error.retry_after_s is not None:
+                self._quiet_until[task_id] = anyio.current_time() + error.retry_after_s
+            raise
+        finally:
+            retrieval.alone.set()
+            # An error may be about the waiting alone: what became of the task is asked when it is over.
+            if retrieval.reply is None and self._now.get(task_id) is retrieval:
+                del self._now[task_id]  # the next poll tries again
+                self._broken[task_id] = retrieval.request_id
+
+    async def _result(self, task_id: str, retrieval: Retrieval) -> JSONObject:
+        peer = retrieval.peer
+        if retrieval.before is not None:
+            await peer.take_back(retrieval.before, self._timeout_s)
+        retrieval.alone.set()
+        params, request_id = {"taskId": task_id}, retrieval.request_id
+        return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
+
+    async def free(self, peer: Peer, task_id: str, before: RequestId | None) -> None:
+        """Have one wait no more that nobody hears: it would take the next question along.
+
+        Args:
+            peer: Where it waits.
+            task_id: The task, which goes on and does not wait for an answer.
+            before: What the journal knows of one.
+        """
+        before = self._broken.get(task_id, before)
+        if before is not None and task_id not in self._now:
+            self._broken[task_id] = before  # for the journal, until it is done
+            with suppress(SessionError):  # the next poll tries again
+                await peer.take_back(before, self._timeout_s)
+                if self._broken.get(task_id) == before:
+                    del self._broken[task_id]
+
+    def forget(self, task_id: str, *, over: bool) -> None:
+        """Let the one for a task end. It is over, or of no interest any more."""
+        self._broken.pop(task_id, None)
+        self._quiet_until.pop(task_id, None)
+        self._streams.pop(task_id, None)
+        retrieval = self._now.pop(task_id, None)
+        if retrieval is not None:
+            retrieval.end(over=over)

@@ -33,7 +33,7 @@ from .limits import Limits
 from .lines import ANSWERS, SessionLine
 from .sdk_1_requests import Raw, Sent
 from .shapes_2025_11_25 import related_task
-from .switchboard import Switchboard
+from .switchboard import AbandonedError, Switchboard
 from .task_wish import TaskWish
 
 __all__ = ["Line1", "Sdk1Session", "callbacks_of_host"]
@@ -305,7 +305,10 @@ async def _answer(
     """See that a question gets an answer; whether it was one of ours."""
     answer: JSONObject | RpcError | None = None
     with taken.scope:
-        answer = await board.answer_to(message)
+        try:
+            answer = await board.answer_to(message)
+        except AbandonedError:
+            return False
     if taken.scope.cancelled_caught:
         return False
     taken.answered = answer is not None

@@ -1,8 +1,9 @@
 """The session of the SDK's 2.x, where it was negotiated at 2025-11-25: its requests, and what it is asked.
 
 Private names of the SDK that this depends on: the three callbacks of a session; its dispatcher's hook for
-notifications, without which there are fewer hints and nothing else; and how that writes answers, without
-which none is said again.
+notifications, without which there are fewer hints and nothing else; how that writes answers, without which
+none is said again; and what it holds of requests under way, without which those that get no answer last as
+long as the session.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+import anyio
 from mcp import ClientSession
+from mcp.shared.dispatcher import coerce_request_id
 from mcp_types import ErrorData
 
 from ..wire import JSONObject, RequestId, RpcError
@@ -21,7 +25,7 @@ from .faults import Faults
 from .lines import ANSWERS, SessionLine
 from .sdk_requests import RawRequest, mapped, sent
 from .shapes_2025_11_25 import created_task
-from .switchboard import Switchboard
+from .switchboard import AbandonedError, Switchboard
 
 __all__ = ["SdkLine"]
 
@@ -33,6 +37,7 @@ _CALLBACKS: Final = {
     "roots/list": "_list_roots_callback",
 }
 _INTERNAL_ERROR: Final = -32603
+_UNDER_WAY: Final = "_in_flight"
 _HOOK: Final = "_on_notify_intercept"
 _WRITES: Final = ("_write_result", "_write_error")
 
@@ -130,7 +135,12 @@ def _asking(board: Switchboard, method: str) -> Callable[[Any], Any]:
                 "method": method,
                 "params": {**_dumped(*params), **({"_meta": dict(meta)} if meta else {})},
             }
-            answer = await board.answer_to(message)
+            entry = _entry(context)
+            try:
+                answer = await board.answer_to(message)
+            except AbandonedError:
+                _settle(board, context, entry)
+                await anyio.sleep_forever()  # until it ends by that, or else with the session
             if answer is None:
                 return await callback(context, *params)
             if isinstance(answer, RpcError):
@@ -140,6 +150,19 @@ def _asking(board: Switchboard, method: str) -> Callable[[Any], Any]:
         return asked
 
     return around
+
+
+def _entry(context: Any) -> Any:
+    """What the SDK holds of a request, or of one that came under its ID before this one was looked at."""
+    return getattr(context.session._dispatcher, _UNDER_WAY, {}).get(coerce_request_id(context.request_id))
+
+
+def _settle(board: Switchboard, context: Any, entry: Any) -> None:
+    """Have the SDK end a request without an answer, as it does one that the server has taken back."""
+    others = entry is _entry(context) and board.waits(context.request_id)
+    if entry is not None and not others:
+        with suppress(AttributeError):  # else it lasts as long as the session
+            entry.scope.cancel()
 
 
 def _telling(board: Switchboard) -> Callable[[Any], Any]:

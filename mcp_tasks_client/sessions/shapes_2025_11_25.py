@@ -112,7 +112,7 @@ class Memo:
     """The token by which the server says how far the task is."""
 
     def __str__(self) -> str:
-        return json.dumps({name: value for name, value in asdict(self).items() if value})
+        return json.dumps({name: value for name, value in asdict(self).items() if value not in (None, {})})
 
     @classmethod
     def read(cls, text: str | None) -> Self:

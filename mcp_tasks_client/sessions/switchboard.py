@@ -14,7 +14,7 @@ import anyio
 from ..wire import JSONObject, RequestId, RpcError
 from .shapes_2025_11_25 import HOSTS_OWN, id_text, related_task, request_id_of
 
-__all__ = ["GIVEN_AWAY", "Extension", "Switchboard", "taken_back"]
+__all__ = ["GIVEN_AWAY", "AbandonedError", "Extension", "Switchboard", "taken_back"]
 
 _MOST_ANSWERED: Final = 10_000
 """Questions, of which it is known that they have an answer."""
@@ -25,6 +25,10 @@ _CREATION_S: Final = 5.0
 _NEVER: Final = object()
 GIVEN_AWAY: Final = "$/given-away"
 """Of a request whose ID the server has used for another one; between us alone."""
+
+
+class AbandonedError(Exception):
+    """Nobody waits for the answer to a request. None may be given: its ID may be another one's by now."""
 
 
 class Extension(Protocol):
@@ -49,7 +53,13 @@ class _Waiting:
     def __init__(self, message: JSONObject) -> None:
         self.message = message
         self.answer: JSONObject | RpcError | None = None
-        self.answered = anyio.Event()
+        self.abandoned = False
+        self.settled = anyio.Event()
+
+    def settle(self, answer: JSONObject | RpcError | None) -> None:
+        """Let it have its answer; ``None`` if it is to have none."""
+        self.answer, self.abandoned = answer, answer is None
+        self.settled.set()
 
 
 class Switchboard:
@@ -114,7 +124,11 @@ class Switchboard:
                 one.hear({"method": GIVEN_AWAY, "params": {"requestId": request_id}})
 
     async def answer_to(self, message: JSONObject) -> JSONObject | RpcError | None:
-        """The answer to a request of the server's, after however long; ``None`` if it is for the host."""
+        """The answer to a request of the server's, after however long; ``None`` if it is for the host.
+
+        Raises:
+            AbandonedError: It must not be answered.
+        """
         task_id, request_id = related_task(message.get("params")), request_id_of(message)
         self.given_away(request_id)
         peer = await self._peer_of(task_id) if task_id is not None else None
@@ -122,12 +136,14 @@ class Switchboard:
             return None
         name = id_text(request_id)
         before = self._waiting.get(name)
-        if before is not None and before.message != message:
-            self.taken_back(request_id)  # for what has its ID now is another question
+        if before is not None:
+            if before.message != message:
+                self.taken_back(request_id)  # for what has its ID now is another question
+            before.settle(None)  # and of two copies, one is answered
         waiting = self._waiting[name] = _Waiting(message)
         try:
             peer.hear(message)
-            await waiting.answered.wait()
+            await waiting.settled.wait()
         except anyio.get_cancelled_exc_class():
             if self._waiting.get(name) is waiting:  # else this has been done, and the ID is another's
                 self.taken_back(request_id)
@@ -135,7 +151,14 @@ class Switchboard:
         finally:
             if self._waiting.get(name) is waiting:
                 del self._waiting[name]
+        if waiting.abandoned:
+            raise AbandonedError
         return waiting.answer
+
+    def over(self, task_id: str) -> None:
+        """Have nothing be answered that a task has asked, which is over."""
+        for waiting in self._open(task_id):
+            waiting.settle(None)
 
     def taken_back(self, request_id: RequestId) -> None:
         """Note that the server does not wait for an answer any more, given or not."""
@@ -145,21 +168,28 @@ class Switchboard:
 
     def questions(self, task_id: str) -> list[JSONObject]:
         """What is asked for a task, and has no answer yet."""
-        asked = (one.message for one in self._waiting.values() if one.answer is None)
-        return [message for message in asked if related_task(message.get("params")) == task_id]
+        return [waiting.message for waiting in self._open(task_id)]
+
+    def _open(self, task_id: str) -> list[_Waiting]:
+        waiting = (one for one in self._waiting.values() if not one.settled.is_set())
+        return [one for one in waiting if related_task(one.message.get("params")) == task_id]
 
     def answer(self, request_id: RequestId, answer: JSONObject | RpcError) -> bool:
         """Give an answer; whether the server waits for one."""
         name = id_text(request_id)
         waiting = self._waiting.get(name)
-        if waiting is None or waiting.answer is not None:
+        if waiting is None or waiting.settled.is_set():
             return False
-        waiting.answer = answer
-        waiting.answered.set()
+        waiting.settle(answer)
         self._answered[name] = None
         if len(self._answered) > _MOST_ANSWERED:
             del self._answered[next(iter(self._answered))]
         return True
+
+    def waits(self, request_id: RequestId) -> bool:
+        """Whether the server waits for an answer to what has this ID now."""
+        waiting = self._waiting.get(id_text(request_id))
+        return waiting is not None and not waiting.settled.is_set()
 
     def was_answered(self, request_id: RequestId) -> bool:
         """Whether an answer was given, and the server has neither taken that back nor asked anew."""

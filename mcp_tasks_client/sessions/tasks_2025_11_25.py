@@ -159,31 +159,32 @@ class CoreTasksSession(Session):
             await self._peers.now()
             await self._catalogue.to_call(call.name)
             peer = await self._peers.now()
-            began_in = peer.session_id
             if self._as_task(call.name):
                 params["task"] = {"ttl": Memo.read(call.memo).ttl_ms or self._wish.ttl_ms}
-                token = progress.announce(params, began_in, ours=not peer.retracts)
+                token = progress.announce(params, peer.session_id, ours=not peer.retracts)
             await leaving()
             try:
-                peer, result = await self._called(peer, params)
+                try:
+                    result = await self._called(peer, params)
+                except SessionError as error:
+                    if not (peer.lost and error.not_executed):
+                        raise
+                    # To this very request there was no such session, so that nothing can have happened.
+                    progress.drop(token, peer.session_id)
+                    peer = await self._peers.now()
+                    if token is not None:
+                        progress.announce(params, peer.session_id, ours=False)
+                    result = await self._called(peer, params)
                 task = created_task(result)
                 if task is None:
                     return Returned(result)
                 progress.expect(token, task["taskId"], peer.session_id)
                 return Created(self._read(task, peer, Faults("tools/call")), generation=CORE_TASKS_VERSION)
             finally:
-                progress.drop(token, began_in)
+                progress.drop(token, peer.session_id)
 
-    async def _called(self, peer: Peer, params: JSONObject) -> tuple[Peer, JSONObject]:
-        timeout_s = self._limits.call_read_timeout_s
-        try:
-            return peer, await peer.request("tools/call", params, timeout_s)
-        except SessionError as error:
-            if not (peer.lost and error.not_executed):
-                raise
-        # To this very request there was no such session, so that nothing can have happened.
-        peer = await self._peers.now()
-        return peer, await peer.request("tools/call", params, timeout_s)
+    async def _called(self, peer: Peer, params: JSONObject) -> JSONObject:
+        return await peer.request("tools/call", params, self._limits.call_read_timeout_s)
 
     async def before_call(self) -> str | None:
         """The session that the next call is made in, if its tasks are listed, and what to know its task by.
@@ -241,7 +242,7 @@ class CoreTasksSession(Session):
             task["status"] = "input_required"
             task["inputRequests"] = await self._answering.questions(peer, ref)
         elif status not in TERMINAL_STATUSES and memo.session_id == peer.session_id:
-            await self._hearing.free(peer, ref.task_id, memo.retrieval)
+            await self._hearing.retrievals.free(peer, ref.task_id, memo.retrieval)
         return self._read(task, peer, faults, answered_before(ref))
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
@@ -325,7 +326,7 @@ class CoreTasksSession(Session):
 
     async def _end(self, peer: Peer, ref: TaskRef, task: JSONObject) -> JSONObject | RpcError:
         """What ``tasks/result`` says of a task that is over."""
-        retrieved = self._hearing.retrieved(ref.task_id)
+        retrieved = self._hearing.retrievals.reply(ref.task_id)
         if retrieved is not None:
             return retrieved
         try:

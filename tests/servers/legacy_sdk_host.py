@@ -390,61 +390,112 @@ async def is_refused(server: Any) -> Any:
     return [said, host.asked, gateway.answers]
 
 
-async def crossed(server: Any) -> Any:
-    """A question that is taken back when it has its answer, and asked again."""
-    host, answers = Host(), list[Any]()
-    task = {**STATUS, "status": "input_required", "ttl": 60_000, "pollInterval": 1}
-    to_host, host_reads = anyio.create_memory_object_stream[Any](100)
-    host_writes, from_host = anyio.create_memory_object_stream[Any](100)
-    calls = {"tasks": {"requests": {"tools": {"call": {}}}}, "tools": {}}
-    introduction = {
-        "protocolVersion": "2025-11-25",
-        "capabilities": calls,
-        "serverInfo": {"name": "s", "version": "1"},
-    }
-    tool = {"name": "asks", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "required"}}
-    replies: dict[str, Any] = {
-        "initialize": introduction,
-        "tools/list": {"tools": [tool]},
-        "tools/call": {"task": task},
-        "tasks/get": task,
-    }
+class Hand:
+    """A server that is a pair of streams, with one task.
 
-    async def say(message: dict[str, Any]) -> None:
+    Attributes:
+        task: As it is now.
+        answers: To what was asked, by the question's ID.
+        answered: Called with each such ID.
+    """
+
+    def __init__(self) -> None:
+        self.task = {**STATUS, "status": "input_required", "ttl": 60_000, "pollInterval": 1}
+        self.answers: list[list[Any]] = []
+        self.answered: Callable[[Any], Awaitable[None]] = self._nothing
+        self._to_host, self._host_reads = anyio.create_memory_object_stream[Any](100)
+        self._host_writes, self._from_host = anyio.create_memory_object_stream[Any](100)
+
+    async def _nothing(self, request_id: Any) -> None:
+        pass
+
+    @asynccontextmanager
+    async def session(self, host: Host) -> AsyncIterator[ClientSession]:
+        streams = self._to_host, self._host_reads, self._host_writes, self._from_host
+        async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+            for stream in streams:
+                await stack.enter_async_context(stream)
+            tasks.start_soon(self._serve)
+            async with ClientSession(self._host_reads, self._host_writes, **host.callbacks) as session:
+                await session.initialize()
+                yield session
+            tasks.cancel_scope.cancel()
+
+    async def say(self, message: dict[str, Any]) -> None:
         whole = types.JSONRPCMessage.model_validate({"jsonrpc": "2.0", **message})
-        await to_host.send(SessionMessage(whole))
+        await self._to_host.send(SessionMessage(whole))
 
-    async def ask(request_id: str) -> None:
+    async def ask(self, request_id: str, text: str = "Name?") -> None:
         mark = {"io.modelcontextprotocol/related-task": {"taskId": "t"}}
-        form = {"message": "Name?", "requestedSchema": {"type": "object", "properties": {}}, "_meta": mark}
-        await say({"id": request_id, "method": "elicitation/create", "params": form})
+        form = {"message": text, "requestedSchema": {"type": "object", "properties": {}}, "_meta": mark}
+        await self.say({"id": request_id, "method": "elicitation/create", "params": form})
 
-    async def serve() -> None:
-        async for whole in from_host:
+    async def was_heard(self) -> None:
+        await self.say({"id": "heard", "method": "ping"})
+        await until(lambda: "heard" in [request_id for request_id, _ in self.answers])
+
+    def _reply(self, method: str) -> Any:
+        tool = {"name": "asks", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "required"}}
+        return {
+            "initialize": {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tasks": {"requests": {"tools": {"call": {}}}}, "tools": {}},
+                "serverInfo": {"name": "s", "version": "1"},
+            },
+            "tools/list": {"tools": [tool]},
+            "tools/call": {"task": self.task},
+            "tasks/get": self.task,
+        }.get(method)
+
+    async def _serve(self) -> None:
+        async for whole in self._from_host:
             said = whole.message.model_dump(exclude_none=True)
             if "method" not in said:
-                answers.append(said["id"])
-                if said["id"] == "q":
-                    await say({"method": "notifications/cancelled", "params": {"requestId": "q"}})
-                    await ask("again")
-            elif said["method"] in replies:
-                await say({"id": said["id"], "result": replies[said["method"]]})
-                if said["method"] == "tools/call":
-                    await ask("q")
+                self.answers.append([said["id"], said.get("result", {}).get("action")])
+                await self.answered(said["id"])
+            elif (reply := self._reply(said["method"])) is not None:
+                await self.say({"id": said["id"], "result": reply})
 
-    streams = to_host, host_reads, host_writes, from_host
-    async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
-        for stream in streams:
-            await stack.enter_async_context(stream)
-        tasks.start_soon(serve)
-        async with ClientSession(host_reads, host_writes, **host.callbacks) as session:
-            await session.initialize()
-            async with ours(session) as durable:
-                await durable.start_tool("asks")
-                while "again" not in answers:
-                    await anyio.sleep(0.01)
-        tasks.cancel_scope.cancel()
-    return [host.asked, answers]
+
+async def until(happened: Callable[[], bool]) -> None:
+    while not happened():
+        await anyio.sleep(0.01)
+
+
+async def crossed(server: Any) -> Any:
+    """A question that is taken back when it has its answer, and asked again."""
+    host, hand = Host(), Hand()
+
+    async def answered(request_id: str) -> None:
+        if request_id == "q":
+            await hand.say({"method": "notifications/cancelled", "params": {"requestId": "q"}})
+            await hand.ask("again")
+
+    hand.answered = answered
+    async with hand.session(host) as session, ours(session) as durable:
+        await durable.start_tool("asks")
+        await hand.ask("q")
+        await until(lambda: ["again", "accept"] in hand.answers)
+    return [host.asked, hand.answers]
+
+
+async def moves_on(server: Any) -> Any:
+    """A question under the ID of one that is open; then one that the task's end leaves open."""
+    host, hand = Host(hesitates=True), Hand()
+    async with hand.session(host) as session, ours(session) as durable:
+        await durable.start_tool("asks")
+        await hand.ask("q", "A?")
+        await until(lambda: host.asked == ["A?"])
+        host.hesitates = False
+        await hand.ask("q", "B?")
+        await until(lambda: ["q", "accept"] in hand.answers)
+        host.hesitates = True
+        await hand.ask("last", "C?")
+        await until(lambda: host.asked == ["A?", "B?", "C?"])
+        hand.task["status"] = "cancelled"
+        await until(lambda: "last" not in session._in_flight)
+        await hand.was_heard()
+    return [hand.answers, list(session._in_flight)]
 
 
 async def takes_back(server: Any) -> Any:
@@ -544,6 +595,7 @@ SCENARIOS: dict[str, Callable[[Any], Awaitable[Any]]] = {
         is_told_nothing_of_what_we_give_up,
         is_refused,
         crossed,
+        moves_on,
         takes_back,
         gives_up,
     )
