@@ -279,6 +279,18 @@ def test_a_request_that_comes_under_the_id_of_one_that_was_taken_back_is_not_tak
     assert not asked.was_withdrawn("here", 0)
 
 
+def test_a_server_that_asks_without_end_is_not_remembered_without_end() -> None:
+    asked: Asked[str] = Asked()
+    for request_id in range(1002):
+        asked.add("here", request_id, "elicitation/create", {**NAME, "message": str(request_id)})
+    asked.add("here", 0, "elicitation/create", NAME)
+    assert len(asked.questions(())) == 1000, "and an ID that is known can be given to another question"
+    for request_id in range(2000):
+        asked.add("here", request_id, "elicitation/create", NAME)
+        asked.withdraw("here", request_id)
+    assert [asked.was_withdrawn("here", request_id) for request_id in (999, 1000)] == [False, True]
+
+
 def test_what_another_process_was_asked_is_open_unless_it_was_answered_since() -> None:
     asked: Asked[str] = Asked()
     asked.add("here", 0, "elicitation/create", NAME)

@@ -1198,7 +1198,7 @@ async def test_a_call_of_the_sdk_that_is_stopped_at_any_moment_leaves_nothing_bu
 ) -> None:
     possible(how, anyio_backend_name)
     stops, seen = 0, frozenset[str]()
-    for at in itertools.count(1, 2 if how.whole or how is How.TIMEOUT else 1):
+    for at in itertools.count(1, 2):
         order_of_chance(monkeypatch)
         world = SdkWorld(on_abandon=on_abandon)
         monkeypatch.setattr(

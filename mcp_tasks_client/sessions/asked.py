@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import anyio
 
@@ -22,6 +22,9 @@ from .shapes_2025_11_25 import RELATED_TASK, id_text
 __all__ = ["Asked", "Said"]
 
 PeerT = TypeVar("PeerT")
+
+_MOST: Final = 1000
+"""Requests of one task that are open, and that were withdrawn, at most; a server with more is hostile."""
 
 _VOLATILE = frozenset({RELATED_TASK, "progressToken"})
 
@@ -76,7 +79,7 @@ class Asked(Generic[PeerT]):
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
         self._answered: set[str] = set()
         self._said: dict[str, tuple[Said[PeerT], list[_Request[PeerT]]]] = {}
-        self._withdrawn: set[tuple[int, str]] = set()
+        self._withdrawn: dict[tuple[int, str], None] = {}
         self._over: bool | None = None
 
     @property
@@ -85,10 +88,12 @@ class Asked(Generic[PeerT]):
         return bool(self._requests)
 
     def add(self, peer: PeerT, request_id: RequestId, method: str, params: JSONObject) -> None:
-        """Note a request, which may have come before."""
+        """Note a request, which may have come before; unless there are far too many."""
         name, question = _name(peer, request_id), {"method": method, "params": _lasting(params)}
-        self._withdrawn.discard(name)
+        self._withdrawn.pop(name, None)
         self.given_away(peer, request_id)
+        if len(self._requests) >= _MOST and name not in self._requests:
+            return
         self._requests[name] = _Request(peer, request_id, question, digest(question))
         self.news.set()
 
@@ -114,7 +119,9 @@ class Asked(Generic[PeerT]):
         """Forget a request that the server does not wait for any more."""
         for name, one in self._all():
             if one.peer is peer and one.request_id == request_id:
-                self._withdrawn.add(name)
+                self._withdrawn[name] = None
+                if len(self._withdrawn) > _MOST:
+                    del self._withdrawn[next(iter(self._withdrawn))]
                 self._drop(name, one)
 
     def was_withdrawn(self, peer: PeerT, request_id: RequestId) -> bool:
