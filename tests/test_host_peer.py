@@ -626,19 +626,24 @@ async def test_what_comes_under_the_id_of_an_open_question_is_asked_though_someb
 
 
 @requirement("law:3", "2025:cancelled-is-gone")
-@pytest.mark.parametrize("end", ["completed", "cancelled"])
+@pytest.mark.parametrize("end", ["completed", "cancelled", "told by its result"])
 async def test_what_a_task_that_is_over_has_asked_gets_no_answer_and_leaves_nothing_behind(
     unsettled: list[Any], end: str
 ) -> None:
     host = Host(hesitates=True)
     async with connected(host) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("input_required")
         await durable.start_tool("tool")
         await server.ask("q", question())
         await host.prompted.wait()
         assert unsettled
-        server.ends()
-        server.replies["tasks/get"] = lambda params: task(end)
-        while unsettled:
+        if end == "told by its result":
+            await server.got("tasks/result")
+            await server.send({"id": server.held["tasks/result"], "result": RESULT})
+        else:
+            server.ends()
+            server.replies["tasks/get"] = lambda params: task(end)
+        while "q" in [context.request_id for context, _ in unsettled]:
             await anyio.sleep(0.001)
         await server.was_heard()
         assert "q" not in server.answers

@@ -107,10 +107,11 @@ class HostPeer(Peer):
             self._line.board.take_over(task_id, self)  # who looks last is who waits
             self._see_to(task_id)
         result = await self._line.send(method, params, silence_s, faults, request_id)
-        if method == "tasks/get" and result.get("status") in TERMINAL_STATUSES:
-            self._line.board.over(str(task_id))
-            if result["status"] != "cancelled":  # of which a question may still be on its way
-                self._tasks.pop(str(task_id), None)
+        status = "completed" if method == "tasks/result" else result.get("status")
+        if status in TERMINAL_STATUSES and task_id is not None:
+            self._line.board.over(task_id)
+            if status != "cancelled":  # of which a question may still be on its way
+                self._tasks.pop(task_id, None)
         return result
 
     async def answer(
