@@ -253,7 +253,7 @@ class Drive:
 
     def outdated_prompt(self) -> bool:
         """Whether the server does not wait for the answer to the prompt that is up, but for another one."""
-        if self.ask_scope is None or self._asks is None:
+        if self.ask_scope is None or not self._asks:
             return False
         up, *queue = self._asks
         return not self.is_open(up) and any(map(self.is_open, queue))

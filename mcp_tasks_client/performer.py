@@ -22,8 +22,10 @@ from .driver import Driver
 from .errors import InputUnansweredError, SessionError, TasksClientError
 from .events import (
     Action,
+    AnswerReady,
     AnswerUnavailable,
     Ask,
+    Event,
     Finish,
     Forget,
     Park,
@@ -260,10 +262,14 @@ class Performer:
                 if drive.is_open(ask.key):
                     # No checkpoint between the callback's return and the commit of its answer.
                     event = await self._driver.ask(drive, ask)
-                    if isinstance(event, AnswerUnavailable) and scope.cancel_called:
-                        return  # it failed because it was withdrawn
+                    if being_withdrawn() and not said_by_somebody(event):
+                        return
                     actions = await self._commits.feed(drive, event)
+                    doubled = drive.ask_scope is not scope and next(iter(drive.asks), None) == ask.key
                     drive.asks.pop(ask.key, None)
+                    if doubled:  # asked anew, because this one took its time to be withdrawn
+                        drive.withdraw_prompt()
+                        self._prompt(drive)
                     await self.perform(drive, actions)
                 else:
                     # Answered by an earlier run, or withdrawn by the server, which may ask it again.
@@ -288,6 +294,16 @@ class Performer:
 def observed(drive: Drive) -> bool:
     """Whether it is driven and has a task."""
     return drive.running and isinstance(drive.record.state, Observing)
+
+
+def being_withdrawn() -> bool:
+    """Whether who runs this is being cancelled."""
+    return anyio.current_effective_deadline() == -math.inf
+
+
+def said_by_somebody(event: Event) -> bool:
+    """Whether it is an answer, and none that a callback makes of being cancelled."""
+    return isinstance(event, AnswerReady) and event.answer.get("action") != "cancel"
 
 
 def gathers(drive: Drive) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -18,7 +20,7 @@ from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.generations import AnyGenerationSession, session_at
 from mcp_tasks_client.sessions.listing import listed_tasks
-from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
+from mcp_tasks_client.sessions.shapes_2025_11_25 import RELATED_TASK, Memo
 from mcp_tasks_client.states import Question
 from mcp_tasks_client.wire import Created, JSONObject, Returned, Task, digest
 
@@ -385,7 +387,7 @@ async def test_an_answer_is_sent_once_the_dead_process_waits_no_more(wire: Wire)
     wire.task["status"] = "input_required"
     wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
     async with wire.session() as session:
-        await session.call(ToolCall(name="slow"))
+        await session.call(ToolCall(name="plain"))
         wire.arrived.clear()
         await session.update(LEFT, {KEY: {"action": "decline"}})
     said = [one for one, _ in wire.arrived if one not in ("GET", "tasks/result")]
@@ -394,15 +396,131 @@ async def test_an_answer_is_sent_once_the_dead_process_waits_no_more(wire: Wire)
 
 @requirement("law:3", "2025:input-required")
 async def test_what_a_dead_process_waited_with_is_taken_back_before_the_next_question(wire: Wire) -> None:
+    left = TaskRef(TASK, str(Memo(session_id="s1", retrieval="of-the-dead")), "2025-11-25")
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
         statuses = iter((503, 202))
         wire.noted = lambda: next(statuses)
         for still_there in (True, False):
-            task = await session.get(LEFT)
+            task = await session.get(left)
             assert task.status == "working"
             assert Memo.read(task.request_state).retrieval == ("of-the-dead" if still_there else None)
         assert len(wire.of("notifications/cancelled")) == 2
+
+
+@requirement("law:3", "2025:input-required")
+async def test_a_question_is_open_for_another_process_though_the_server_says_that_it_works(
+    wire: Wire,
+) -> None:
+    """As mcp 1.30 does when one of two has its answer."""
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    async with wire.session() as session:
+        task = await session.get(LEFT)
+        assert (task.status, task.input_requests) == ("input_required", {KEY: QUESTION})
+        assert Memo.read(task.request_state).asked == {KEY: [7]}, "and for the one after that"
+        looks = len(wire.of("tasks/get"))
+        await session.update(LEFT, {KEY: {"action": "decline"}})
+        assert wire.arrived[-1] == ("POST", "s1")
+        assert len(wire.of("tasks/get")) == looks
+
+
+@requirement("law:4")
+async def test_nobody_looks_before_the_time_for_an_answer_that_nobody_waits_for_just_now(wire: Wire) -> None:
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        with pytest.raises(ConnectionLostError, match="kept until the server asks"):
+            await session.update(OLDER, {KEY: {"action": "decline"}})
+        assert wire.of("tasks/get") == []
+
+
+@requirement("law:4")
+async def test_a_server_that_wants_to_be_left_alone_is_not_asked_for_a_result_either(wire: Wire) -> None:
+    busy = httpx.Response(429, headers={"Retry-After": "60"})
+    async with wire.session() as session:
+        older = session._older
+        await session.call(ToolCall(name="slow"))
+        peer = await older.connect()
+        params = {**wire.task, "status": "completed"}
+        told = {"method": "notifications/tasks/status", "params": params}
+        wire.replies["tasks/get"] = lambda params, session: busy
+        with pytest.raises(SessionError):
+            await session.get(OLDER)
+        older._hearing.told(peer, told)
+        await anyio.wait_all_tasks_blocked()
+        assert wire.of("tasks/result") == []
+
+
+@requirement("law:4")
+async def test_a_wait_that_broke_is_not_begun_again_by_what_a_server_says_but_by_a_poll(wire: Wire) -> None:
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    async with wire.session() as session:
+        older = session._older
+        await session.call(ToolCall(name="slow"))
+        peer = await older.connect()
+        told = {"method": "notifications/tasks/status", "params": {**wire.task, "status": "completed"}}
+        for times in (1, 2):
+            for _ in range(5):
+                older._hearing.told(peer, told)
+                await anyio.sleep(0.01)
+            assert len(wire.of("tasks/result")) == times
+            await session.get(OLDER)
+
+
+def unless_lost(
+    lost: set[str | None],
+    gone: httpx.Response,
+    reply: Callable[[JSONObject, str | None], Reply],
+    params: JSONObject,
+    session: str | None,
+) -> Reply:
+    return gone if session in lost else reply(params, session)
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("found_by", ["a poll", "the answer", "another call"])
+async def test_an_answer_reaches_a_server_that_has_lost_the_session_and_asks_in_another(
+    wire: Wire, found_by: str
+) -> None:
+    gone = refusal(-32001, "Session not found", 404)
+    lost: set[str | None] = set()
+    wire.task["status"] = "input_required"
+    for method in ("tools/call", "tasks/get"):
+        wire.replies[method] = partial(unless_lost, lost, gone, wire.replies[method])
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    async with wire.session() as session:
+        hearing = session._older._hearing
+        await session.call(ToolCall(name="slow"))
+
+        async def asked_in(session_id: str, request_id: int) -> Task:
+            peer = await session._older.connect()
+            assert peer.session_id == session_id
+            params = {**QUESTION["params"], "_meta": {RELATED_TASK: {"taskId": TASK}}}
+            hearing.told(peer, {"id": request_id, "method": QUESTION["method"], "params": params})
+            return await session.get(left)
+
+        left = OLDER
+        task = await asked_in("s1", 1)
+        left = replace(
+            OLDER,
+            request_state=task.request_state,
+            questions=(Question(key=KEY, digest=KEY, request=QUESTION, stage="unsent"),),
+        )
+        lost.add("s1")
+        match found_by:
+            case "a poll":
+                await session.get(left)
+            case "another call":
+                await session.call(ToolCall(name="plain"))
+            case _:
+                wire.noted = lambda: 404
+                with pytest.raises(SessionError):
+                    await session.update(left, {KEY: {"action": "decline"}})
+                wire.noted = lambda: 202
+                await session.get(left)
+        await asked_in("s2", 2)
+        wire.arrived.clear()
+        await session.update(left, {KEY: {"action": "decline"}})
+        assert wire.of("POST") == ["s2"]
 
 
 async def test_what_waits_in_a_session_that_is_gone_is_not_taken_back_in_another(wire: Wire) -> None:

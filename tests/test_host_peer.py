@@ -798,7 +798,7 @@ async def test_a_request_that_is_not_waited_for_any_more_is_forgotten() -> None:
         assert heard == [{"method": "notifications/cancelled", "params": {"requestId": 7}}]
         asked, form = Asked[HostPeer](), question()
         asked.add(peer, 7, "elicitation/create", form)
-        ((key, whole),) = asked.questions(()).items()
+        ((key, whole),) = asked.questions().items()
         asked.withdraw(peer, 7)
         asked.restore(peer, key, [7], whole)
         assert not asked.open

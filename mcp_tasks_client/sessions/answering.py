@@ -23,7 +23,7 @@ from .peer import Peer
 from .peers import Peers
 from .shapes_2025_11_25 import Memo, marked
 
-__all__ = ["Answering", "answered_before"]
+__all__ = ["Answering"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -50,15 +50,21 @@ class Answering:
         self._peers = peers
         self._timeout_s = timeout_s
 
+    def recall(self, peer: Peer, ref: TaskRef) -> None:
+        """Note what the journal knows of a task's questions: what was asked of us before, or of who was."""
+        if not ref.questions or self._hearing.given_up(ref.task_id):
+            return
+        asked, memo = self._hearing.asked(ref.task_id), Memo.read(ref.request_state)
+        asked.learn([one.key for one in ref.questions if one.stage == "acknowledged"])
+        for one in ref.questions:
+            if one.request is not None and one.key in memo.asked and memo.session_id == peer.session_id:
+                asked.restore(peer, one.key, memo.asked[one.key], one.request)
+
     async def questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
         """What the server asks for a task, over this connection or one of the process before."""
         memo = Memo.read(ref.request_state)
-        if memo.session_id != peer.session_id:
-            memo = Memo()
-        for one in ref.questions:
-            if one.request is not None and one.key in memo.asked:
-                self._hearing.asked(ref.task_id).restore(peer, one.key, memo.asked[one.key], one.request)
-        return await self._hearing.questions(peer, ref.task_id, answered_before(ref), memo.retrieval)
+        before = memo.retrieval if memo.session_id == peer.session_id else None
+        return await self._hearing.questions(peer, ref.task_id, before)
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         """Answer what the server has asked for a task, and return when it has that, as far as can be known.
@@ -78,14 +84,14 @@ class Answering:
                 await self._has_effect(ref, asked, said, marked(answer, ref.task_id))
 
     async def _answer(self, ref: TaskRef, asked: Asked[Peer], key: str, answer: JSONObject) -> None:
-        answered = answered_before(ref)
-        if not asked.waiting(key, answered):
+        if not asked.waiting(key) and not self._hearing.seen(ref.task_id):
             # Asked of a process that may be gone, and that may have answered.
             peer, raw = await self._peers.ask("tasks/get", ref)
             if raw.get("status") in TERMINAL_STATUSES:
                 return  # as a poll will say; around an end nothing is to be taken back
+            self.recall(peer, ref)
             await self.questions(peer, ref)
-        requests = asked.waiting(key, answered)
+        requests = asked.waiting(key)
         if not requests:
             why = "The answer is kept until the server asks for it again, as it does not just now."
             raise ConnectionLostError(why, retryable=True)
@@ -135,8 +141,3 @@ class Answering:
                 said.looks, pause_s, since = 0, 2 * pause_s, anyio.current_time()
         if not said.arrived:
             raise ConnectionLostError(_TAKEN_BACK, retryable=True)
-
-
-def answered_before(ref: TaskRef) -> frozenset[str]:
-    """Keys of a task's questions whose answers the server has."""
-    return frozenset(one.key for one in ref.questions if one.stage == "acknowledged")

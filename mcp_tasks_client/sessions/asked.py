@@ -10,7 +10,7 @@ not wait for it any more; until then it counts as said, and what it was said to 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -78,6 +78,7 @@ class Asked(Generic[PeerT]):
         self.news = anyio.Event()
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
         self._answered: set[str] = set()
+        self._before: frozenset[str] = frozenset()
         self._said: dict[str, tuple[Said[PeerT], list[_Request[PeerT]]]] = {}
         self._withdrawn: dict[tuple[int, str], None] = {}
         self._over: bool | None = None
@@ -86,6 +87,10 @@ class Asked(Generic[PeerT]):
     def open(self) -> bool:
         """Whether anything has no answer."""
         return bool(self._requests)
+
+    def learn(self, answered: Collection[str]) -> None:
+        """Note the keys of questions that have an answer as the journal has it, whoever gave it."""
+        self._before = frozenset(answered)
 
     def add(self, peer: PeerT, request_id: RequestId, method: str, params: JSONObject) -> None:
         """Note a request, which may have come before; unless there are far too many."""
@@ -115,10 +120,11 @@ class Asked(Generic[PeerT]):
             if any(_name(one.peer, one.request_id) == name for one in requests):
                 self._end(said, arrived=True)
 
-    def withdraw(self, peer: PeerT, request_id: object) -> None:
+    def withdraw(self, peer: PeerT, request_id: RequestId) -> None:
         """Forget a request that the server does not wait for any more."""
+        gone = _name(peer, request_id)
         for name, one in self._all():
-            if one.peer is peer and one.request_id == request_id:
+            if name == gone:
                 self._withdrawn[name] = None
                 if len(self._withdrawn) > _MOST:
                     del self._withdrawn[next(iter(self._withdrawn))]
@@ -128,24 +134,22 @@ class Asked(Generic[PeerT]):
         """Whether the server has taken a request back, and made none under its ID since."""
         return _name(peer, request_id) in self._withdrawn
 
-    def questions(self, answered: Collection[str]) -> JSONObject:
-        """What is asked, by key, with what was said and may not have arrived.
+    def questions(self) -> JSONObject:
+        """What is asked, by key, with what was said and may not have arrived."""
+        return {key: one.question for key, one in self._keyed()}
 
-        Args:
-            answered: Keys of this task that were answered before, as the journal has them.
-        """
-        return {key: one.question for key, one in self._keyed(answered)}
-
-    def request_ids(self, answered: Collection[str]) -> dict[str, list[RequestId]]:
+    def request_ids(self) -> dict[str, list[RequestId]]:
         """The IDs of the requests behind what is asked, by key."""
         found: dict[str, list[RequestId]] = {}
-        for key, one in self._keyed(answered):
+        for key, one in self._keyed():
             found.setdefault(key, []).append(one.request_id)
         return found
 
-    def waiting(self, key: str, answered: Collection[str]) -> list[tuple[PeerT, RequestId]]:
+    def waiting(self, key: str) -> list[tuple[PeerT, RequestId]]:
         """The requests that an answer is for, with those who sent them."""
-        return [(one.peer, one.request_id) for one in self._behind(key, answered)]
+        before = self._before - {key}
+        behind = (one for one in self._requests.values() if self._key(one, before) == key)
+        return [(one.peer, one.request_id) for one in behind]
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────
 
@@ -192,10 +196,10 @@ class Asked(Generic[PeerT]):
             elif one.arrived is None and not self.open:
                 one.looked()
 
-    def lose(self, peer: PeerT) -> None:
-        """Forget what was asked over a connection that is gone; it may be asked again over another."""
+    def lose(self, is_gone: Callable[[PeerT], bool]) -> None:
+        """Forget what was asked over connections that are gone; it may be asked again over another."""
         for name, one in self._all():
-            if one.peer is peer:
+            if is_gone(one.peer):
                 self._drop(name, one)
 
     def close(self, *, over: bool) -> None:
@@ -210,13 +214,9 @@ class Asked(Generic[PeerT]):
         said = ((_name(one.peer, one.request_id), one) for _, each in self._said.values() for one in each)
         return [*self._requests.items(), *said]
 
-    def _keyed(self, answered: Collection[str]) -> list[tuple[str, _Request[PeerT]]]:
+    def _keyed(self) -> list[tuple[str, _Request[PeerT]]]:
         said = [(key, one) for key, (_, requests) in self._said.items() for one in requests]
-        return [*said, *((self._key(one, answered), one) for one in self._requests.values())]
-
-    def _behind(self, key: str, answered: Collection[str]) -> list[_Request[PeerT]]:
-        before = {one for one in answered if one != key}
-        return [one for one in self._requests.values() if self._key(one, before) == key]
+        return [*said, *((self._key(one, self._before), one) for one in self._requests.values())]
 
     def _take(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> list[_Request[PeerT]]:
         """Take the requests of a question that has its answer from among those that have none."""

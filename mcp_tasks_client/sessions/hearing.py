@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -25,7 +25,7 @@ from .asked import Asked
 from .peer import Peer
 from .progress import Progress
 from .retrieval import Retrieval, Retrievals
-from .shapes_2025_11_25 import Memo, ended, related_task, request_id_of, snapshot
+from .shapes_2025_11_25 import Memo, ended, id_text, related_task, request_id_of, snapshot
 from .switchboard import GIVEN_AWAY
 
 __all__ = ["Hearing"]
@@ -83,6 +83,7 @@ class Hearing:
         self._seen: dict[str, JSONObject] = {}
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
         self._given_up: set[str] = set()
+        self._plain: dict[tuple[Peer, str], object] = {}
 
     async def run(self, adopt: Adopt | None = None) -> None:
         """Keep the streams open on which servers speak. Never returns.
@@ -135,7 +136,7 @@ class Hearing:
     def lose(self, peer: Peer) -> None:
         """Forget what was asked over a session that is gone."""
         for asked in self._asked.values():
-            asked.lose(peer)
+            asked.lose(lambda one: one is peer or one.session_id == peer.session_id is not None)
 
     def asked(self, task_id: str) -> Asked[Peer]:
         """What is open for a task."""
@@ -151,25 +152,22 @@ class Hearing:
         asked = self._asked.get(task_id)
         return asked is not None and asked.open
 
-    def memo(self, peer: Peer, task_id: str, answered: Collection[str] = ()) -> Memo:
+    def memo(self, peer: Peer, task_id: str) -> Memo:
         """What another process would need to go on with a task."""
         asked = self._asked.get(task_id)
         return Memo(
             session_id=peer.session_id,
             retrieval=self.retrievals.request_id(task_id),
-            asked=asked.request_ids(answered) if asked is not None else {},
+            asked=asked.request_ids() if asked is not None else {},
             progress=self.progress.token_of(task_id),
         )
 
-    async def questions(
-        self, peer: Peer, task_id: str, answered: Collection[str], before: RequestId | None
-    ) -> JSONObject:
+    async def questions(self, peer: Peer, task_id: str, before: RequestId | None) -> JSONObject:
         """What the server asks for a task, waited for a moment if it has only begun to.
 
         Args:
             peer: Whom it is asked of.
             task_id: The task.
-            answered: Keys of what was answered before.
             before: The ID of a ``tasks/result`` that waits for a process which may be gone.
         """
         if task_id in self._given_up:
@@ -178,11 +176,11 @@ class Hearing:
         self._retrieve(peer, task_id, before)
         with anyio.move_on_after(self._timeout_s):  # whatever is said next moves the task on
             await self.retrievals.alone(task_id)
-        if not asked.questions(answered):
+        if not asked.questions():
             asked.news = anyio.Event()
             with anyio.move_on_after(_QUESTION_S):
                 await asked.news.wait()
-        return asked.questions(answered)
+        return asked.questions()
 
     def _retrieve(self, peer: Peer, task_id: str, before: RequestId | None = None) -> None:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
@@ -232,12 +230,15 @@ class Hearing:
         task_id = related_task(params)
         if request_id is not None and method in _QUESTIONS and task_id in self._given_up:
             return
+        if request_id is not None:
+            self._given_away(peer, request_id, task_id if method in _QUESTIONS else None)
         if self._receiver is not None and self._receiver.told(peer, message):
             return
         if request_id is not None:
             if method not in _QUESTIONS or task_id is None:
                 if self._tasks is not None:
-                    self._tasks.start_soon(self._safely, self._answer, peer, message)
+                    self._plain[peer, id_text(request_id)] = token = object()
+                    self._tasks.start_soon(self._safely, self._answer, peer, message, token)
             elif self._has_room(task_id):
                 self._asked[task_id].add(peer, request_id, str(method), params)
                 self._hint_question(peer, task_id)
@@ -255,10 +256,24 @@ class Hearing:
                 for asked in self._asked.values():
                     asked.given_away(peer, params["requestId"])
             case "notifications/cancelled":
-                for asked in self._asked.values():
-                    asked.withdraw(peer, params.get("requestId"))
+                taken_back = request_id_of({"id": params.get("requestId")})
+                if taken_back is not None:
+                    self._given_away(peer, taken_back, None)
             case _:
                 pass  # says nothing to us
+
+    def _given_away(self, peer: Peer, request_id: RequestId, task_id: str | None) -> None:
+        """Note that the server waits for no answer under an ID any more.
+
+        Args:
+            peer: Where it is an ID.
+            request_id: It.
+            task_id: Whose question has it now, which its own know of; ``None`` if nobody's.
+        """
+        self._plain.pop((peer, id_text(request_id)), None)
+        for other, asked in self._asked.items():
+            if other != task_id:
+                asked.withdraw(peer, request_id)
 
     def _status(self, peer: Peer, params: JSONObject) -> None:
         task = snapshot(params)
@@ -267,14 +282,15 @@ class Hearing:
             return  # somebody else's, or come before the reply that brings its ID
         if task.get("status") == "working":
             self._hint(task)
-        elif task.get("status") in _WANTED and task_id not in self._given_up:
+        # One that broke is left to the polls, which keep their pace.
+        unwanted = task_id in self._given_up or self.retrievals.failed_lately(task_id)
+        if task.get("status") in _WANTED and not unwanted:
             self._retrieve(peer, task_id)
 
     def _hint_question(self, peer: Peer, task_id: str) -> None:
         task = self._seen.get(task_id)
         if task is not None:
-            # Of those answered before this process began only the journal knows, and none is asked again.
-            questions, memo = self._asked[task_id].questions(()), self.memo(peer, task_id)
+            questions, memo = self._asked[task_id].questions(), self.memo(peer, task_id)
             task = {**task, "status": "input_required", "inputRequests": questions}
             self._hint({**task, "requestState": str(memo)})
 
@@ -323,15 +339,23 @@ class Hearing:
         known = task_id in self._seen or task_id in self._asked
         return known or len(self._asked) < len(self._seen) + _MOST_STRANGERS
 
-    async def _answer(self, peer: Peer, message: JSONObject) -> None:
+    async def _answer(self, peer: Peer, message: JSONObject, token: object) -> None:
         """Answer what the server asks for a call that is no task, or for itself."""
         request_id, method = request_id_of(message), message.get("method")
         assert request_id is not None, "only requests are answered"
         answer: JSONObject | RpcError = {}
-        if method in _QUESTIONS:
-            context = InputContext(tool=None, key=str(request_id), task=None)
-            answer = await self._inputs.reply(context, message)
-        elif method != "ping":
-            answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
+        wanted, name = False, (peer, id_text(request_id))
+        try:
+            if method in _QUESTIONS:
+                context = InputContext(tool=None, key=str(request_id), task=None)
+                answer = await self._inputs.reply(context, message)
+            elif method != "ping":
+                answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
+        finally:
+            wanted = self._plain.get(name) is token
+            if wanted:
+                del self._plain[name]
+        if not wanted:
+            return  # another request may have its ID by now
         with suppress(SessionError):  # the call that it was for fails by itself
             await peer.answer(request_id, answer, self._timeout_s)

@@ -16,8 +16,9 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from ..errors import ConnectionLostError
+from ..errors import ConnectionLostError, SessionError
 from ..wire import TERMINAL_STATUSES, JSONObject, RequestId, RpcError
+from .base import INVALID_PARAMS
 from .faults import Faults
 from .lines import Line
 from .peer import Peer, Told
@@ -26,6 +27,7 @@ from .switchboard import taken_back
 
 __all__ = ["HostPeer"]
 
+_ABOUT_ONE: Final = frozenset({"tasks/get", "tasks/cancel"})
 _MOST_TASKS: Final = 10_000
 """Whose questions are ours, at most: of some that were cancelled or let go, nobody says when they end."""
 
@@ -106,13 +108,21 @@ class HostPeer(Peer):
         if method == "tasks/get" and task_id is not None:
             self._line.board.take_over(task_id, self)  # who looks last is who waits
             self._see_to(task_id)
-        result = await self._line.send(method, params, silence_s, faults, request_id)
+        try:
+            result = await self._line.send(method, params, silence_s, faults, request_id)
+        except SessionError as error:
+            if error.code == INVALID_PARAMS and method in _ABOUT_ONE and task_id is not None:
+                self._over(task_id)  # there is no such task, or it is over
+            raise
         status = "completed" if method == "tasks/result" else result.get("status")
         if status in TERMINAL_STATUSES and task_id is not None:
-            self._line.board.over(task_id)
-            if status != "cancelled":  # of which a question may still be on its way
-                self._tasks.pop(task_id, None)
+            self._over(task_id, cancelled=status == "cancelled")
         return result
+
+    def _over(self, task_id: str, *, cancelled: bool = False) -> None:
+        self._line.board.over(task_id)
+        if not cancelled:  # else a question may still be on its way
+            self._tasks.pop(task_id, None)
 
     async def answer(
         self,

@@ -77,6 +77,8 @@ class Peers:
                     raise
                 self.lists_tasks = _offers(said, "tasks", "list")
                 self.makes_tasks = _offers(said, "tasks", "requests", "tools", "call")
+                if self._now is not None:
+                    self._hearing.lose(self._now)
                 self._now = peer
                 await self._begun(peer)
             return self._now
@@ -97,6 +99,8 @@ class Peers:
         """A session that there was before."""
         peer = self._adopted.get(session_id)
         if peer is None:
+            # Of those that are lost only the latest is kept: a host's session is held by what was made of it.
+            self._adopted = {name: one for name, one in self._adopted.items() if not one.lost}
             peer = self._adopted[session_id] = self._make(session_id, self._hearing.told)
         return peer
 

@@ -321,14 +321,14 @@ class Relay:
             return False
         if "id" not in said:
             return self._told(self._board, method, params)
-        self._board.given_away(said["id"])
+        self._board.given_away(said)
+        before = self._answering.get(said["id"])
+        if before is not None and before[1] != said:
+            before[0].cancel()  # the server has given its ID to another request
         if "task" in params or (related_task(params) is None and _KINDS.get(method) not in self._declared):
             return False
-        before = self._answering.get(said["id"])
         if before is None or before[1] != said:  # it may come over two streams
             assert self._tasks is not None, "they run"
-            if before is not None:
-                before[0].cancel()  # the server has given its ID to another question
             scope = anyio.CancelScope()
             self._answering[said["id"]] = scope, said
             self._tasks.start_soon(self._answer, self._board, said, message, scope)

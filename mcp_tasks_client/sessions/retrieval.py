@@ -64,6 +64,7 @@ class Retrievals:
         self._broken: dict[str, RequestId] = {}
         self._quiet_until: dict[str, float] = {}
         self._streams: dict[str, object] = {}
+        self._failed: set[str] = set()
 
     def request_id(self, task_id: str) -> RequestId | None:
         """The ID of the one that waits for a task, or may; ``None`` if there is none."""
@@ -89,6 +90,18 @@ class Retrievals:
     def may_begin(self, task_id: str) -> bool:
         """Whether there is none for a task, and the server does not want to be left alone."""
         return task_id not in self._now and anyio.current_time() >= self._quiet_until.get(task_id, 0.0)
+
+    def failed_lately(self, task_id: str) -> bool:
+        """Whether the latest one for a task broke, and no snapshot has come since."""
+        return task_id in self._failed
+
+    def looked(self, task_id: str) -> None:
+        """Note a snapshot of a task."""
+        self._failed.discard(task_id)
+
+    def quiet(self, task_id: str, seconds: float) -> None:
+        """Have none begin for a task as long as the server wants to be left alone."""
+        self._quiet_until[task_id] = anyio.current_time() + seconds
 
     def begin(self, peer: Peer, task_id: str, before: RequestId | None) -> Retrieval:
         """Make one, to be run.
@@ -118,7 +131,7 @@ class Retrievals:
             if known and silent:
                 self._streams[task_id] = retrieval.stream
             if known and error.retry_after_s is not None:
-                self._quiet_until[task_id] = anyio.current_time() + error.retry_after_s
+                self.quiet(task_id, error.retry_after_s)
             raise
         finally:
             retrieval.alone.set()
@@ -126,6 +139,7 @@ class Retrievals:
             if retrieval.reply is None and self._now.get(task_id) is retrieval:
                 del self._now[task_id]  # the next poll tries again
                 self._broken[task_id] = retrieval.request_id
+                self._failed.add(task_id)
 
     async def _result(self, task_id: str, retrieval: Retrieval) -> JSONObject:
         peer = retrieval.peer
@@ -156,6 +170,7 @@ class Retrievals:
         self._broken.pop(task_id, None)
         self._quiet_until.pop(task_id, None)
         self._streams.pop(task_id, None)
+        self._failed.discard(task_id)
         retrieval = self._now.pop(task_id, None)
         if retrieval is not None:
             retrieval.end(over=over)

@@ -261,7 +261,7 @@ def _plug(of: weakref.ref[Any], board: Switchboard) -> Callable[[], None]:
     async def ours(responder: Any) -> None:
         message = _message(responder)
         if related_task(message.get("params")) is None or "task" in message["params"]:
-            board.given_away(responder.request_id)
+            board.given_away(message)
             await received(responder)
             return
         # Else the session would take a question that is not answered yet for one that nobody knows.

@@ -117,9 +117,16 @@ class Switchboard:
         for peer in tuple(self._peers):
             peer.hear({"method": method, "params": dict(params or {})})
 
-    def given_away(self, request_id: RequestId | None) -> None:
-        """Note that a request has come under an ID, whatever it is for: what had it before is over."""
-        if request_id is not None and self._answered.pop(id_text(request_id), _NEVER) is not _NEVER:
+    def given_away(self, message: JSONObject) -> None:
+        """Note that a request has come under its ID, whatever it is for: what had that before is over."""
+        request_id = request_id_of(message)
+        if request_id is None:
+            return
+        before = self._waiting.get(id_text(request_id))
+        if before is not None and before.message != message:
+            self.taken_back(request_id)
+            before.settle(None)
+        if self._answered.pop(id_text(request_id), _NEVER) is not _NEVER:
             for one in tuple(self._peers):
                 one.hear({"method": GIVEN_AWAY, "params": {"requestId": request_id}})
 
@@ -130,16 +137,14 @@ class Switchboard:
             AbandonedError: It must not be answered.
         """
         task_id, request_id = related_task(message.get("params")), request_id_of(message)
-        self.given_away(request_id)
+        self.given_away(message)
         peer = await self._peer_of(task_id) if task_id is not None else None
         if peer is None or request_id is None:
             return None
         name = id_text(request_id)
         before = self._waiting.get(name)
         if before is not None:
-            if before.message != message:
-                self.taken_back(request_id)  # for what has its ID now is another question
-            before.settle(None)  # and of two copies, one is answered
+            before.settle(None)  # of two copies, one is answered
         waiting = self._waiting[name] = _Waiting(message)
         try:
             peer.hear(message)

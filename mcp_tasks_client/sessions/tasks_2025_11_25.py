@@ -43,7 +43,7 @@ from ..wire import (
     Task,
     read_task,
 )
-from .answering import Answering, answered_before
+from .answering import Answering
 from .base import INVALID_PARAMS, Leaving, Session, TaskRef, ToolCall
 from .catalogue import Catalogue
 from .faults import Faults
@@ -226,8 +226,14 @@ class CoreTasksSession(Session):
         memo = Memo.read(ref.request_state)
         self._hearing.progress.expect(memo.progress, ref.task_id, memo.session_id)
         looked = self._hearing.looking(ref.task_id)
-        async with self._poll_slots:
-            peer, raw = await self._peers.ask("tasks/get", ref)
+        try:
+            async with self._poll_slots:
+                peer, raw = await self._peers.ask("tasks/get", ref)
+        except SessionError as error:
+            if error.retry_after_s is not None:
+                self._hearing.retrievals.quiet(ref.task_id, error.retry_after_s)
+            raise
+        self._hearing.retrievals.looked(ref.task_id)
         faults = Faults("tasks/get", ref.task_id)
         try:
             task = snapshot(raw)
@@ -235,6 +241,7 @@ class CoreTasksSession(Session):
             raise faults.malformed(str(error)) from None
         status = task.get("status")
         looked(status == "input_required")
+        self._answering.recall(peer, ref)
         if status in _ENDS:
             task = ended(task, await self._end(peer, ref, task))
         elif status == "input_required" or (status != "cancelled" and self._hearing.asks(ref.task_id)):
@@ -243,7 +250,7 @@ class CoreTasksSession(Session):
             task["inputRequests"] = await self._answering.questions(peer, ref)
         elif status not in TERMINAL_STATUSES and memo.session_id == peer.session_id:
             await self._hearing.retrievals.free(peer, ref.task_id, memo.retrieval)
-        return self._read(task, peer, faults, answered_before(ref))
+        return self._read(task, peer, faults)
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         """Answer what the server has asked for a task.
@@ -305,11 +312,9 @@ class CoreTasksSession(Session):
             return {"supportedVersions": [PROTOCOL_VERSION]}  # what is spoken was agreed on in the handshake
         return await self._peers.ask_any(method, params)
 
-    def _read(
-        self, task: JSONObject, peer: Peer, faults: Faults, answered: frozenset[str] = frozenset()
-    ) -> Task:
+    def _read(self, task: JSONObject, peer: Peer, faults: Faults) -> Task:
         task_id = str(task.get("taskId"))
-        memo = self._hearing.memo(peer, task_id, answered)
+        memo = self._hearing.memo(peer, task_id)
         said = self._hearing.seen(task_id).get("_meta")  # with its creation, and not again
         progress = self._hearing.progress.of(task_id)
         kept = {name: value for name, value in (("_meta", said), ("progress", progress)) if value}
