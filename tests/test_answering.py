@@ -90,7 +90,7 @@ def test_a_question_whose_answer_was_of_no_use_keeps_its_key(how: str) -> None:
         case "withdrawn":
             asked.withdraw("here", 0)
         case "lost":
-            asked.lose(lambda peer: peer == "here")
+            asked.lose("here")
         case _:
             asked.unsaid(said)
     assert said.arrived is False

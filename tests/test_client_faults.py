@@ -1100,6 +1100,42 @@ async def test_a_prompt_that_the_server_does_not_wait_for_makes_room_for_one_tha
     assert [key for sent in world.server.log("tasks/update") for key in sent.answers] == ["b", "a"]
 
 
+@requirement("law:3", "law:10")
+@pytest.mark.parametrize("slowly", [False, True])
+async def test_what_a_prompt_says_because_it_was_withdrawn_is_no_answer(slowly: bool) -> None:
+    first, then = (input_required(TASK, {key: ASK}, poll_interval_ms=1000) for key in "ab")
+    third = input_required(TASK, {"c": ASK}, poll_interval_ms=1000)
+    world = World(gets={TASK: [first, then, first, first, third, DONE]})
+    asked: list[str] = []
+    put_away = anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(context.key)
+        if asked == ["a"]:
+            try:
+                await anyio.sleep_forever()
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await (put_away.wait() if slowly else anyio.lowlevel.checkpoint())
+                return ElicitResult(action="cancel")
+        if asked == ["a", "b", "a"]:
+            put_away.set()
+            for _ in range(10):  # for the first one to come back meanwhile
+                await anyio.lowlevel.checkpoint()
+        return YES
+
+    async with world.client(elicitation=ask) as client:
+        handle = await client.start_tool("tool")
+        assert await result(world, handle) == "done"
+    assert asked == ["a", "b", "a", "c"]
+    answers = [
+        (key, answer["action"])
+        for sent in world.server.log("tasks/update")
+        for key, answer in sent.answers.items()
+    ]
+    assert answers == [("b", "accept"), ("a", "accept"), ("c", "accept")]
+
+
 # ── found, lost, and found again ──────────────────────────────────────────────────────────────
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 import pytest
-from mcp_types import Tool
+from mcp_types import ElicitResult, Tool
 
 from mcp_tasks_client.errors import ConnectionLostError, MissingCapabilityError, SessionError
 from mcp_tasks_client.inputs import Callbacks
@@ -266,7 +266,7 @@ def test_a_question_that_is_withdrawn_or_lost_is_open_no_more() -> None:
     asked.add("there", 0, "roots/list", {})
     asked.withdraw("here", 0)
     assert len(asked.questions()) == 1
-    asked.lose(lambda peer: peer == "there")
+    asked.lose("there")
     assert not asked.open
 
 
@@ -508,6 +508,76 @@ async def test_a_question_is_told_at_once_with_all_that_another_process_would_ne
     ((key, _),) = task.input_requests.items()
     assert Memo.read(task.request_state) == Memo(session_id="s", asked={key: [7]})
     await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+@requirement("law:3")
+async def test_what_is_told_of_a_question_that_was_answered_once_before_goes_by_its_new_name(
+    hearing: Hearing,
+) -> None:
+    peer, told = ScriptedPeer(), list[Task]()
+    hearing.heard = told.append
+    hearing.saw(peer, {"taskId": TASK, "status": "working"})
+    hearing.told(peer, question(request_id=1))
+    (once,) = hearing.asked(TASK).questions()
+    hearing.lose(peer)
+    hearing.asked(TASK).learn([once])  # by another process
+    hearing.told(peer, question(request_id=2))
+    hearing.told(peer, question(request_id=3, message="Colour?"))
+    task = told[-1]
+    assert task.input_requests is not None
+    again, other = task.input_requests
+    assert again == f"{once}#1"
+    assert Memo.read(task.request_state).asked == {again: [2], other: [3]}
+    await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+@requirement("law:3")
+@pytest.mark.parametrize("by", ["another task", "a plain request"])
+async def test_an_id_that_is_given_away_is_no_question_s_any_more(hearing: Hearing, by: str) -> None:
+    peer, mark = ScriptedPeer(), {RELATED_TASK: {"taskId": "another"}} if by == "another task" else {}
+    hearing.told(peer, question(request_id=5))
+    hearing.told(ScriptedPeer("another"), question(request_id=6))
+    hearing.told(peer, question(request_id=6, message="Delete everything?", _meta=mark))
+    assert hearing.asks(TASK), "an ID of another session is another"
+    hearing.told(peer, question(request_id=5, message="Delete everything?", _meta=mark))
+    (left,) = hearing.asked(TASK).request_ids().values()
+    assert left == [6]
+    assert hearing.asked(TASK).was_withdrawn(peer, 5)
+    await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+@requirement("law:3")
+@pytest.mark.parametrize("by", ["another request", "a withdrawal"])
+async def test_a_plain_question_whose_id_is_given_away_is_not_answered(by: str) -> None:
+    asked, going = list[str](), anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        await (going.wait() if params.message == "A?" else anyio.sleep_forever())
+        return ElicitResult(action="decline")
+
+    peer, hearing = ScriptedPeer(), Hearing(Callbacks(elicitation=ask), LIMIT_S, lambda: None)
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.told(peer, question(request_id=5, message="A?", _meta={}))
+            await settled(lambda: asked)
+            if by == "a withdrawal":
+                hearing.told(peer, {"method": "notifications/cancelled", "params": {"requestId": 5}})
+            else:
+                hearing.told(peer, question(request_id=5, message="Delete everything?", _meta={}))
+                await settled(lambda: len(asked) == 2)
+            going.set()
+            hearing.told(peer, {"id": 6, "method": "ping"})
+            await settled(lambda: peer.answers)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    assert [request_id for request_id, _ in peer.answers] == [6]
+    assert not hearing._plain
 
 
 @pytest.mark.anyio

@@ -5,6 +5,7 @@ The server is the test itself, at the other end of two streams in memory.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -594,6 +595,55 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @requirement("law:3")
+async def test_an_answer_does_not_go_to_a_plain_question_that_has_taken_its_id() -> None:
+    host, going, prompted = Host(), anyio.Event(), list[str]()
+
+    async def elicit(context: Any, params: Any) -> Any:
+        prompted.append(params.message)
+        await (going.wait() if params.message == "A?" else anyio.sleep_forever())
+        return ElicitResult(action="accept", content={"name": "for A"})
+
+    host.elicit = elicit  # type: ignore[method-assign]  # to have both open at once
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("input_required")
+        await durable.start_tool("tool")
+        await server.got("tasks/result")
+        await server.ask(5, question(message="A?"))
+        while prompted != ["A?"]:
+            await anyio.sleep(0.001)
+        await server.ask(5, question(None, "Delete everything?"))
+        while len(prompted) < 2:
+            await anyio.sleep(0.001)
+        going.set()
+        await anyio.sleep(0.1)
+        assert not server.answers
+
+
+async def test_sessions_that_a_host_has_left_are_let_go_of() -> None:
+    now: list[ClientSession | None] = [None]
+    left: list[weakref.ref[ClientSession]] = []
+
+    def current() -> ClientSession:
+        assert now[0] is not None
+        return now[0]
+
+    session = HostSession(current, endpoint="hand", inputs=Callbacks())
+    state: str | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(session._older.watch)
+        for _ in range(4):
+            async with connected(Host()) as (now[0], _server, _tasks):
+                left.append(weakref.ref(current()))
+                if state is None:
+                    created = await session.call(ToolCall(name="tool"))
+                    assert isinstance(created, Created)
+                    state = created.task.request_state
+                state = (await session.get(TaskRef(TASK_ID, state, "2025-11-25"))).request_state
+        assert len(session._older._peers._adopted) == 1
+        tasks.cancel_scope.cancel()
+
+
+@requirement("law:3")
 async def test_what_comes_under_the_id_of_an_open_question_is_asked_though_somebody_still_thinks(
     unsettled: list[Any],
 ) -> None:
@@ -626,20 +676,28 @@ async def test_what_comes_under_the_id_of_an_open_question_is_asked_though_someb
 
 
 @requirement("law:3", "2025:cancelled-is-gone")
-@pytest.mark.parametrize("end", ["completed", "cancelled", "told by its result"])
+@pytest.mark.parametrize("end", ["completed", "cancelled", "told by its result", "not found", "given up"])
 async def test_what_a_task_that_is_over_has_asked_gets_no_answer_and_leaves_nothing_behind(
     unsettled: list[Any], end: str
 ) -> None:
     host = Host(hesitates=True)
     async with connected(host) as (session, server, _), ours(session) as durable:
         server.replies["tasks/get"] = lambda params: task("input_required")
-        await durable.start_tool("tool")
+        handle = await durable.start_tool("tool")
         await server.ask("q", question())
         await host.prompted.wait()
         assert unsettled
         if end == "told by its result":
             await server.got("tasks/result")
             await server.send({"id": server.held["tasks/result"], "result": RESULT})
+        elif end == "given up":
+            server.replies["tasks/cancel"] = lambda params: task("cancelled")
+            server.replies["tasks/get"] = lambda params: HELD
+            await handle.cancel()
+        elif end == "not found":
+            server.replies["tasks/get"] = lambda params: {
+                "error": {"code": -32602, "message": "no such task"}
+            }
         else:
             server.ends()
             server.replies["tasks/get"] = lambda params: task(end)

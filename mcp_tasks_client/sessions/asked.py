@@ -10,7 +10,7 @@ not wait for it any more; until then it counts as said, and what it was said to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -196,10 +196,10 @@ class Asked(Generic[PeerT]):
             elif one.arrived is None and not self.open:
                 one.looked()
 
-    def lose(self, is_gone: Callable[[PeerT], bool]) -> None:
-        """Forget what was asked over connections that are gone; it may be asked again over another."""
+    def lose(self, peer: PeerT) -> None:
+        """Forget what was asked over a connection that is gone; it may be asked again over another."""
         for name, one in self._all():
-            if is_gone(one.peer):
+            if one.peer is peer:
                 self._drop(name, one)
 
     def close(self, *, over: bool) -> None:

@@ -136,7 +136,7 @@ class Hearing:
     def lose(self, peer: Peer) -> None:
         """Forget what was asked over a session that is gone."""
         for asked in self._asked.values():
-            asked.lose(lambda one: one is peer or one.session_id == peer.session_id is not None)
+            asked.lose(peer)
 
     def asked(self, task_id: str) -> Asked[Peer]:
         """What is open for a task."""
