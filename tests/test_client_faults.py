@@ -1136,6 +1136,43 @@ async def test_what_a_prompt_says_because_it_was_withdrawn_is_no_answer(slowly: 
     assert answers == [("b", "accept"), ("a", "accept"), ("c", "accept")]
 
 
+@requirement("law:3")
+async def test_of_two_prompts_for_one_question_the_second_goes_when_the_first_has_an_answer() -> None:
+    first, then = (input_required(TASK, {key: ASK}, poll_interval_ms=1000) for key in "ab")
+    world = World(gets={TASK: [first, then, first, first, DONE]})
+    asked: list[str] = []
+    withdrawn: list[int] = []
+    answer_comes = anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(context.key)
+        number = len(asked)
+        if number == 2:
+            return YES
+        try:
+            if number == 3:
+                answer_comes.set()
+            await anyio.sleep_forever()
+        except BaseException:
+            withdrawn.append(number)
+            if number == 3:
+                raise
+            with anyio.CancelScope(shield=True):
+                await answer_comes.wait()  # somebody has typed one, and the form can't be closed before that
+        return YES
+
+    async with world.client(elicitation=ask) as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(3.5)
+        drive = handle._drive
+        drive.ask_scope = anyio.CancelScope()  # as it is while the last answer is acted on
+        assert not drive.outdated_prompt()
+        drive.withdraw_prompt()
+        assert withdrawn == [1, 3]
+        assert await result(world, handle) == "done"
+    assert asked == ["a", "b", "a"]
+
+
 # ── found, lost, and found again ──────────────────────────────────────────────────────────────
 
 

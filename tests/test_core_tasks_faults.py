@@ -424,6 +424,20 @@ async def test_a_question_is_open_for_another_process_though_the_server_says_tha
         assert len(wire.of("tasks/get")) == looks
 
 
+@requirement("law:3")
+async def test_what_was_answered_once_before_another_process_is_asked_again_as_another_question(
+    wire: Wire,
+) -> None:
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    left = replace(LEFT, questions=(Question(key=KEY, digest=KEY, stage="acknowledged"),))
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        peer = await session._older.connect()
+        params = {**QUESTION["params"], "_meta": {RELATED_TASK: {"taskId": TASK}}}
+        session._older._hearing.told(peer, {"id": 8, "method": QUESTION["method"], "params": params})
+        assert (await session.get(left)).input_requests == {f"{KEY}#1": QUESTION}
+
+
 @requirement("law:4")
 async def test_nobody_looks_before_the_time_for_an_answer_that_nobody_waits_for_just_now(wire: Wire) -> None:
     async with wire.session() as session:

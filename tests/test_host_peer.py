@@ -44,7 +44,7 @@ from mcp_tasks_client.sessions.host_session import HostSession
 from mcp_tasks_client.sessions.lines import Line
 from mcp_tasks_client.sessions.sdk_line import SdkLine
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
-from mcp_tasks_client.sessions.switchboard import Switchboard
+from mcp_tasks_client.sessions.switchboard import AbandonedError, Switchboard
 from mcp_tasks_client.states import Observing
 from mcp_tasks_client.wire import Created, JSONObject, RequestId, RpcError
 
@@ -592,6 +592,28 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(sdk_line, "_asking", asking)
     return unsettled
+
+
+@requirement("law:3")
+async def test_of_a_question_that_comes_twice_one_is_answered() -> None:
+    board, heard, ended = Switchboard(lambda board: lambda: None), list[JSONObject](), dict[int, Any]()
+    peer = SimpleNamespace(creating=0, sees_to=lambda task_id: True, hear=heard.append)
+    board.join(peer)
+
+    async def asked(number: int) -> None:
+        try:
+            ended[number] = await board.answer_to({"id": 5, "params": question()})
+        except AbandonedError:
+            ended[number] = None
+
+    async with anyio.create_task_group() as tasks:
+        for number in (1, 2):
+            tasks.start_soon(asked, number)
+            await anyio.wait_all_tasks_blocked()
+        assert ended == {1: None}
+        assert board.answer(5, RESULT)
+    assert ended == {1: None, 2: RESULT}
+    assert len(heard) == 2, "and no withdrawal"
 
 
 @requirement("law:3")

@@ -732,6 +732,27 @@ async def test_what_cannot_be_answered_here_is_refused(wire: Wire, said: Any, co
     assert wire.answers["q"].code == code
 
 
+@requirement("law:3")
+async def test_what_we_answer_in_the_hosts_place_does_not_go_to_what_has_taken_its_id(wire: Wire) -> None:
+    asked, thought = anyio.Event(), anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.set()
+        with anyio.CancelScope(shield=True):
+            await thought.wait()
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async with connected(wire, {"sampling": {}}, elicitation=ask) as session:
+        await wire.say(question("q"))
+        await asked.wait()
+        await wire.say({"id": "q", "method": "sampling/createMessage", "params": {}})
+        await session.hears("sampling/createMessage")
+        thought.set()
+        wire.replies["ping"] = lambda params: {}
+        await session.ask("ping")
+        assert wire.answers == {}
+
+
 async def test_a_question_that_the_host_refuses_leaves_the_task_waiting(wire: Wire) -> None:
     async with connected(wire, {"elicitation": {}}) as session:
         request_id = await session.send("tools/call", {"name": "slow"})
