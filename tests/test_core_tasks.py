@@ -264,6 +264,41 @@ async def test_a_sampling_inside_a_task_is_answered_by_the_host(legacy_server: L
     assert host.sampled == 1
 
 
+@requirement("law:3", "2025:input-required")
+async def test_the_second_of_two_questions_is_answered_over_another_client_in_its_time(
+    legacy_server: LegacyServer,
+) -> None:
+    """One server says that it works, once the first has its answer."""
+    first, second, journal = Host(), Host(), MemoryJournal()
+    answer, typed = first.elicit, second.elicit
+    asked = anyio.Event()
+
+    async def answers_once(context: Any, params: Any) -> ElicitResult:
+        if first.asked:
+            asked.set()
+            await anyio.sleep_forever()
+        return await answer(context, params)
+
+    async def answers_late(context: Any, params: Any) -> ElicitResult:
+        await anyio.sleep(0.5)  # some polls
+        return await typed(context, params)
+
+    first.elicit = answers_once  # type: ignore[method-assign]  # to leave one of them open
+    second.elicit = answers_late  # type: ignore[method-assign]
+    async with first.client(legacy_server.url, journal) as client:
+        handle = await client.start_tool("asks_twice", {"hint_ms": 50})
+        await asked.wait()
+        polls = len(sent(legacy_server, session_of(handle.task), "tasks/get"))
+        while len(sent(legacy_server, session_of(handle.task), "tasks/get")) < polls + 2:
+            await anyio.sleep(0.05)
+    async with second.client(legacy_server.url, journal) as client:
+        (handle,) = await client.resume()
+        assert text(await handle.result()) == "Ada and Ada"
+    assert sorted(first.asked + second.asked) == [
+        f"What is the name of your {pet}?" for pet in ("cat", "dog")
+    ]
+
+
 @requirement("2025:cancel", "law:8")
 async def test_a_cancelled_task_ends_and_its_question_is_not_answered(legacy_server: LegacyServer) -> None:
     asked = anyio.Event()
