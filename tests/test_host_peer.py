@@ -594,6 +594,23 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return unsettled
 
 
+async def test_what_two_requests_under_one_id_may_share_is_ended_by_neither(
+    monkeypatch: pytest.MonkeyPatch, unsettled: list[Any]
+) -> None:
+    shared = SimpleNamespace(scope=anyio.CancelScope())
+    monkeypatch.setattr(sdk_line, "_entry", lambda context: shared)
+    host = Host(hesitates=True)
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        await durable.start_tool("tool")
+        await server.ask(5, question())
+        await host.prompted.wait()
+        host.hesitates = False
+        await server.ask(5, question(None, "the host's own"))
+        assert content(await server.answer(5)) == {"name": "Ada"}
+        assert not shared.scope.cancel_called
+    assert not sdk_line._holders
+
+
 @requirement("law:3")
 async def test_of_a_question_that_comes_twice_one_is_answered() -> None:
     board, heard, ended = Switchboard(lambda board: lambda: None), list[JSONObject](), dict[int, Any]()

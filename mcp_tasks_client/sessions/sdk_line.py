@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -40,6 +41,9 @@ _INTERNAL_ERROR: Final = -32603
 _UNDER_WAY: Final = "_in_flight"
 _HOOK: Final = "_on_notify_intercept"
 _WRITES: Final = ("_write_result", "_write_error")
+
+_holders: Final = Counter[int]()
+"""How many requests have an entry of the SDK's, by its ``id()``, while they hold it."""
 
 _boards: Final[WeakKeyDictionary[ClientSession, Switchboard]] = WeakKeyDictionary()
 
@@ -135,14 +139,14 @@ def _asking(board: Switchboard, method: str) -> Callable[[Any], Any]:
                 "method": method,
                 "params": {**_dumped(*params), **({"_meta": dict(meta)} if meta else {})},
             }
-            entry = _entry(context)
-            try:
-                answer = await board.answer_to(message)
-            except AbandonedError:
-                _settle(board, context, entry)
-                await anyio.sleep_forever()  # until it ends by that, or else with the session
-            if answer is None:
-                return await callback(context, *params)
+            with _held(_entry(context)) as settle:
+                try:
+                    answer = await board.answer_to(message)
+                except AbandonedError:
+                    settle()
+                    await anyio.sleep_forever()  # until it ends by that, or else with the session
+                if answer is None:
+                    return await callback(context, *params)
             if isinstance(answer, RpcError):
                 return _as_error(answer)
             return ANSWERS[method].validate_python(answer, by_name=False)
@@ -157,12 +161,26 @@ def _entry(context: Any) -> Any:
     return getattr(context.session._dispatcher, _UNDER_WAY, {}).get(coerce_request_id(context.request_id))
 
 
-def _settle(board: Switchboard, context: Any, entry: Any) -> None:
-    """Have the SDK end a request without an answer, as it does one that the server has taken back."""
-    others = entry is _entry(context) and board.waits(context.request_id)
-    if entry is not None and not others:
-        with suppress(AttributeError):  # else it lasts as long as the session
-            entry.scope.cancel()
+@contextmanager
+def _held(entry: Any) -> Iterator[Callable[[], None]]:
+    """For as long as a request may be answered. What this gives ends it without an answer.
+
+    So does the SDK with one that the server has taken back. Where two requests of one ID have the same
+    entry, nobody knows whose it is.
+    """
+    _holders[id(entry)] += 1
+
+    def settle() -> None:
+        if _holders[id(entry)] == 1:
+            with suppress(AttributeError):  # else it lasts as long as the session
+                entry.scope.cancel()
+
+    try:
+        yield settle
+    finally:
+        _holders[id(entry)] -= 1
+        if not _holders[id(entry)]:
+            del _holders[id(entry)]
 
 
 def _telling(board: Switchboard) -> Callable[[Any], Any]:

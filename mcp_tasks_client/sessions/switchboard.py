@@ -191,11 +191,6 @@ class Switchboard:
             del self._answered[next(iter(self._answered))]
         return True
 
-    def waits(self, request_id: RequestId) -> bool:
-        """Whether the server waits for an answer to what has this ID now."""
-        waiting = self._waiting.get(id_text(request_id))
-        return waiting is not None and not waiting.settled.is_set()
-
     def was_answered(self, request_id: RequestId) -> bool:
         """Whether an answer was given, and the server has neither taken that back nor asked anew."""
         return id_text(request_id) in self._answered
