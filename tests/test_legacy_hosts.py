@@ -500,7 +500,7 @@ async def test_an_answer_of_a_host_on_1_that_a_withdrawal_has_crossed_is_kept_fo
 @requirement("law:3", "2025:cancelled-is-gone")
 async def test_what_a_host_on_1_need_not_answer_any_more_is_not_answered_and_makes_room(on_1: Any) -> None:
     answers, in_flight = await on_1("moves_on")
-    assert answers == [["q", "accept"], ["heard", None]]
+    assert answers == [["q", "accept"], ["taken", "accept"], ["heard", None]]
     assert in_flight == []
 
 

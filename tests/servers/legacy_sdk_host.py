@@ -480,7 +480,7 @@ async def crossed(server: Any) -> Any:
 
 
 async def moves_on(server: Any) -> Any:
-    """A question under the ID of one that is open; then one that the task's end leaves open."""
+    """Questions under the ID of one that is open, one of them plain; and one left open by the task's end."""
     host, hand = Host(hesitates=True), Hand()
     async with hand.session(host) as session, ours(session) as durable:
         await durable.start_tool("asks")
@@ -490,8 +490,15 @@ async def moves_on(server: Any) -> Any:
         await hand.ask("q", "B?")
         await until(lambda: ["q", "accept"] in hand.answers)
         host.hesitates = True
-        await hand.ask("last", "C?")
+        await hand.ask("taken", "C?")
         await until(lambda: host.asked == ["A?", "B?", "C?"])
+        host.hesitates = False
+        form = {"message": "the host's own", "requestedSchema": {"type": "object", "properties": {}}}
+        await hand.say({"id": "taken", "method": "elicitation/create", "params": form})
+        await until(lambda: ["taken", "accept"] in hand.answers)
+        host.hesitates = True
+        await hand.ask("last", "D?")
+        await until(lambda: host.asked[-1] == "D?")
         hand.task["status"] = "cancelled"
         await until(lambda: "last" not in session._in_flight)
         await hand.was_heard()
