@@ -115,6 +115,10 @@ class Inputs(ABC):
             NoAnswerError: There is none that could be sent. ``__cause__`` is what a callback raised.
         """
 
+    def can_withdraw(self, request: JSONObject) -> bool:
+        """Whether nobody is asked any more once :meth:`answer` is cancelled."""
+        return True
+
     async def reply(self, context: InputContext, request: JSONObject) -> JSONObject | RpcError:
         """The answer, or what to say in its place to who waits for one. Raises nothing of its own."""
         try:
@@ -155,6 +159,15 @@ class Callbacks(Inputs):
         if self._roots is not None:
             declared["roots"] = {}
         return declared
+
+    def can_withdraw(self, request: JSONObject) -> bool:
+        """Whether its callback is a coroutine function. A thread cannot be stopped."""
+        callback: object = {
+            "elicitation/create": self._elicitation,
+            "sampling/createMessage": self._sampling,
+            "roots/list": self._roots,
+        }.get(str(request.get("method")))
+        return callback is None or _is_async(callback)
 
     async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
         """Ask the callback for this kind of request, and check what it returns."""
@@ -220,6 +233,11 @@ def _takes_params(roots: Callable[..., Any] | None) -> bool:
     return True
 
 
+def _is_async(callback: object) -> bool:
+    called = getattr(type(callback), "__call__", None)  # noqa: B004  # which of the two it is, not whether
+    return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(called)
+
+
 async def _ask(
     callback: Callable[..., Any] | None,
     name: str,
@@ -229,7 +247,7 @@ async def _ask(
     if callback is None:
         raise NoAnswerError(f"there is no {name} callback; pass {name}=... to the client and resume the task")
     try:
-        if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__):
+        if _is_async(callback):
             result = await callback(*arguments)
         else:
             # Boxed, because trio takes a thread that returns a coroutine for a mistake.

@@ -249,7 +249,9 @@ class Performer:
         A prompt that nobody waits for stays up while there is no other: it may be wanted again.
         """
         if drive.outdated_prompt():
-            drive.withdraw_prompt()
+            up = next(iter(drive.asks.values()))
+            if self._driver.inputs.can_withdraw(up.request):
+                drive.withdraw_prompt()
         if drive.asks and drive.ask_scope is None and drive.running:
             drive.ask_scope = anyio.CancelScope()
             self.spawn(drive, self._ask, drive.ask_scope)

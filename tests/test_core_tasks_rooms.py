@@ -244,7 +244,7 @@ def test_a_question_that_was_answered_and_is_asked_once_more_is_a_new_one(restar
         asked.add("here", number, "elicitation/create", NAME)
         ((key, _),) = asked.questions().items()
         assert key not in before
-        asked.answered(key, [("here", number)])
+        asked.answered(asked.says(key, [("here", number)]))
         assert asked.was_answered(key)
         assert not asked.open
         before.append(key)
@@ -255,7 +255,7 @@ def test_a_question_that_comes_under_the_id_of_one_that_is_being_answered_stays_
     asked.add("here", 0, "elicitation/create", NAME)
     ((key, _),) = asked.questions().items()
     asked.add("here", 0, "roots/list", {})  # the answer is on its way, and has been read
-    asked.answered(key, [("here", 0)])
+    asked.answered(asked.says(key, [("here", 0)]))
     ((other, _),) = asked.questions().items()
     assert asked.waiting(other) == [("here", 0)]
 
@@ -298,7 +298,7 @@ def test_what_another_process_was_asked_is_open_unless_it_was_answered_since() -
     asked: Asked[str] = Asked()
     asked.add("here", 0, "elicitation/create", NAME)
     ((key, question_),) = asked.questions().items()
-    asked.answered(key, [("here", 0)])
+    asked.answered(asked.says(key, [("here", 0)]))
     asked.restore("here", key, [0], question_)
     assert not asked.open
     other: Asked[str] = Asked()

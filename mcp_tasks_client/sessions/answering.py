@@ -58,7 +58,12 @@ class Answering:
         asked.learn([one.key for one in ref.questions if one.stage == "acknowledged"])
         for one in ref.questions:
             if one.request is not None and one.key in memo.asked and memo.session_id == peer.session_id:
-                asked.restore(peer, one.key, memo.asked[one.key], one.request)
+                ids = [
+                    request_id
+                    for request_id in memo.asked[one.key]
+                    if self._hearing.may_be_under(peer, request_id, ref.task_id, one.request)
+                ]
+                asked.restore(peer, one.key, ids, one.request)
 
     async def questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
         """What the server asks for a task, over this connection or one of the process before."""
@@ -91,21 +96,22 @@ class Answering:
                 return  # as a poll will say; around an end nothing is to be taken back
             self.recall(peer, ref)
             await self.questions(peer, ref)
+            # What it was given to may have another question by now, which comes as soon as somebody waits.
+            await self._hearing.next_question(ref.task_id)
         requests = asked.waiting(key)
         if not requests:
             why = "The answer is kept until the server asks for it again, as it does not just now."
             raise ConnectionLostError(why, retryable=True)
-        if all(peer.acknowledges for peer, _ in requests):
-            await self._tell(ref, asked, requests, answer)
-            # Only when all of them have it: what is left of a question that counts as answered is a new one.
-            asked.answered(key, requests)
-            return
-        said = asked.says(key, requests)
+        # From here on, what comes under one of their IDs is another question, though it reads the same.
+        told = all(peer.acknowledges for peer, _ in requests)
+        said = asked.says(key, requests, told=told)
         try:
             await self._tell(ref, asked, requests, answer)
         except BaseException:
             asked.unsaid(said)
             raise
+        if told:
+            asked.answered(said)
 
     async def _tell(
         self,

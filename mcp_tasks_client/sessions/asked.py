@@ -19,7 +19,7 @@ import anyio
 from ..wire import JSONObject, RequestId, digest
 from .shapes_2025_11_25 import RELATED_TASK, id_text
 
-__all__ = ["Asked", "Said"]
+__all__ = ["Asked", "Said", "lasting"]
 
 PeerT = TypeVar("PeerT")
 
@@ -44,13 +44,15 @@ class Said(Generic[PeerT]):
 
     Attributes:
         requests: What it was said to, and who had asked.
+        told: Whether somebody is going to tell what becomes of it, so that nothing else need.
         arrived: Whether it has; ``None`` while that is not known.
         looks: How many snapshots have shown the server waiting for it since it was said last.
         news: Set when one of these two changes; there is another one for the next change then.
     """
 
-    def __init__(self, requests: Sequence[tuple[PeerT, RequestId]]) -> None:
+    def __init__(self, requests: Sequence[tuple[PeerT, RequestId]], *, told: bool) -> None:
         self.requests = requests
+        self.told = told
         self.arrived: bool | None = None
         self.looks = 0
         self.news = anyio.Event()
@@ -94,7 +96,7 @@ class Asked(Generic[PeerT]):
 
     def add(self, peer: PeerT, request_id: RequestId, method: str, params: JSONObject) -> None:
         """Note a request, which may have come before; unless there are far too many."""
-        name, question = _name(peer, request_id), {"method": method, "params": _lasting(params)}
+        name, question = _name(peer, request_id), lasting(method, params)
         self._withdrawn.pop(name, None)
         self.given_away(peer, request_id)
         if len(self._requests) >= _MOST and name not in self._requests:
@@ -153,13 +155,16 @@ class Asked(Generic[PeerT]):
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────
 
-    def answered(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> None:
-        """Note that requests have their answer."""
-        self._take(key, requests)
+    def answered(self, said: Said[PeerT]) -> None:
+        """Note that an answer has arrived."""
+        if said.arrived is None:
+            self._end(said, arrived=True)
 
-    def says(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> Said[PeerT]:
+    def says(
+        self, key: str, requests: Sequence[tuple[PeerT, RequestId]], *, told: bool = False
+    ) -> Said[PeerT]:
         """Note that an answer is said to requests now. What is asked from here on is another question."""
-        said = Said(requests)
+        said = Said(requests, told=told)
         self._said[key] = said, self._take(key, requests)
         if self._over is not None:
             self._end(said, arrived=self._over)
@@ -191,9 +196,11 @@ class Asked(Generic[PeerT]):
             waits: Whether the task waits for one. It need not be one of these, if something else is open.
         """
         for one in said:
-            if one.arrived is None and not waits:
+            if one.arrived is not None or one.told:
+                continue
+            if not waits:
                 self._end(one, arrived=True)
-            elif one.arrived is None and not self.open:
+            elif not self.open:
                 one.looked()
 
     def lose(self, peer: PeerT) -> None:
@@ -259,8 +266,12 @@ def _name(peer: object, request_id: RequestId) -> tuple[int, str]:
     return id(peer), id_text(request_id)
 
 
+def lasting(method: str, params: JSONObject) -> JSONObject:
+    """A question without what differs each time that it comes."""
+    return {"method": method, "params": _lasting(params)}
+
+
 def _lasting(params: JSONObject) -> JSONObject:
-    """Params without what differs each time that they come."""
     meta = params.get("_meta")
     if not isinstance(meta, dict):
         return params

@@ -20,8 +20,8 @@ from ..clock import being_stopped
 from ..errors import SessionError
 from ..inputs import InputContext, Inputs
 from ..receiver import Adopt, Receiver
-from ..wire import JSONObject, MalformedError, RequestId, RpcError, Task, read_task
-from .asked import Asked
+from ..wire import JSONObject, MalformedError, RequestId, RpcError, Task, digest, read_task
+from .asked import Asked, lasting
 from .peer import Peer
 from .progress import Progress
 from .retrieval import Retrieval, Retrievals
@@ -45,6 +45,9 @@ _WANTED: Final = frozenset({"completed", "failed", "input_required"})
 _NO_STREAM: Final = frozenset({400, 401, 403, 404, 405, 406, 501})
 _MOST_STRANGERS: Final = 1000
 """Tasks of which nothing is known but that something is asked for them, at most."""
+
+_MOST_HEARD: Final = 10_000
+"""Requests, of which it is known what they were."""
 
 _METHOD_NOT_FOUND: Final = -32601
 
@@ -83,7 +86,8 @@ class Hearing:
         self._seen: dict[str, JSONObject] = {}
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
         self._given_up: set[str] = set()
-        self._plain: dict[tuple[Peer, str], object] = {}
+        self._plain: dict[tuple[Peer, str], JSONObject] = {}
+        self._heard: dict[tuple[Peer, str], tuple[str | None, str]] = {}
 
     async def run(self, adopt: Adopt | None = None) -> None:
         """Keep the streams open on which servers speak. Never returns.
@@ -137,6 +141,8 @@ class Hearing:
         """Forget what was asked over a session that is gone."""
         for asked in self._asked.values():
             asked.lose(peer)
+        self.retrievals.lose(peer)
+        self._heard = {name: heard for name, heard in self._heard.items() if name[0] is not peer}
 
     def asked(self, task_id: str) -> Asked[Peer]:
         """What is open for a task."""
@@ -177,10 +183,20 @@ class Hearing:
         with anyio.move_on_after(self._timeout_s):  # whatever is said next moves the task on
             await self.retrievals.alone(task_id)
         if not asked.questions():
-            asked.news = anyio.Event()
-            with anyio.move_on_after(_QUESTION_S):
-                await asked.news.wait()
+            await self.next_question(task_id)
         return asked.questions()
+
+    async def next_question(self, task_id: str) -> None:
+        """Wait a moment for a question of a task's."""
+        asked = self._asked[task_id]
+        asked.news = anyio.Event()
+        with anyio.move_on_after(_QUESTION_S):
+            await asked.news.wait()
+
+    def may_be_under(self, peer: Peer, request_id: RequestId, task_id: str, question: JSONObject) -> bool:
+        """Whether an ID may still be that of a question from before, as nothing else has come under it."""
+        heard = self._heard.get((peer, id_text(request_id)))
+        return heard is None or heard == (task_id, digest(question))
 
     def _retrieve(self, peer: Peer, task_id: str, before: RequestId | None = None) -> None:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
@@ -228,17 +244,18 @@ class Hearing:
         params = params if isinstance(params, dict) else {}
         request_id = request_id_of(message)
         task_id = related_task(params)
+        if request_id is not None:
+            self._given_away(peer, request_id, task_id if method in _QUESTIONS else None, message)
         if request_id is not None and method in _QUESTIONS and task_id in self._given_up:
             return
-        if request_id is not None:
-            self._given_away(peer, request_id, task_id if method in _QUESTIONS else None)
         if self._receiver is not None and self._receiver.told(peer, message):
             return
         if request_id is not None:
             if method not in _QUESTIONS or task_id is None:
-                if self._tasks is not None:
-                    self._plain[peer, id_text(request_id)] = token = object()
-                    self._tasks.start_soon(self._safely, self._answer, peer, message, token)
+                name = peer, id_text(request_id)
+                if self._tasks is not None and self._plain.get(name) != message:  # it may come twice
+                    self._plain[name] = message
+                    self._tasks.start_soon(self._safely, self._answer, peer, message)
             elif self._has_room(task_id):
                 self._asked[task_id].add(peer, request_id, str(method), params)
                 self._hint_question(peer, task_id)
@@ -258,22 +275,40 @@ class Hearing:
             case "notifications/cancelled":
                 taken_back = request_id_of({"id": params.get("requestId")})
                 if taken_back is not None:
-                    self._given_away(peer, taken_back, None)
+                    self._note(peer, taken_back, None, "")
+                    self._plain.pop((peer, id_text(taken_back)), None)
+                    for asked in self._asked.values():
+                        asked.withdraw(peer, taken_back)
             case _:
                 pass  # says nothing to us
 
-    def _given_away(self, peer: Peer, request_id: RequestId, task_id: str | None) -> None:
-        """Note that the server waits for no answer under an ID any more.
+    def _given_away(
+        self, peer: Peer, request_id: RequestId, task_id: str | None, message: JSONObject
+    ) -> None:
+        """Note that a request has come under an ID: what had it before is over.
 
         Args:
             peer: Where it is an ID.
             request_id: It.
-            task_id: Whose question has it now, which its own know of; ``None`` if nobody's.
+            task_id: Whose question it is, which its own know of; ``None`` if nobody's.
+            message: The request.
         """
-        self._plain.pop((peer, id_text(request_id)), None)
+        name = peer, id_text(request_id)
+        if self._plain.get(name) != message:
+            self._plain.pop(name, None)
+        whose = digest(lasting(str(message.get("method")), message.get("params") or {})) if task_id else ""
+        self._note(peer, request_id, task_id, whose)
         for other, asked in self._asked.items():
             if other != task_id:
+                asked.given_away(peer, request_id)  # what an answer is on its way to has it
                 asked.withdraw(peer, request_id)
+
+    def _note(self, peer: Peer, request_id: RequestId, task_id: str | None, whose: str) -> None:
+        name = peer, id_text(request_id)
+        self._heard.pop(name, None)
+        self._heard[name] = task_id, whose
+        if len(self._heard) > _MOST_HEARD:
+            del self._heard[next(iter(self._heard))]
 
     def _status(self, peer: Peer, params: JSONObject) -> None:
         task = snapshot(params)
@@ -339,7 +374,7 @@ class Hearing:
         known = task_id in self._seen or task_id in self._asked
         return known or len(self._asked) < len(self._seen) + _MOST_STRANGERS
 
-    async def _answer(self, peer: Peer, message: JSONObject, token: object) -> None:
+    async def _answer(self, peer: Peer, message: JSONObject) -> None:
         """Answer what the server asks for a call that is no task, or for itself."""
         request_id, method = request_id_of(message), message.get("method")
         assert request_id is not None, "only requests are answered"
@@ -352,7 +387,7 @@ class Hearing:
             elif method != "ping":
                 answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
         finally:
-            wanted = self._plain.get(name) is token
+            wanted = self._plain.get(name) is message
             if wanted:
                 del self._plain[name]
         if not wanted:

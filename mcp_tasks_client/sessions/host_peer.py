@@ -112,7 +112,7 @@ class HostPeer(Peer):
             result = await self._line.send(method, params, silence_s, faults, request_id)
         except SessionError as error:
             if error.code == INVALID_PARAMS and method in _ABOUT_ONE and task_id is not None:
-                self._over(task_id)  # there is no such task, or it is over
+                self._over(task_id, cancelled=True)  # there is no such task, or it is over, as may be
             raise
         status = "completed" if method == "tasks/result" else result.get("status")
         if status in TERMINAL_STATUSES and task_id is not None:
@@ -121,7 +121,7 @@ class HostPeer(Peer):
 
     def _over(self, task_id: str, *, cancelled: bool = False) -> None:
         self._line.board.over(task_id)
-        if not cancelled:  # else a question may still be on its way
+        if not cancelled:  # else a question may still be on its way, which nobody must answer
             self._tasks.pop(task_id, None)
 
     async def answer(

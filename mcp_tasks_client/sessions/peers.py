@@ -124,7 +124,8 @@ class Peers:
             if not (peer.lost or unsure):
                 _explain(error, ref, peer)
                 raise
-            self._hearing.lose(peer)
+            if peer.lost:
+                self._hearing.lose(peer)
             other = await self.now()
             try:
                 return other, await self.ask_in(other, method, ref)

@@ -165,6 +165,11 @@ class Retrievals:
                 if self._broken.get(task_id) == before:
                     del self._broken[task_id]
 
+    def lose(self, peer: Peer) -> None:
+        """Let those end that wait in a session which is gone, though their streams may last."""
+        for task_id in [name for name, one in self._now.items() if one.peer is peer]:
+            self._now.pop(task_id).end(over=False)
+
     def forget(self, task_id: str, *, over: bool) -> None:
         """Let the one for a task end. It is over, or of no interest any more."""
         self._broken.pop(task_id, None)

@@ -20,7 +20,8 @@ Of a task that was cancelled no question is answered any more: one server loses 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import anyio
@@ -226,13 +227,9 @@ class CoreTasksSession(Session):
         memo = Memo.read(ref.request_state)
         self._hearing.progress.expect(memo.progress, ref.task_id, memo.session_id)
         looked = self._hearing.looking(ref.task_id)
-        try:
+        with self._obeying(ref):
             async with self._poll_slots:
                 peer, raw = await self._peers.ask("tasks/get", ref)
-        except SessionError as error:
-            if error.retry_after_s is not None:
-                self._hearing.retrievals.quiet(ref.task_id, error.retry_after_s)
-            raise
         self._hearing.retrievals.looked(ref.task_id)
         faults = Faults("tasks/get", ref.task_id)
         try:
@@ -258,7 +255,8 @@ class CoreTasksSession(Session):
         Raises:
             SessionError: Not all of it was answered. ``retryable`` if the server did not ask just now.
         """
-        await self._answering.update(ref, answers)
+        with self._obeying(ref):
+            await self._answering.update(ref, answers)
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once. From here on none of its questions is answered.
@@ -267,7 +265,8 @@ class CoreTasksSession(Session):
             SessionError: No acknowledgement; its code is -32602 if the task is over already.
         """
         self._hearing.give_up(ref.task_id)
-        await self._peers.ask("tasks/cancel", ref)
+        with self._obeying(ref):
+            await self._peers.ask("tasks/cancel", ref)
 
     async def listen(
         self, task_ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
@@ -303,6 +302,16 @@ class CoreTasksSession(Session):
         self._catalogue.forget_tools()
         if self._receives:
             await self._hearing.attended(peer)
+
+    @contextmanager
+    def _obeying(self, ref: TaskRef) -> Iterator[None]:
+        """Have nothing else be asked of a task either, for as long as the server wants to be left alone."""
+        try:
+            yield
+        except SessionError as error:
+            if error.retry_after_s is not None:
+                self._hearing.retrievals.quiet(ref.task_id, error.retry_after_s)
+            raise
 
     def _as_task(self, name: str) -> bool:
         return self._wish.as_task(name, self._catalogue.listed(name), self._peers.makes_tasks)
