@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from copy import copy
 from functools import partial
@@ -1098,6 +1099,29 @@ async def test_a_prompt_that_the_server_does_not_wait_for_makes_room_for_one_tha
     assert withdrawn == ["a"]
     assert asked == ["a", "b", "a"], "what is wanted again is asked again"
     assert [key for sent in world.server.log("tasks/update") for key in sent.answers] == ["b", "a"]
+
+
+@requirement("law:10")
+async def test_a_prompt_in_a_thread_stays_up_and_there_is_no_other_beside_it() -> None:
+    """Whoever types would not know which of the two is meant."""
+    first, then = (input_required(TASK, {key: ASK}, poll_interval_ms=1000) for key in "ab")
+    world = World(gets={TASK: [first, then, then, then, DONE]})
+    asked: list[str] = []
+    typed = threading.Event()
+
+    def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(context.key)
+        assert typed.wait(10)
+        return YES
+
+    async with world.client(elicitation=ask) as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(1.5)
+        assert asked == ["a"]
+        typed.set()
+        while asked != ["a", "b"]:
+            await anyio.sleep(0.001)
+        assert await result(world, handle) == "done"
 
 
 @requirement("law:3", "law:10")

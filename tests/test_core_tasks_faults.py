@@ -438,6 +438,136 @@ async def test_what_was_answered_once_before_another_process_is_asked_again_as_a
         assert (await session.get(left)).input_requests == {f"{KEY}#1": QUESTION}
 
 
+def asked_of_us(request_id: int, task_id: str | None = TASK) -> JSONObject:
+    meta = {"_meta": {RELATED_TASK: {"taskId": task_id}}} if task_id else {}
+    return {"id": request_id, "method": QUESTION["method"], "params": {**QUESTION["params"], **meta}}
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("whose", [TASK, "another", None], ids=["the task's", "another task's", "nobody's"])
+async def test_an_answer_whose_id_is_given_away_while_it_is_under_way_has_arrived(
+    wire: Wire, whose: str | None
+) -> None:
+    """And what has the ID now is another question, though it reads the same."""
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        hearing, peer = session._older._hearing, await session._older.connect()
+        hearing.told(peer, asked_of_us(7))
+        assert (await session.get(OLDER)).input_requests == {KEY: QUESTION}
+
+        def noted() -> int:
+            if not hearing.asked(TASK).was_answered(f"{KEY}#1"):
+                hearing.told(peer, asked_of_us(7, whose))
+            return 202
+
+        wire.noted = noted
+        left = replace(OLDER, questions=(Question(key=KEY, digest=KEY, request=QUESTION, stage="sending"),))
+        await session.update(left, {KEY: {"action": "decline"}})
+        wire.noted = lambda: 202
+        if whose != TASK:
+            hearing.told(peer, asked_of_us(8))
+        assert (await session.get(left)).input_requests == {f"{KEY}#1": QUESTION}
+
+
+@requirement("law:3")
+async def test_a_wait_in_a_session_that_is_lost_ends_though_its_stream_lasts(wire: Wire) -> None:
+    waiting, lost = anyio.Event(), set[str | None]()
+
+    async def lasting() -> AsyncIterator[bytes]:
+        while True:
+            yield b": a proxy keeps it alive\n\n"
+            waiting.set()
+            await anyio.sleep(0.01)
+
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/get"] = partial(
+        unless_lost, lost, refusal(-32001, "Session not found", 404), wire.replies["tasks/get"]
+    )
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(
+        200, headers={"content-type": "text/event-stream"}, content=lasting()
+    )
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        task = await session.get(OLDER)
+        await waiting.wait()
+        lost.add("s1")
+        for _ in range(2):
+            task = await session.get(replace(OLDER, request_state=task.request_state))
+        assert wire.of("tasks/result") == ["s1", "s2"]
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("by", ["another task", "a plain request", "a withdrawal", "nobody"])
+async def test_a_question_from_before_is_over_when_its_id_was_given_away_since(wire: Wire, by: str) -> None:
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    async with wire.session() as session:
+        hearing, peer = session._older._hearing, await session._older.connect()
+        match by:
+            case "another task":
+                hearing.told(peer, asked_of_us(7, "another"))
+            case "a plain request":
+                hearing.told(peer, {"id": 7, "method": "ping"})
+            case "a withdrawal":
+                hearing.told(peer, {"method": "notifications/cancelled", "params": {"requestId": 7}})
+        task = await session.get(LEFT)
+        assert task.status == ("input_required" if by == "nobody" else "working")
+        if by == "another task":
+            assert hearing.asked("another").request_ids() == {KEY: [7]}
+
+
+@requirement("law:3")
+async def test_an_answer_from_before_is_not_given_to_what_comes_as_soon_as_somebody_waits(wire: Wire) -> None:
+    wire.task["status"] = "input_required"
+    async with wire.session() as session:
+        peer = await session._older.connect()
+        hearing = session._older._hearing
+
+        def result(params: JSONObject, session_id: str | None) -> Reply:
+            other = asked_of_us(7)
+            other["params"] = {**other["params"], "message": "Delete everything?"}
+            hearing.told(peer, other)
+            return httpx.Response(503)
+
+        wire.replies["tasks/result"] = result
+        with pytest.raises(ConnectionLostError, match="kept until the server asks"):
+            await session.update(LEFT, {KEY: {"action": "accept"}})
+        assert wire.of("POST") == []
+
+
+async def test_what_is_said_of_one_task_that_nobody_knows_is_nothing_to_the_others(wire: Wire) -> None:
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    missing = httpx.Response(200, json={"jsonrpc": "2.0", "id": 1, "error": NOT_FOUND})
+    wire.replies["tasks/get"] = lambda params, session: missing if params["taskId"] != TASK else wire.task
+    async with wire.session() as session:
+        own = TaskRef(TASK, str(Memo(session_id="of-before")), "2025-11-25")
+        await session.get(own)
+        peer = session._older._peers.adopt("of-before")
+        session._older._hearing.told(peer, asked_of_us(7))
+        with pytest.raises(SessionError):
+            await session.get(replace(own, task_id="unknown"))
+        assert session._older._hearing.asked(TASK).waiting(KEY) == [(peer, 7)]
+
+
+@requirement("law:4")
+@pytest.mark.parametrize("verb", ["update", "cancel"])
+async def test_whatever_a_server_says_that_it_is_busy_to_is_obeyed_for_the_task(
+    wire: Wire, verb: str
+) -> None:
+    busy = httpx.Response(429, headers={"Retry-After": "60"})
+    wire.replies["tasks/get"] = lambda params, session: busy
+    wire.replies["tasks/cancel"] = lambda params, session: busy
+    async with wire.session() as session:
+        peer = await session._older.connect()
+        hearing = session._older._hearing
+        with pytest.raises(SessionError):
+            await (session.update(LEFT, {KEY: {}}) if verb == "update" else session.cancel(LEFT))
+        assert not hearing.retrievals.may_begin(TASK)
+        assert hearing.retrievals.may_begin("another")
+        assert not peer.lost
+
+
 @requirement("law:4")
 async def test_nobody_looks_before_the_time_for_an_answer_that_nobody_waits_for_just_now(wire: Wire) -> None:
     async with wire.session() as session:

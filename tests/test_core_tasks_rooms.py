@@ -550,6 +550,42 @@ async def test_an_id_that_is_given_away_is_no_question_s_any_more(hearing: Heari
 
 @pytest.mark.anyio
 @requirement("law:3")
+async def test_what_a_cancelled_task_asks_has_its_id_all_the_same(hearing: Hearing) -> None:
+    peer = ScriptedPeer()
+    hearing.told(peer, question(request_id=5))
+    hearing.give_up("cancelled")
+    hearing.told(peer, question(request_id=5, _meta={RELATED_TASK: {"taskId": "cancelled"}}))
+    assert not hearing.asks(TASK)
+    await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+async def test_a_plain_question_that_comes_twice_is_asked_once_and_answered_once() -> None:
+    asked, going = list[str](), anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        await going.wait()
+        return ElicitResult(action="decline")
+
+    peer, hearing = ScriptedPeer(), Hearing(Callbacks(elicitation=ask), LIMIT_S, lambda: None)
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            for _ in range(2):
+                hearing.told(peer, question(request_id=5, _meta={}))
+                await settled(lambda: asked)
+            going.set()
+            await settled(lambda: peer.answers)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    assert len(asked) == 1
+    assert [request_id for request_id, _ in peer.answers] == [5]
+
+
+@pytest.mark.anyio
+@requirement("law:3")
 @pytest.mark.parametrize("by", ["another request", "a withdrawal"])
 async def test_a_plain_question_whose_id_is_given_away_is_not_answered(by: str) -> None:
     asked, going = list[str](), anyio.Event()

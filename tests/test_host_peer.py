@@ -594,6 +594,23 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return unsettled
 
 
+@requirement("2025:cancelled-is-gone")
+async def test_what_a_cancelled_task_asks_that_the_server_has_forgotten_is_answered_by_nobody() -> None:
+    host = Host()
+    async with connected(host) as (session, server, _), ours(session) as durable:
+        handle = await durable.start_tool("tool")
+        server.replies["tasks/cancel"] = lambda params: task("cancelled")
+        missing = {"error": {"code": -32602, "message": "no such task"}}
+        server.replies["tasks/get"] = lambda params: missing
+        await handle.cancel()
+        with pytest.raises(TasksClientError):
+            await handle.result()
+        await server.ask("late", question())
+        await server.was_heard()
+        assert "late" not in server.answers
+    assert host.asked == []
+
+
 async def test_what_two_requests_under_one_id_may_share_is_ended_by_neither(
     monkeypatch: pytest.MonkeyPatch, unsettled: list[Any]
 ) -> None:
