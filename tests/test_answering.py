@@ -48,6 +48,21 @@ def test_what_was_said_is_kept_under_its_key_until_it_has_arrived() -> None:
 
 
 @requirement("law:3")
+def test_of_an_answer_that_somebody_tells_of_a_snapshot_tells_nothing() -> None:
+    asked = Asked[str]()
+    asked.add("here", 0, METHOD, NAME)
+    (key,) = asked.questions()
+    said = asked.says(key, asked.waiting(key), told=True)
+    for waits in (True, False):
+        asked.looked(asked.all_said(), waits=waits)
+    assert (said.arrived, said.looks) == (None, 0), (
+        "it says that it works when the first of two has an answer"
+    )
+    asked.unsaid(said)
+    assert asked.waiting(key) == [("here", 0)]
+
+
+@requirement("law:3")
 def test_what_is_asked_after_an_answer_was_said_is_another_question() -> None:
     asked, key, _ = said_to(("here", 0))
     asked.add("here", 1, METHOD, NAME)

@@ -1116,7 +1116,15 @@ async def test_a_prompt_in_a_thread_stays_up_and_there_is_no_other_beside_it() -
 
     async with world.client(elicitation=ask) as client:
         handle = await client.start_tool("tool")
+        await world.clock.advance(1)
+        while not asked:
+            await anyio.sleep(0.001)
         await world.clock.advance(1.5)
+        (record,) = await client.records()
+        assert record.task is not None
+        assert record.task.input_requests is not None
+        assert [*record.task.input_requests] == ["b"]
+        await anyio.sleep(0.05)
         assert asked == ["a"]
         typed.set()
         while asked != ["a", "b"]:

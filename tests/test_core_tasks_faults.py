@@ -538,15 +538,17 @@ async def test_an_answer_from_before_is_not_given_to_what_comes_as_soon_as_someb
 
 async def test_what_is_said_of_one_task_that_nobody_knows_is_nothing_to_the_others(wire: Wire) -> None:
     wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
-    missing = httpx.Response(200, json={"jsonrpc": "2.0", "id": 1, "error": NOT_FOUND})
-    wire.replies["tasks/get"] = lambda params, session: missing if params["taskId"] != TASK else wire.task
+    wire.replies["tasks/get"] = lambda params, session: (
+        wire.task if params["taskId"] == TASK else refusal(-32602, "Task not found", 200)
+    )
     async with wire.session() as session:
         own = TaskRef(TASK, str(Memo(session_id="of-before")), "2025-11-25")
         await session.get(own)
         peer = session._older._peers.adopt("of-before")
         session._older._hearing.told(peer, asked_of_us(7))
-        with pytest.raises(SessionError):
+        with pytest.raises(SessionError) as caught:
             await session.get(replace(own, task_id="unknown"))
+        assert caught.value.code == -32602
         assert session._older._hearing.asked(TASK).waiting(KEY) == [(peer, 7)]
 
 

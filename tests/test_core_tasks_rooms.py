@@ -549,6 +549,19 @@ async def test_an_id_that_is_given_away_is_no_question_s_any_more(hearing: Heari
 
 
 @pytest.mark.anyio
+async def test_what_has_come_under_which_id_is_not_kept_without_end(hearing: Hearing) -> None:
+    peer, other = ScriptedPeer(), ScriptedPeer("other")
+    for number in range(10_001):
+        hearing.told(peer, {"id": number, "method": "ping"})
+    assert hearing.may_be_under(peer, 0, TASK, NAME)
+    assert not hearing.may_be_under(peer, 10_000, TASK, NAME)
+    hearing.told(other, {"id": 0, "method": "ping"})
+    hearing.lose(peer)
+    assert [name[0] for name in hearing._heard] == [other], "nor a session that is gone"
+    await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
 @requirement("law:3")
 async def test_what_a_cancelled_task_asks_has_its_id_all_the_same(hearing: Hearing) -> None:
     peer = ScriptedPeer()
