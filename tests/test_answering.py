@@ -48,21 +48,6 @@ def test_what_was_said_is_kept_under_its_key_until_it_has_arrived() -> None:
 
 
 @requirement("law:3")
-def test_of_an_answer_that_somebody_tells_of_a_snapshot_tells_nothing() -> None:
-    asked = Asked[str]()
-    asked.add("here", 0, METHOD, NAME)
-    (key,) = asked.questions()
-    said = asked.says(key, asked.waiting(key), told=True)
-    for waits in (True, False):
-        asked.looked(asked.all_said(), waits=waits)
-    assert (said.arrived, said.looks) == (None, 0), (
-        "it says that it works when the first of two has an answer"
-    )
-    asked.unsaid(said)
-    assert asked.waiting(key) == [("here", 0)]
-
-
-@requirement("law:3")
 def test_what_is_asked_after_an_answer_was_said_is_another_question() -> None:
     asked, key, _ = said_to(("here", 0))
     asked.add("here", 1, METHOD, NAME)
@@ -216,6 +201,19 @@ async def test_what_is_taken_back_while_it_is_answered_stays_a_question(acknowle
         await world.update()
     assert caught.value.retryable
     assert world.peer.answers == [0]
+    assert not world.asked.was_answered(world.key)
+
+
+@pytest.mark.anyio
+@requirement("law:3")
+async def test_an_answer_that_is_taken_back_while_another_is_said_does_not_count_as_arrived() -> None:
+    world = World(acknowledges=False)
+    world.asked.add(world.peer, 2, "roots/list", {})
+    (other,) = set(world.asked.questions()) - {world.key}
+    answered = iter((lambda: None, lambda: None, lambda: world.asked.withdraw(world.peer, 0)))
+    world.peer.before_it_returns = lambda: next(answered)()
+    with anyio.fail_after(LIMIT_S), pytest.raises(ConnectionLostError, match="taken back"):
+        await world.answering.update(TaskRef("t"), {world.key: {"action": "decline"}, other: {}})
     assert not world.asked.was_answered(world.key)
 
 

@@ -472,6 +472,35 @@ async def test_an_answer_whose_id_is_given_away_while_it_is_under_way_has_arrive
 
 
 @requirement("law:3")
+@pytest.mark.parametrize("request_id", [7, 8], ids=["under its ID", "under another"])
+async def test_what_is_asked_again_while_its_answer_is_under_way_is_the_same_if_that_is_lost(
+    wire: Wire, request_id: int
+) -> None:
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        hearing, peer = session._older._hearing, await session._older.connect()
+        hearing.told(peer, asked_of_us(7))
+        task = await session.get(OLDER)
+
+        def noted() -> int:
+            hearing.told(peer, asked_of_us(request_id))
+            return 504
+
+        wire.noted = noted
+        question = Question(key=KEY, digest=KEY, request=QUESTION, stage="sending")
+        left = replace(OLDER, request_state=task.request_state, questions=(question,))
+        with pytest.raises(SessionError):
+            await session.update(left, {KEY: {"action": "decline"}})
+        assert (await session.get(left)).input_requests == {KEY: QUESTION}, "so nobody is asked again"
+        wire.noted = lambda: 202
+        wire.arrived.clear()
+        await session.update(left, {KEY: {"action": "decline"}})
+        assert len(wire.of("POST")) == (1 if request_id == 7 else 2), "to each of the requests behind it"
+
+
+@requirement("law:3")
 async def test_a_wait_in_a_session_that_is_lost_ends_though_its_stream_lasts(wire: Wire) -> None:
     waiting, lost = anyio.Event(), set[str | None]()
 

@@ -55,6 +55,7 @@ class ScriptedPeer(Peer):
         super().__init__(session_id)
         self.requests: list[tuple[str, RequestId | None]] = []
         self.taken_back: list[RequestId] = []
+        self.refuses_to_take_back = False
         self.answers: list[tuple[RequestId, JSONObject | RpcError]] = []
         self.reply: JSONObject | SessionError | None = None
         self.go = anyio.Event()
@@ -96,6 +97,8 @@ class ScriptedPeer(Peer):
 
     async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
         await anyio.lowlevel.checkpoint()
+        if self.refuses_to_take_back:
+            raise ConnectionLostError("busy", retryable=True)
         self.taken_back.append(request_id)
 
 
@@ -244,7 +247,7 @@ def test_a_question_that_was_answered_and_is_asked_once_more_is_a_new_one(restar
         asked.add("here", number, "elicitation/create", NAME)
         ((key, _),) = asked.questions().items()
         assert key not in before
-        asked.answered(asked.says(key, [("here", number)]))
+        asked.answered(key, asked.behind(key))
         assert asked.was_answered(key)
         assert not asked.open
         before.append(key)
@@ -254,8 +257,9 @@ def test_a_question_that_comes_under_the_id_of_one_that_is_being_answered_stays_
     asked: Asked[str] = Asked()
     asked.add("here", 0, "elicitation/create", NAME)
     ((key, _),) = asked.questions().items()
+    behind = asked.behind(key)
     asked.add("here", 0, "roots/list", {})  # the answer is on its way, and has been read
-    asked.answered(asked.says(key, [("here", 0)]))
+    asked.answered(key, behind)
     ((other, _),) = asked.questions().items()
     assert asked.waiting(other) == [("here", 0)]
 
@@ -298,7 +302,7 @@ def test_what_another_process_was_asked_is_open_unless_it_was_answered_since() -
     asked: Asked[str] = Asked()
     asked.add("here", 0, "elicitation/create", NAME)
     ((key, question_),) = asked.questions().items()
-    asked.answered(asked.says(key, [("here", 0)]))
+    asked.answered(key, asked.behind(key))
     asked.restore("here", key, [0], question_)
     assert not asked.open
     other: Asked[str] = Asked()
@@ -494,6 +498,37 @@ async def test_a_wait_that_broke_is_taken_back_before_the_next(hearing: Hearing)
 
 
 @pytest.mark.anyio
+@requirement("law:4")
+async def test_the_longest_time_that_a_server_wants_to_be_left_alone_counts(hearing: Hearing) -> None:
+    for seconds in (0.5, 0.0):
+        hearing.retrievals.quiet(TASK, seconds)
+    assert not hearing.retrievals.may_begin(TASK)
+    with anyio.fail_after(LIMIT_S):
+        while not hearing.retrievals.may_begin(TASK):
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.anyio
+@requirement("law:3")
+async def test_what_could_not_be_taken_back_is_taken_back_by_the_next(hearing: Hearing) -> None:
+    peer = ScriptedPeer()
+    peer.refuses_to_take_back = True
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            assert await hearing.questions(peer, TASK, "of-the-dead") == {}
+            assert hearing.memo(peer, TASK).retrieval == "of-the-dead", "also by another process"
+            assert peer.requests == []
+            peer.refuses_to_take_back = False
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: peer.requests)
+            assert peer.taken_back == ["of-the-dead"]
+            assert hearing.memo(peer, TASK).retrieval == peer.requests[0][1]
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
 @requirement("2025:any-stream", "law:3")
 async def test_a_question_is_told_at_once_with_all_that_another_process_would_need(hearing: Hearing) -> None:
     peer, told = ScriptedPeer(), list[Task]()
@@ -544,7 +579,6 @@ async def test_an_id_that_is_given_away_is_no_question_s_any_more(hearing: Heari
     hearing.told(peer, question(request_id=5, message="Delete everything?", _meta=mark))
     (left,) = hearing.asked(TASK).request_ids().values()
     assert left == [6]
-    assert hearing.asked(TASK).was_withdrawn(peer, 5)
     await anyio.lowlevel.checkpoint()
 
 

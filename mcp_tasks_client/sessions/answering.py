@@ -80,20 +80,25 @@ class Answering:
         if self._hearing.given_up(ref.task_id):
             raise SessionError("The task was cancelled; its questions are not answered.", code=INVALID_PARAMS)
         asked = self._hearing.asked(ref.task_id)
-        for key, answer in answers.items():
-            if not asked.was_answered(key):
-                await self._answer(ref, asked, key, marked(answer, ref.task_id))
+        unsure: dict[str, Said[Peer]] = {}
         for key, answer in answers.items():
             said = asked.said(key)
+            if not asked.was_answered(key):
+                said = await self._answer(ref, asked, key, marked(answer, ref.task_id))
             if said is not None:
-                await self._has_effect(ref, asked, said, marked(answer, ref.task_id))
+                unsure[key] = said
+        for key, said in unsure.items():
+            await self._has_effect(ref, asked, said, marked(answers[key], ref.task_id))
 
-    async def _answer(self, ref: TaskRef, asked: Asked[Peer], key: str, answer: JSONObject) -> None:
+    async def _answer(
+        self, ref: TaskRef, asked: Asked[Peer], key: str, answer: JSONObject
+    ) -> Said[Peer] | None:
+        """Send an answer. Returns it, if it is not known to have arrived."""
         if not asked.waiting(key) and not self._hearing.seen(ref.task_id):
             # Asked of a process that may be gone, and that may have answered.
             peer, raw = await self._peers.ask("tasks/get", ref)
             if raw.get("status") in TERMINAL_STATUSES:
-                return  # as a poll will say; around an end nothing is to be taken back
+                return None  # as a poll will say; around an end nothing is to be taken back
             self.recall(peer, ref)
             await self.questions(peer, ref)
             # What it was given to may have another question by now, which comes as soon as somebody waits.
@@ -102,16 +107,18 @@ class Answering:
         if not requests:
             why = "The answer is kept until the server asks for it again, as it does not just now."
             raise ConnectionLostError(why, retryable=True)
-        # From here on, what comes under one of their IDs is another question, though it reads the same.
-        told = all(peer.acknowledges for peer, _ in requests)
-        said = asked.says(key, requests, told=told)
+        if all(peer.acknowledges for peer, _ in requests):
+            behind = asked.behind(key)
+            await self._tell(ref, asked, requests, answer)
+            asked.answered(key, behind)
+            return None
+        said = asked.says(key, requests)
         try:
             await self._tell(ref, asked, requests, answer)
         except BaseException:
             asked.unsaid(said)
             raise
-        if told:
-            asked.answered(said)
+        return said
 
     async def _tell(
         self,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import anyio
 
@@ -39,20 +39,22 @@ class _Request(Generic[PeerT]):
     """Under which it was asked before; ``None`` if it goes by what it asks."""
 
 
+Behind: TypeAlias = "Sequence[_Request[PeerT]]"
+"""The requests behind a question."""
+
+
 class Said(Generic[PeerT]):
     """An answer that was said, of which nobody tells whether it has arrived.
 
     Attributes:
         requests: What it was said to, and who had asked.
-        told: Whether somebody is going to tell what becomes of it, so that nothing else need.
         arrived: Whether it has; ``None`` while that is not known.
         looks: How many snapshots have shown the server waiting for it since it was said last.
         news: Set when one of these two changes; there is another one for the next change then.
     """
 
-    def __init__(self, requests: Sequence[tuple[PeerT, RequestId]], *, told: bool) -> None:
+    def __init__(self, requests: Sequence[tuple[PeerT, RequestId]]) -> None:
         self.requests = requests
-        self.told = told
         self.arrived: bool | None = None
         self.looks = 0
         self.news = anyio.Event()
@@ -98,7 +100,7 @@ class Asked(Generic[PeerT]):
         """Note a request, which may have come before; unless there are far too many."""
         name, question = _name(peer, request_id), lasting(method, params)
         self._withdrawn.pop(name, None)
-        self.given_away(peer, request_id)
+        self._has_answer(name)
         if len(self._requests) >= _MOST and name not in self._requests:
             return
         self._requests[name] = _Request(peer, request_id, question, digest(question))
@@ -116,11 +118,10 @@ class Asked(Generic[PeerT]):
                 self._requests[name] = _Request(peer, request_id, question, digest(question), key)
 
     def given_away(self, peer: PeerT, request_id: RequestId) -> None:
-        """Note that a request has come under an ID: the server has the answer to what had it before."""
+        """Note that a request has come under an ID: what had it before is over, and has any answer to it."""
         name = _name(peer, request_id)
-        for said, requests in tuple(self._said.values()):
-            if any(_name(one.peer, one.request_id) == name for one in requests):
-                self._end(said, arrived=True)
+        self._requests.pop(name, None)
+        self._has_answer(name)
 
     def withdraw(self, peer: PeerT, request_id: RequestId) -> None:
         """Forget a request that the server does not wait for any more."""
@@ -149,22 +150,26 @@ class Asked(Generic[PeerT]):
 
     def waiting(self, key: str) -> list[tuple[PeerT, RequestId]]:
         """The requests that an answer is for, with those who sent them."""
-        before = self._before - {key}
-        behind = (one for one in self._requests.values() if self._key(one, before) == key)
-        return [(one.peer, one.request_id) for one in behind]
+        return [(one.peer, one.request_id) for one in self.behind(key)]
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────
 
-    def answered(self, said: Said[PeerT]) -> None:
-        """Note that an answer has arrived."""
-        if said.arrived is None:
-            self._end(said, arrived=True)
+    def behind(self, key: str) -> Behind[PeerT]:
+        """The requests that an answer is for, as they are now."""
+        before = self._before - {key}
+        return [one for one in self._requests.values() if self._key(one, before) == key]
 
-    def says(
-        self, key: str, requests: Sequence[tuple[PeerT, RequestId]], *, told: bool = False
-    ) -> Said[PeerT]:
+    def answered(self, key: str, requests: Behind[PeerT]) -> None:
+        """Note that requests have their answer. What came under one of their IDs meanwhile is another one."""
+        for one in requests:
+            name = _name(one.peer, one.request_id)
+            if self._requests.get(name) is one:
+                del self._requests[name]
+        self._answered.add(key)
+
+    def says(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> Said[PeerT]:
         """Note that an answer is said to requests now. What is asked from here on is another question."""
-        said = Said(requests, told=told)
+        said = Said(requests)
         self._said[key] = said, self._take(key, requests)
         if self._over is not None:
             self._end(said, arrived=self._over)
@@ -196,11 +201,9 @@ class Asked(Generic[PeerT]):
             waits: Whether the task waits for one. It need not be one of these, if something else is open.
         """
         for one in said:
-            if one.arrived is not None or one.told:
-                continue
-            if not waits:
+            if one.arrived is None and not waits:
                 self._end(one, arrived=True)
-            elif not self.open:
+            elif one.arrived is None and not self.open:
                 one.looked()
 
     def lose(self, peer: PeerT) -> None:
@@ -236,6 +239,11 @@ class Asked(Generic[PeerT]):
                 taken.append(self._requests.pop(name))
         self._answered.add(key)
         return taken
+
+    def _has_answer(self, name: tuple[int, str]) -> None:
+        for said, requests in tuple(self._said.values()):
+            if any(_name(one.peer, one.request_id) == name for one in requests):
+                self._end(said, arrived=True)
 
     def _drop(self, name: tuple[int, str], one: _Request[PeerT]) -> None:
         if self._requests.get(name) is one:

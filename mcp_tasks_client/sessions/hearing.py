@@ -300,8 +300,7 @@ class Hearing:
         self._note(peer, request_id, task_id, whose)
         for other, asked in self._asked.items():
             if other != task_id:
-                asked.given_away(peer, request_id)  # what an answer is on its way to has it
-                asked.withdraw(peer, request_id)
+                asked.given_away(peer, request_id)
 
     def _note(self, peer: Peer, request_id: RequestId, task_id: str | None, whose: str) -> None:
         name = peer, id_text(request_id)

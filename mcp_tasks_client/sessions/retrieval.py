@@ -42,6 +42,11 @@ class Retrieval:
         self.scope = anyio.CancelScope()
         self.reply: JSONObject | None = None
 
+    @property
+    def waits_under(self) -> RequestId:
+        """The ID of what may wait: the last one, until that is taken back, for this one goes only then."""
+        return self.request_id if self.before is None else self.before
+
     def end(self, *, over: bool) -> None:
         """Have it end, which may wait for ever, even for a task that is over."""
         if over and self.peer.retracts:
@@ -69,7 +74,7 @@ class Retrievals:
     def request_id(self, task_id: str) -> RequestId | None:
         """The ID of the one that waits for a task, or may; ``None`` if there is none."""
         retrieval = self._now.get(task_id)
-        return retrieval.request_id if retrieval is not None else self._broken.get(task_id)
+        return retrieval.waits_under if retrieval is not None else self._broken.get(task_id)
 
     def reply(self, task_id: str) -> JSONObject | None:
         """What the one that waits for a task has brought, if there is one, and it has."""
@@ -101,7 +106,8 @@ class Retrievals:
 
     def quiet(self, task_id: str, seconds: float) -> None:
         """Have none begin for a task as long as the server wants to be left alone."""
-        self._quiet_until[task_id] = anyio.current_time() + seconds
+        until = anyio.current_time() + seconds
+        self._quiet_until[task_id] = max(until, self._quiet_until.get(task_id, until))
 
     def begin(self, peer: Peer, task_id: str, before: RequestId | None) -> Retrieval:
         """Make one, to be run.
@@ -138,13 +144,14 @@ class Retrievals:
             # An error may be about the waiting alone: what became of the task is asked when it is over.
             if retrieval.reply is None and self._now.get(task_id) is retrieval:
                 del self._now[task_id]  # the next poll tries again
-                self._broken[task_id] = retrieval.request_id
+                self._broken[task_id] = retrieval.waits_under
                 self._failed.add(task_id)
 
     async def _result(self, task_id: str, retrieval: Retrieval) -> JSONObject:
         peer = retrieval.peer
         if retrieval.before is not None:
             await peer.take_back(retrieval.before, self._timeout_s)
+            retrieval.before = None
         retrieval.alone.set()
         params, request_id = {"taskId": task_id}, retrieval.request_id
         return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
