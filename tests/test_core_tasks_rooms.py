@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -56,6 +57,8 @@ class ScriptedPeer(Peer):
         self.requests: list[tuple[str, RequestId | None]] = []
         self.taken_back: list[RequestId] = []
         self.refuses_to_take_back = False
+        self.memo: Callable[[], Memo] = Memo
+        self.memo_then: Memo | None = None
         self.answers: list[tuple[RequestId, JSONObject | RpcError]] = []
         self.reply: JSONObject | SessionError | None = None
         self.go = anyio.Event()
@@ -98,6 +101,7 @@ class ScriptedPeer(Peer):
     async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
         await anyio.lowlevel.checkpoint()
         if self.refuses_to_take_back:
+            self.memo_then = self.memo()
             raise ConnectionLostError("busy", retryable=True)
         self.taken_back.append(request_id)
 
@@ -513,12 +517,15 @@ async def test_the_longest_time_that_a_server_wants_to_be_left_alone_counts(hear
 async def test_what_could_not_be_taken_back_is_taken_back_by_the_next(hearing: Hearing) -> None:
     peer = ScriptedPeer()
     peer.refuses_to_take_back = True
+    peer.memo = lambda: hearing.memo(peer, TASK)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hearing.run)
             await anyio.wait_all_tasks_blocked()
             assert await hearing.questions(peer, TASK, "of-the-dead") == {}
-            assert hearing.memo(peer, TASK).retrieval == "of-the-dead", "also by another process"
+            assert peer.memo_then is not None
+            for memo in (peer.memo_then, hearing.memo(peer, TASK)):
+                assert memo.retrieval == "of-the-dead", "also by another process"
             assert peer.requests == []
             peer.refuses_to_take_back = False
             tasks.start_soon(hearing.questions, peer, TASK, None)
