@@ -5,7 +5,6 @@ The server is the test itself, at the other end of two streams in memory.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -543,7 +542,10 @@ async def test_an_answer_of_a_client_that_was_closed_is_not_said_to_what_has_its
 
 
 @requirement("law:3")
-async def test_an_answer_does_not_cross_to_what_came_under_its_id_while_somebody_thought() -> None:
+@pytest.mark.parametrize("whose", ["other", None], ids=["another task's", "a plain one"])
+async def test_an_answer_does_not_cross_to_what_came_under_its_id_while_somebody_thought(
+    whose: str | None,
+) -> None:
     host, going, prompted = Host(), anyio.Event(), list[str]()
 
     async def elicit(context: Any, params: Any) -> Any:
@@ -562,7 +564,7 @@ async def test_an_answer_does_not_cross_to_what_came_under_its_id_while_somebody
         await server.ask(5, question("one", "A?"))
         while prompted != ["A?"]:
             await anyio.sleep(0.001)
-        await server.ask(5, question("other", "Delete everything?"))
+        await server.ask(5, question(whose, "Delete everything?"))
         while len(prompted) < 2:
             await anyio.sleep(0.001)
         going.set()
@@ -650,34 +652,8 @@ async def test_of_a_question_that_comes_twice_one_is_answered() -> None:
     assert len(heard) == 2, "and no withdrawal"
 
 
-@requirement("law:3")
-async def test_an_answer_does_not_go_to_a_plain_question_that_has_taken_its_id() -> None:
-    host, going, prompted = Host(), anyio.Event(), list[str]()
-
-    async def elicit(context: Any, params: Any) -> Any:
-        prompted.append(params.message)
-        await (going.wait() if params.message == "A?" else anyio.sleep_forever())
-        return ElicitResult(action="accept", content={"name": "for A"})
-
-    host.elicit = elicit  # type: ignore[method-assign]  # to have both open at once
-    async with connected(host) as (session, server, _), ours(session) as durable:
-        server.replies["tasks/get"] = lambda params: task("input_required")
-        await durable.start_tool("tool")
-        await server.got("tasks/result")
-        await server.ask(5, question(message="A?"))
-        while prompted != ["A?"]:
-            await anyio.sleep(0.001)
-        await server.ask(5, question(None, "Delete everything?"))
-        while len(prompted) < 2:
-            await anyio.sleep(0.001)
-        going.set()
-        await anyio.sleep(0.1)
-        assert not server.answers
-
-
 async def test_sessions_that_a_host_has_left_are_let_go_of() -> None:
     now: list[ClientSession | None] = [None]
-    left: list[weakref.ref[ClientSession]] = []
 
     def current() -> ClientSession:
         assert now[0] is not None
@@ -689,7 +665,6 @@ async def test_sessions_that_a_host_has_left_are_let_go_of() -> None:
         tasks.start_soon(session._older.watch)
         for _ in range(4):
             async with connected(Host()) as (now[0], _server, _tasks):
-                left.append(weakref.ref(current()))
                 if state is None:
                     created = await session.call(ToolCall(name="tool"))
                     assert isinstance(created, Created)

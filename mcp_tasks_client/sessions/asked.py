@@ -169,8 +169,9 @@ class Asked(Generic[PeerT]):
 
     def says(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> Said[PeerT]:
         """Note that an answer is said to requests now. What is asked from here on is another question."""
-        said = Said(requests)
-        self._said[key] = said, self._take(key, requests)
+        said, behind = Said(requests), [*self.behind(key)]
+        self.answered(key, behind)
+        self._said[key] = said, behind
         if self._over is not None:
             self._end(said, arrived=self._over)
         return said
@@ -227,18 +228,6 @@ class Asked(Generic[PeerT]):
     def _keyed(self) -> list[tuple[str, _Request[PeerT]]]:
         said = [(key, one) for key, (_, requests) in self._said.items() for one in requests]
         return [*said, *((self._key(one, self._before), one) for one in self._requests.values())]
-
-    def _take(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> list[_Request[PeerT]]:
-        """Take the requests of a question that has its answer from among those that have none."""
-        taken = []
-        for peer, request_id in requests:
-            name = _name(peer, request_id)
-            one = self._requests.get(name)
-            # Another question may have come under this ID by now: one server gives it away again at once.
-            if one is not None and key.startswith(one.digest):
-                taken.append(self._requests.pop(name))
-        self._answered.add(key)
-        return taken
 
     def _has_answer(self, name: tuple[int, str]) -> None:
         for said, requests in tuple(self._said.values()):

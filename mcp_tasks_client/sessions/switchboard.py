@@ -53,12 +53,11 @@ class _Waiting:
     def __init__(self, message: JSONObject) -> None:
         self.message = message
         self.answer: JSONObject | RpcError | None = None
-        self.abandoned = False
         self.settled = anyio.Event()
 
     def settle(self, answer: JSONObject | RpcError | None) -> None:
         """Let it have its answer; ``None`` if it is to have none."""
-        self.answer, self.abandoned = answer, answer is None
+        self.answer = answer
         self.settled.set()
 
 
@@ -156,7 +155,7 @@ class Switchboard:
         finally:
             if self._waiting.get(name) is waiting:
                 del self._waiting[name]
-        if waiting.abandoned:
+        if waiting.answer is None:
             raise AbandonedError
         return waiting.answer
 
