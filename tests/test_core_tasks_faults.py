@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -17,7 +16,8 @@ import pytest
 from mcp_tasks_client import MemoryJournal, SessionError, TasksClient, WaitTimeoutError
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError
 from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.sessions import answering
+from mcp_tasks_client.sessions.base import INVALID_PARAMS, TaskRef, ToolCall
 from mcp_tasks_client.sessions.generations import AnyGenerationSession, session_at
 from mcp_tasks_client.sessions.listing import listed_tasks
 from mcp_tasks_client.sessions.shapes_2025_11_25 import RELATED_TASK, Memo
@@ -53,6 +53,7 @@ class Wire:
         self.sessions = 0
         self.lists = True
         self.noted: Callable[[], int] = lambda: 202
+        self.gone: dict[str | None, httpx.Response] = {}
         self.arrived: list[tuple[str, str | None]] = []
         self.task: JSONObject = {"taskId": TASK, "status": "working", "ttl": 60_000, "pollInterval": 50}
         self.replies: dict[str, Callable[[JSONObject, str | None], Reply]] = {
@@ -80,6 +81,8 @@ class Wire:
         message = json.loads(request.content) if request.content else {}
         method = message.get("method", request.method)
         self.arrived.append((method, session))
+        if session in self.gone:
+            return self.gone[session]
         if "id" not in message or "method" not in message:
             return self._noted(request)
         if method == "server/discover" and method not in self.replies:
@@ -149,35 +152,61 @@ def wire() -> Wire:
         (refusal(-32000, "Bad Request: No valid session ID provided", 400), True),
         (refusal(-32602, "Task not found", 404), False),
         (refusal(-32603, "booked, but could not close the database session", 400), False),
-        (httpx.Response(404, text="default backend - 404"), False),
         (httpx.Response(503, text="later"), False),
     ],
 )
 async def test_a_session_is_lost_only_if_the_server_says_so(
     wire: Wire, said: httpx.Response, lost: bool
 ) -> None:
-    first = True
-
-    def get(params: JSONObject, session: str | None) -> Reply:
-        nonlocal first
-        if session == "s1" and first:
-            first = False
-            return said
-        return wire.task
-
-    wire.replies["tasks/get"] = get
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
+        wire.gone["s1"] = said
         with nullcontext() if lost else pytest.raises(SessionError):
             await session.get(OLDER)
         assert (wire.sessions == 2) is lost
+        wire.gone.clear()
         assert (await session.get(OLDER)).status == "working"
+
+
+@requirement("2025:lost-session", "law:7")
+@pytest.mark.parametrize(
+    "said", [refusal(-32001, "Session not found", 404), httpx.Response(404, text="none")]
+)
+async def test_a_session_that_only_one_request_does_not_find_has_what_was_asked_there(
+    wire: Wire, said: httpx.Response
+) -> None:
+    replies: list[Reply] = [said]
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        session._older._hearing.told(await session._older.connect(), asked_of_us(7))
+        wire.replies["tasks/get"] = lambda params, session: replies.pop() if replies else wire.task
+        with pytest.raises(SessionError):  # as by a replica that has never heard of it
+            await session.get(OLDER)
+        assert (await session.get(OLDER)).input_requests == {KEY: QUESTION}
+    assert wire.sessions == 1
+
+
+@requirement("2025:lost-session", "law:2")
+async def test_a_call_goes_again_if_a_replica_got_it_that_has_never_heard_of_the_session(
+    wire: Wire,
+) -> None:
+    replies: list[Reply] = [refusal(-32001, "Session not found", 404)]
+    wire.replies["tools/call"] = lambda params, session: replies.pop() if replies else text("plain")
+    async with wire.session() as session:
+        assert await session.call(ToolCall(name="plain")) == Returned(text("plain"))
+        replies.append(httpx.Response(404, text="default backend - 404"))
+        with pytest.raises(SessionError) as raised:
+            await session.call(ToolCall(name="plain"))
+        assert not raised.value.not_executed, "of this one nobody knows who has said so"
+    assert wire.of("tools/call") == ["s1", "s1", "s1"]
 
 
 async def test_a_session_that_two_requests_in_a_row_do_not_find_is_lost_without_a_word(wire: Wire) -> None:
     gone = httpx.Response(404, text="not here")
     wire.replies["tasks/get"] = lambda params, session: gone if session == "s1" else wire.task
-    wire.replies["ping"] = lambda params, session: gone
+    wire.replies["ping"] = wire.replies["tasks/get"]
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
         assert (await session.get(OLDER)).status == "working"
@@ -194,11 +223,36 @@ async def test_a_session_that_was_out_of_reach_for_a_moment_has_its_tasks(wire: 
         return refusal(-32602, "Task not found", 200)
 
     wire.replies["tasks/get"] = get
+    wire.replies["ping"] = lambda params, session: refusal(-32600, "Session not found", 404)
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
         for _ in range(3):
             assert (await session.get(OLDER)).status == "working"
     assert wire.of("tasks/get") == ["s1", "s2", "s1", "s1", "s2", "s1", "s1"]
+    assert wire.sessions == 2
+
+
+@requirement("law:7")
+async def test_a_task_is_not_lost_before_the_session_that_it_was_made_in_says_so(wire: Wire) -> None:
+    unknown, busy = refusal(-32602, "Task not found", 200), httpx.Response(503)
+    elsewhere: list[Reply] = [unknown, unknown, unknown, httpx.ReadError("lost")]
+    at_home: list[Reply] = [wire.task, busy]
+    wire.replies["tasks/get"] = lambda params, session: (at_home if session == "s1" else elsewhere).pop()
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        wire.gone["s1"] = refusal(-32600, "Session not found", 404)
+        with pytest.raises(ConnectionLostError):
+            await session.get(OLDER)
+        del wire.gone["s1"]
+        with pytest.raises(SessionError) as raised:  # s2 says that there is no such task, s1 nothing
+            await session.get(OLDER)
+        assert raised.value.http_status == 503
+        assert (await session.get(OLDER)).status == "working"
+        wire.gone["s1"] = refusal(-32600, "Session not found", 404)
+        with pytest.raises(SessionError) as raised:
+            await session.get(OLDER)
+        assert "has ended the session" in raised.value.remote_message
+        assert raised.value.code == INVALID_PARAMS
 
 
 @requirement("law:2")
@@ -389,9 +443,40 @@ async def test_an_answer_is_sent_once_the_dead_process_waits_no_more(wire: Wire)
     async with wire.session() as session:
         await session.call(ToolCall(name="plain"))
         wire.arrived.clear()
-        await session.update(LEFT, {KEY: {"action": "decline"}})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.update, LEFT, {KEY: {"action": "decline"}})
+            await anyio.wait_all_tasks_blocked()
+            assert wire.arrived == [], "the next poll tells, and it comes when it is time"
+            await session.get(LEFT)
     said = [one for one, _ in wire.arrived if one not in ("GET", "tasks/result")]
     assert said == ["tasks/get", "notifications/cancelled", "POST"]
+
+
+@requirement("law:3")
+async def test_an_answer_to_what_another_process_was_asked_needs_no_poll_for_ever(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "_POLL_S", 0.05)
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    async with wire.session() as session:
+        await session.call(ToolCall(name="plain"))
+        await session.update(LEFT, {KEY: {"action": "decline"}})
+    assert len(wire.of("tasks/get")) == len(wire.of("POST")) == 1
+
+
+@requirement("law:8")
+async def test_no_answer_of_another_process_is_sent_for_a_task_that_was_cancelled_meanwhile(
+    wire: Wire,
+) -> None:
+    async with wire.session() as session:
+        await session.call(ToolCall(name="plain"))
+        wire.replies["tasks/cancel"] = lambda params, session: {**wire.task, "status": "cancelled"}
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.update, LEFT, {KEY: {"action": "decline"}})
+            await anyio.wait_all_tasks_blocked()
+            await session.cancel(LEFT)
+        assert wire.of("POST") == []
 
 
 @requirement("law:3", "2025:input-required")
@@ -501,7 +586,7 @@ async def test_what_is_asked_again_while_its_answer_is_under_way_is_the_same_if_
 
 @requirement("law:3")
 async def test_a_wait_in_a_session_that_is_lost_ends_though_its_stream_lasts(wire: Wire) -> None:
-    waiting, lost = anyio.Event(), set[str | None]()
+    waiting = anyio.Event()
 
     async def lasting() -> AsyncIterator[bytes]:
         while True:
@@ -510,9 +595,6 @@ async def test_a_wait_in_a_session_that_is_lost_ends_though_its_stream_lasts(wir
             await anyio.sleep(0.01)
 
     wire.task["status"] = "input_required"
-    wire.replies["tasks/get"] = partial(
-        unless_lost, lost, refusal(-32001, "Session not found", 404), wire.replies["tasks/get"]
-    )
     wire.replies["tasks/result"] = lambda params, session: httpx.Response(
         200, headers={"content-type": "text/event-stream"}, content=lasting()
     )
@@ -520,7 +602,7 @@ async def test_a_wait_in_a_session_that_is_lost_ends_though_its_stream_lasts(wir
         await session.call(ToolCall(name="slow"))
         task = await session.get(OLDER)
         await waiting.wait()
-        lost.add("s1")
+        wire.gone["s1"] = refusal(-32001, "Session not found", 404)
         for _ in range(2):
             task = await session.get(replace(OLDER, request_state=task.request_state))
         assert wire.of("tasks/result") == ["s1", "s2"]
@@ -546,7 +628,9 @@ async def test_a_question_from_before_is_over_when_its_id_was_given_away_since(w
 
 
 @requirement("law:3")
-async def test_an_answer_from_before_is_not_given_to_what_comes_as_soon_as_somebody_waits(wire: Wire) -> None:
+async def test_an_answer_from_before_is_not_given_to_what_comes_as_soon_as_somebody_waits(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wire.task["status"] = "input_required"
     async with wire.session() as session:
         peer = await session._older.connect()
@@ -559,6 +643,7 @@ async def test_an_answer_from_before_is_not_given_to_what_comes_as_soon_as_someb
             return httpx.Response(503)
 
         wire.replies["tasks/result"] = result
+        monkeypatch.setattr(answering, "_POLL_S", 0.0)
         with pytest.raises(ConnectionLostError, match="kept until the server asks"):
             await session.update(LEFT, {KEY: {"action": "accept"}})
         assert wire.of("POST") == []
@@ -583,8 +668,9 @@ async def test_what_is_said_of_one_task_that_nobody_knows_is_nothing_to_the_othe
 @requirement("law:4")
 @pytest.mark.parametrize("verb", ["update", "cancel"])
 async def test_whatever_a_server_says_that_it_is_busy_to_is_obeyed_for_the_task(
-    wire: Wire, verb: str
+    wire: Wire, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(answering, "_POLL_S", 0.0)  # nobody polls
     busy = httpx.Response(429, headers={"Retry-After": "60"})
     wire.replies["tasks/get"] = lambda params, session: busy
     wire.replies["tasks/cancel"] = lambda params, session: busy
@@ -640,26 +726,12 @@ async def test_a_wait_that_broke_is_not_begun_again_by_what_a_server_says_but_by
             await session.get(OLDER)
 
 
-def unless_lost(
-    lost: set[str | None],
-    gone: httpx.Response,
-    reply: Callable[[JSONObject, str | None], Reply],
-    params: JSONObject,
-    session: str | None,
-) -> Reply:
-    return gone if session in lost else reply(params, session)
-
-
 @requirement("law:3")
 @pytest.mark.parametrize("found_by", ["a poll", "the answer", "another call"])
 async def test_an_answer_reaches_a_server_that_has_lost_the_session_and_asks_in_another(
     wire: Wire, found_by: str
 ) -> None:
-    gone = refusal(-32001, "Session not found", 404)
-    lost: set[str | None] = set()
     wire.task["status"] = "input_required"
-    for method in ("tools/call", "tasks/get"):
-        wire.replies[method] = partial(unless_lost, lost, gone, wire.replies[method])
     wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
     async with wire.session() as session:
         hearing = session._older._hearing
@@ -679,17 +751,15 @@ async def test_an_answer_reaches_a_server_that_has_lost_the_session_and_asks_in_
             request_state=task.request_state,
             questions=(Question(key=KEY, digest=KEY, request=QUESTION, stage="unsent"),),
         )
-        lost.add("s1")
+        wire.gone["s1"] = refusal(-32001, "Session not found", 404)
         match found_by:
             case "a poll":
                 await session.get(left)
             case "another call":
                 await session.call(ToolCall(name="plain"))
             case _:
-                wire.noted = lambda: 404
                 with pytest.raises(SessionError):
                     await session.update(left, {KEY: {"action": "decline"}})
-                wire.noted = lambda: 202
                 await session.get(left)
         await asked_in("s2", 2)
         wire.arrived.clear()
@@ -698,10 +768,9 @@ async def test_an_answer_reaches_a_server_that_has_lost_the_session_and_asks_in_
 
 
 async def test_what_waits_in_a_session_that_is_gone_is_not_taken_back_in_another(wire: Wire) -> None:
-    gone = httpx.Response(
+    wire.gone["s9"] = httpx.Response(
         404, json={"jsonrpc": "2.0", "error": {"code": -32001, "message": "Session not found"}}
     )
-    wire.replies["tasks/get"] = lambda params, session: gone if session == "s9" else wire.task
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
         left = TaskRef(TASK, str(Memo(session_id="s9", retrieval="of-the-dead")), "2025-11-25")
@@ -710,14 +779,23 @@ async def test_what_waits_in_a_session_that_is_gone_is_not_taken_back_in_another
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-async def test_nothing_is_taken_back_from_a_task_that_is_over(wire: Wire, status: str) -> None:
+@pytest.mark.parametrize("seen_by", ["a poll", "the answer"])
+async def test_nothing_is_taken_back_from_a_task_that_is_over(
+    wire: Wire, status: str, seen_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seen_by == "the answer":
+        monkeypatch.setattr(answering, "_POLL_S", 0.0)
     wire.task["status"] = status
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
         wire.arrived.clear()
-        await session.update(LEFT, {KEY: {"action": "decline"}})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.update, LEFT, {KEY: {"action": "decline"}})
+            if seen_by == "a poll":
+                await anyio.wait_all_tasks_blocked()
+                await session.get(LEFT)
         await anyio.wait_all_tasks_blocked()
-    assert [one for one, _ in wire.arrived if one != "GET"] == ["tasks/get"]
+    assert [one for one, _ in wire.arrived if one not in ("GET", "tasks/result")] == ["tasks/get"]
 
 
 # ── ends ──────────────────────────────────────────────────────────────────────────────────────
@@ -768,7 +846,7 @@ async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wir
         assert hearing._seen or hearing.retrievals._now
         session.let_go(TASK)
         retrievals = [kept for kept in vars(hearing.retrievals).values() if isinstance(kept, dict)]
-        assert len(retrievals) == 4
+        assert len(retrievals) == 3
         assert not any((hearing._seen, hearing._asked, hearing._given_up, *retrievals))
 
 
@@ -776,11 +854,10 @@ async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wir
 async def test_progress_is_told_of_a_call_that_was_made_in_a_session_begun_anew(wire: Wire) -> None:
     async with wire.session() as session:
         older = session._older
-        await older.connect()
+        await session.tool("slow")
+        wire.gone["s1"] = refusal(-32600, "Session not found", 404)
 
         def reply(params: JSONObject, session_id: str | None) -> Reply:
-            if session_id == "s1":
-                return refusal(-32600, "Session not found", 404)
             progress = {"progressToken": params["_meta"]["progressToken"], "progress": 1}
             peer = older._peers._now
             older._hearing.told(peer, {"method": "notifications/progress", "params": progress})
@@ -861,11 +938,7 @@ async def test_a_lost_task_is_known_by_a_time_to_live_that_no_other_call_asked_f
         assert [one.task.task_id for one in await session.created_since(memo, 0.0)] == [TASK]
         assert list(await session.created_since(other, 0.0)) == []
         ended = str(Memo(session_id="ended", ttl_ms=ttls[0]))
-        listed = wire.replies["tasks/list"]
-        gone = refusal(-32600, "Session not found", 404)
-        wire.replies["tasks/list"] = lambda params, session: (
-            gone if session == "ended" else listed(params, session)
-        )
+        wire.gone["ended"] = refusal(-32600, "Session not found", 404)
         with pytest.raises(SessionError):
             await session.created_since(ended, 0.0)
         assert list(await session.created_since(ended, 0.0)) == [], "another session's are another's"

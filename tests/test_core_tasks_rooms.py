@@ -13,6 +13,7 @@ from mcp_types import ElicitResult, Tool
 
 from mcp_tasks_client.errors import ConnectionLostError, MissingCapabilityError, SessionError
 from mcp_tasks_client.inputs import Callbacks
+from mcp_tasks_client.sessions import retrieval
 from mcp_tasks_client.sessions.asked import Asked
 from mcp_tasks_client.sessions.hearing import Hearing
 from mcp_tasks_client.sessions.limits import Limits
@@ -482,7 +483,9 @@ async def test_over_a_hosts_session_a_last_reply_that_never_comes_is_not_waited_
 
 @pytest.mark.anyio
 async def test_a_wait_that_broke_is_taken_back_before_the_next(hearing: Hearing) -> None:
-    peer = ScriptedPeer()
+    peer, told = ScriptedPeer(), list[Task]()
+    hearing.heard = told.append
+    hearing.saw(peer, {"taskId": TASK, "status": "working", "ttlMs": 60_000, "pollIntervalMs": 60_000})
     peer.reply = ConnectionLostError("broken", retryable=True)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
@@ -491,13 +494,42 @@ async def test_a_wait_that_broke_is_taken_back_before_the_next(hearing: Hearing)
             tasks.start_soon(hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
             peer.go.set()
-            await anyio.wait_all_tasks_blocked()
-            first = peer.requests[0][1]
-            assert hearing.memo(peer, TASK).retrieval == first, "another process must take it back as well"
+            await settled(lambda: hearing.retrievals.failed_lately(TASK))
+            first, second = (request_id for _, request_id in peer.requests)
+            assert peer.taken_back == [first], "the next one goes at once, and only that"
+            assert hearing.memo(peer, TASK).retrieval == second, "another process must take it back as well"
+            assert [Memo.read(task.request_state).retrieval for task in told] == [first, second], "and can"
             peer.go = anyio.Event()
             tasks.start_soon(hearing.questions, peer, TASK, None)
-            await settled(lambda: len(peer.requests) == 2)
-            assert peer.taken_back == [first]
+            await settled(lambda: len(peer.requests) == 3)
+            assert peer.taken_back == [first, second]
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@requirement("law:3")
+@pytest.mark.parametrize("ended_by", ["a proxy", "us"])
+async def test_a_wait_that_lasted_is_renewed_at_once_whenever_it_breaks(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, ended_by: str
+) -> None:
+    monkeypatch.setattr(retrieval, "_LASTED_S", 0.0)
+    monkeypatch.setattr(retrieval, "SILENCE_S", 3600.0 if ended_by == "a proxy" else 0.0)
+    peer = ScriptedPeer()
+    peer.reply = ConnectionLostError("broken", retryable=True)
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            streams = set()
+            for times in range(1, 4):
+                await settled(lambda times=times: len(peer.requests) == times)
+                streams.add(hearing.retrievals.stream(TASK))
+                peer.go.set()
+                peer.go = anyio.Event()
+            await settled(lambda: len(peer.requests) == 4)
+            assert peer.taken_back == [request_id for _, request_id in peer.requests[:3]]
+            assert len(streams) == (3 if ended_by == "a proxy" else 1), "on the way something may be lost"
             tasks.cancel_scope.cancel()
 
 

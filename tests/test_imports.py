@@ -77,6 +77,7 @@ ORDER: Final = (
     "sessions.progress",
     "sessions.switchboard",
     "sessions.retrieval",
+    "sessions.server_streams",
     "sessions.hearing",
     "sessions.peers",
     "sessions.answering",

@@ -262,7 +262,10 @@ async def test_who_listens_is_granted_something_or_nothing_or_refused_and_polls_
 
 
 @pytest.mark.parametrize("verb", ["get", "update", "cancel"])
-async def test_an_unknown_task_is_invalid_params(opened: Opened, way: str, verb: str) -> None:
+async def test_an_unknown_task_is_invalid_params(
+    opened: Opened, way: str, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.answering._POLL_S", 0.0)  # nobody polls
     async with opened() as session:
         ref = TaskRef("nobody-knows-this", generation=generation_of(way))
         arguments = (ref, *([{"k": ANSWER}] if verb == "update" else []))

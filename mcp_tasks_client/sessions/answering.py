@@ -30,6 +30,9 @@ logger = logging.getLogger("mcp_tasks_client")
 _AGAIN_S: Final = 5.0
 """Seconds that an answer has to show an effect, before it is said again; twice as many the next time."""
 
+_POLL_S: Final = 30.0
+"""Seconds for a poll to tell how a task is that another process had; then we look."""
+
 _TAKEN_BACK: Final = "The question was taken back meanwhile."
 
 _LOOKS: Final = 2
@@ -95,12 +98,9 @@ class Answering:
     ) -> Said[Peer] | None:
         """Send an answer. Returns it, if it is not known to have arrived."""
         if not asked.waiting(key) and not self._hearing.seen(ref.task_id):
-            # Asked of a process that may be gone, and that may have answered.
-            peer, raw = await self._peers.ask("tasks/get", ref)
-            if raw.get("status") in TERMINAL_STATUSES:
-                return None  # as a poll will say; around an end nothing is to be taken back
-            self.recall(peer, ref)
-            await self.questions(peer, ref)
+            # Asked of a process that may be gone, and that may have answered: the next poll tells.
+            if await self._is_over(ref, asked):
+                return None  # around an end nothing is to be taken back
             # What it was given to may have another question by now, which comes as soon as somebody waits.
             await self._hearing.next_question(ref.task_id)
         requests = asked.waiting(key)
@@ -119,6 +119,17 @@ class Answering:
             asked.unsaid(said)
             raise
         return said
+
+    async def _is_over(self, ref: TaskRef, asked: Asked[Peer]) -> bool:
+        """Whether a task is over of which this process has seen nothing, and what it asks, if it is not."""
+        with anyio.move_on_after(_POLL_S):
+            await asked.seen.wait()
+            return asked.over
+        peer, raw = await self._peers.ask("tasks/get", ref)  # nobody polls
+        if raw.get("status") not in TERMINAL_STATUSES:
+            self.recall(peer, ref)
+            await self.questions(peer, ref)
+        return raw.get("status") in TERMINAL_STATUSES
 
     async def _tell(
         self,

@@ -76,16 +76,23 @@ class Asked(Generic[PeerT]):
 
     Attributes:
         news: Set when there is one; replaced by whoever waits for the next.
+        seen: Set once it is known how the task is.
     """
 
     def __init__(self) -> None:
         self.news = anyio.Event()
+        self.seen = anyio.Event()
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
         self._answered: set[str] = set()
         self._before: frozenset[str] = frozenset()
         self._said: dict[str, tuple[Said[PeerT], list[_Request[PeerT]]]] = {}
         self._withdrawn: dict[tuple[int, str], None] = {}
         self._over: bool | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the task is over, or its questions are."""
+        return bool(self._over)
 
     @property
     def open(self) -> bool:
@@ -216,6 +223,7 @@ class Asked(Generic[PeerT]):
     def close(self, *, over: bool) -> None:
         """Have nobody wait any more for what becomes of an answer, now or later."""
         self._over = over
+        self.seen.set()
         for one in self.all_said():
             self._end(one, arrived=over)
 

@@ -25,6 +25,7 @@ from .asked import Asked, lasting
 from .peer import Peer
 from .progress import Progress
 from .retrieval import Retrieval, Retrievals
+from .server_streams import ServerStreams
 from .shapes_2025_11_25 import Memo, ended, id_text, related_task, request_id_of, snapshot
 from .switchboard import GIVEN_AWAY
 
@@ -38,11 +39,8 @@ _QUESTION_S: Final = 1.0
 _STREAM_S: Final = 1.0
 """Seconds for a stream to open on which a server speaks by itself."""
 
-_AGAIN_S: Final = 1.0
-_LONGEST_AGAIN_S: Final = 60.0
 _QUESTIONS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 _WANTED: Final = frozenset({"completed", "failed", "input_required"})
-_NO_STREAM: Final = frozenset({400, 401, 403, 404, 405, 406, 501})
 _MOST_STRANGERS: Final = 1000
 """Tasks of which nothing is known but that something is asked for them, at most."""
 
@@ -82,7 +80,7 @@ class Hearing:
         self._tools_changed = tools_changed
         self._receiver = receiver
         self._tasks: TaskGroup | None = None
-        self._streams: set[Peer] = set()
+        self._streams = ServerStreams()
         self._seen: dict[str, JSONObject] = {}
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
         self._given_up: set[str] = set()
@@ -113,6 +111,8 @@ class Hearing:
     def saw(self, peer: Peer, task: JSONObject) -> None:
         """Note a snapshot of a task that goes on."""
         self._seen[task["taskId"]] = task
+        if task["taskId"] in self._asked:
+            self._asked[task["taskId"]].seen.set()
         self.attend(peer)
 
     def forget(self, task_id: str, *, over: bool) -> None:
@@ -202,6 +202,7 @@ class Hearing:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
         if self._tasks is not None and self.retrievals.may_begin(task_id):
             retrieval = self.retrievals.begin(peer, task_id, before)
+            retrieval.goes = partial(self._hint_memo, peer, task_id)
             self._tasks.start_soon(self._safely, self._await_result, task_id, retrieval)
 
     async def _await_result(self, task_id: str, retrieval: Retrieval) -> None:
@@ -219,9 +220,8 @@ class Hearing:
 
     def attend(self, peer: Peer) -> None:
         """Have it be heard what a server says by itself."""
-        if self._tasks is not None and peer not in self._streams:
-            self._streams.add(peer)
-            self._tasks.start_soon(self._safely, self._listen, peer)
+        if self._tasks is not None and self._streams.add(peer):
+            self._tasks.start_soon(self._safely, self._streams.keep_open, peer)
 
     async def attended(self, peer: Peer) -> None:
         """The same, before anything is asked: what it says to nobody is lost."""
@@ -322,40 +322,20 @@ class Hearing:
             self._retrieve(peer, task_id)
 
     def _hint_question(self, peer: Peer, task_id: str) -> None:
-        task = self._seen.get(task_id)
-        if task is not None:
-            questions, memo = self._asked[task_id].questions(), self.memo(peer, task_id)
-            task = {**task, "status": "input_required", "inputRequests": questions}
-            self._hint({**task, "requestState": str(memo)})
+        self._hint_memo(peer, task_id, status="input_required")
+
+    def _hint_memo(self, peer: Peer, task_id: str, **changed: str) -> None:
+        """Have it be journaled what another process would need to go on with a task."""
+        if task_id in self._seen:
+            task = {**self._seen[task_id], **changed, "requestState": str(self.memo(peer, task_id))}
+            if task.get("status") == "input_required":
+                task["inputRequests"] = self._asked[task_id].questions()
+            self._hint(task)
 
     def _hint(self, task: JSONObject) -> None:
         if self.heard is not None:
             with suppress(MalformedError):  # a poll brings what can be read
                 self.heard(read_task(task))
-
-    async def _listen(self, peer: Peer) -> None:
-        """Keep the stream open on which a server speaks outside of responses, if it offers one."""
-        try:
-            await self._listen_on(peer)
-        finally:
-            if peer.lost:
-                self._streams.discard(peer)  # there will be no other
-
-    async def _listen_on(self, peer: Peer) -> None:
-        pause_s = _AGAIN_S
-        while not peer.lost:
-            begun = anyio.current_time()
-            try:
-                await peer.listen()
-                wanted_s = 0.0
-            except SessionError as error:
-                if error.http_status in _NO_STREAM:
-                    peer.listening.set()  # nobody need wait for it
-                    return
-                wanted_s = error.retry_after_s or 0.0
-            lasted_s = anyio.current_time() - begun
-            pause_s = _AGAIN_S if lasted_s > pause_s else min(2 * pause_s, _LONGEST_AGAIN_S)
-            await anyio.sleep(max(pause_s, wanted_s))
 
     async def _safely(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
         """Whatever goes wrong here is no reason for anything else to end; polls tell what there is."""

@@ -20,7 +20,7 @@ from .bodies import bounded_body, drain
 from .channel import HttpChannel, Message, Read, encoded
 from .event_stream import read_messages
 from .faults import Faults
-from .peer import SILENCE_S, Peer, Told
+from .peer import SESSION_STATUSES, SILENCE_S, Peer, Told
 from .replies import Reply, parse, read_reply
 from .shapes_2025_11_25 import HANDSHAKE_VERSIONS
 from .transport import Response
@@ -187,26 +187,28 @@ class HttpPeer(Peer):
         raise message.faults.overdue(2 * timeout_s)
 
     async def _exchange(self, message: Message, read: Read, silence_s: float) -> JSONObject:
+        try:
+            return await self._judged(message, read, silence_s)
+        except SessionError as error:
+            if self.session_id is not None and _denies_session(error):
+                self.lost = await self._is_over()
+                if self.lost or error.code is not None:
+                    error.not_executed = error.retryable = True
+            raise
+
+    async def _judged(self, message: Message, read: Read, silence_s: float) -> JSONObject:
         async def judged(response: Response) -> Reply:
-            if response.status in (400, 404):
+            if response.status in SESSION_STATUSES:
                 return await _refusal(response, message, self._max_bytes)
             return await read(response)
 
-        try:
-            return await self._channel.exchange(message, judged, silence_s)
-        except SessionError as error:
-            if self.session_id is not None and await self._is_over(error):
-                self.lost = True
-                error.not_executed = error.retryable = True
-            raise
+        return await self._channel.exchange(message, judged, silence_s)
 
-    async def _is_over(self, error: SessionError) -> bool:
-        """Whether the server says that there is no such session: by 404, or some by 400, in words."""
-        if error.http_status == 400:
-            return error.code in _SESSION_CODES and _NO_SESSION.search(error.remote_message) is not None
-        if error.http_status != 404 or error.code is not None:
-            return error.http_status == 404 and error.code not in _NOT_OF_SESSIONS
-        # Said without a word it may be a gateway's, which is at a loss for a moment.
+    async def _is_over(self) -> bool:
+        """Whether the server says once more that it does not know the session.
+
+        Said once it may be that of a gateway, or of a replica that has never heard of it.
+        """
         ping = self._message("ping", {"id": next(_ids), "method": "ping", "params": {}}, None)
 
         async def read(response: Response) -> Reply:
@@ -214,9 +216,9 @@ class HttpPeer(Peer):
 
         with anyio.move_on_after(_PING_S):
             try:
-                await self._channel.exchange(ping, read, _PING_S)
+                await self._judged(ping, read, _PING_S)
             except SessionError as again:
-                return again.http_status == 404
+                return _denies_session(again)
         return False
 
     def _heard(self, message: JSONObject) -> None:
@@ -238,6 +240,12 @@ class HttpPeer(Peer):
         if self.session_id is not None:
             headers[_SESSION_ID] = self.session_id
         return headers
+
+
+def _denies_session(error: SessionError) -> bool:
+    if error.http_status == 400:
+        return error.code in _SESSION_CODES and _NO_SESSION.search(error.remote_message) is not None
+    return error.http_status == 404 and error.code not in _NOT_OF_SESSIONS
 
 
 async def _refusal(response: Response, message: Message, max_bytes: int) -> Reply:

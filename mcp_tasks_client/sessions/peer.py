@@ -16,7 +16,10 @@ from anyio.lowlevel import checkpoint
 from ..wire import JSONObject, RequestId, RpcError, shorten
 from .shapes_2025_11_25 import CORE_TASKS_VERSION
 
-__all__ = ["SILENCE_S", "Peer", "Told"]
+__all__ = ["SESSION_STATUSES", "SILENCE_S", "Peer", "Told"]
+
+SESSION_STATUSES: Final = frozenset({400, 404})
+"""By which a server over HTTP says that it does not know a session, if it says so in words."""
 
 SILENCE_S: Final = 300.0
 """Seconds without a sign of life after which what may stay open counts as broken."""

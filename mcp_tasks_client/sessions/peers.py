@@ -79,6 +79,7 @@ class Peers:
                 self.makes_tasks = _offers(said, "tasks", "requests", "tools", "call")
                 if self._now is not None:
                     self._hearing.lose(self._now)
+                    self._keep(self._now)
                 self._now = peer
                 await self._begun(peer)
             return self._now
@@ -99,10 +100,15 @@ class Peers:
         """A session that there was before."""
         peer = self._adopted.get(session_id)
         if peer is None:
-            # Of those that are lost only the latest is kept: a host's session is held by what was made of it.
-            self._adopted = {name: one for name, one in self._adopted.items() if not one.lost}
-            peer = self._adopted[session_id] = self._make(session_id, self._hearing.told)
+            peer = self._make(session_id, self._hearing.told)
+            self._keep(peer)
         return peer
+
+    def _keep(self, peer: Peer) -> None:
+        # Of those that are lost only the latest is kept: a host's session is held by what was made of it.
+        self._adopted = {name: one for name, one in self._adopted.items() if not one.lost}
+        if peer.session_id is not None:
+            self._adopted[peer.session_id] = peer
 
     # ── requests about tasks ──────────────────────────────────────────────────────────────────
 
@@ -115,24 +121,27 @@ class Peers:
         Raises:
             SessionError: It was not.
         """
-        peer = await self.of(Memo.read(ref.request_state).session_id)
+        own = Memo.read(ref.request_state).session_id
+        peer = await self.of(own)
         try:
             return peer, await self.ask_in(peer, method, ref)
         except SessionError as error:
-            # A server that was upgraded since may say that of a session of which it has never heard.
-            unsure = error.code == INVALID_PARAMS and not self.is_now(peer)
-            if not (peer.lost or unsure):
-                _explain(error, ref, peer)
-                raise
+            unknown = error.code == INVALID_PARAMS
             if peer.lost:
                 self._hearing.lose(peer)
-            other = await self.now()
-            try:
-                return other, await self.ask_in(other, method, ref)
-            except SessionError as again:
-                if again.code == INVALID_PARAMS and peer.lost:
-                    return peer, await self._back_in(peer, method, ref, again)
-                raise again from error
+            # A server that was upgraded since may say so of a session of which it has never heard.
+            elif not unknown or self.is_now(peer):
+                if unknown and own not in (None, peer.session_id):
+                    return await self._back_in(own, method, ref, error)
+                raise
+            found = error
+        other = await self.now()
+        try:
+            return other, await self.ask_in(other, method, ref)
+        except SessionError as again:
+            if again.code == INVALID_PARAMS and peer.lost and own not in (None, other.session_id):
+                return await self._back_in(own, method, ref, again)
+            raise again from found
 
     async def ask_in(self, peer: Peer, method: str, ref: TaskRef) -> JSONObject:
         """Send one of ``tasks/*`` in this session.
@@ -153,16 +162,21 @@ class Peers:
         peer = await self.now()
         return await self._in_time(method, peer.request(method, params, self._timeout_s))
 
-    async def _back_in(self, peer: Peer, method: str, ref: TaskRef, unknown: SessionError) -> JSONObject:
-        """Ask once more in a task's own session, before it is taken for lost with it."""
+    async def _back_in(
+        self, session_id: str, method: str, ref: TaskRef, unknown: SessionError
+    ) -> tuple[Peer, JSONObject]:
+        """Ask once more in a task's own session, before the task is taken for lost with it."""
+        peer = self.adopt(session_id)
+        peer.lost = False  # unless it is said again
         try:
-            raw = await self.ask_in(peer, method, ref)
-        except SessionError:
+            return peer, await self.ask_in(peer, method, ref)
+        except SessionError as error:
+            if not peer.lost and error.code != INVALID_PARAMS:
+                raise  # which says nothing of the task
+        if peer.lost:
             ended = "the server has ended the session that the task was made in"
-            unknown.remote_message += f" ({_if_not_ours(peer.session_id) or ended})"
-            raise unknown from None
-        peer.lost = False
-        return raw
+            unknown.remote_message += f" ({_if_not_ours(session_id) or ended})"
+        raise unknown
 
     async def _in_time(
         self, method: str, request: Awaitable[JSONObject], task_id: str | None = None
@@ -196,15 +210,7 @@ def _offers(result: JSONObject, *names: str) -> bool:
     return found is not None
 
 
-def _explain(error: SessionError, ref: TaskRef, peer: Peer) -> None:
-    """Say so, if a task is unknown because the session has ended, by whomever, that it was made in."""
-    session_id = Memo.read(ref.request_state).session_id
-    if error.code == INVALID_PARAMS and session_id not in (None, peer.session_id):
-        ended = "the session that the task was made in has ended"
-        error.remote_message += f" ({ended}{_if_not_ours(session_id) and ', or is out of reach'})"
-
-
-def _if_not_ours(session_id: str | None) -> str:
+def _if_not_ours(session_id: str) -> str:
     """What a session is, if its name is one that only we have given it; empty if a server has."""
-    ours = (session_id or "").startswith(HOSTS_OWN)
+    ours = session_id.startswith(HOSTS_OWN)
     return "it was made in a session of the host's own, which cannot be had again" if ours else ""

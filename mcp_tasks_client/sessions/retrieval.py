@@ -5,6 +5,7 @@ One at a time for each task: a server hands the next question to the one that wa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -21,24 +22,29 @@ _LAST_REPLY_S: Final = 1.0
 one official server."""
 
 
+_LASTED_S: Final = 1.0
+"""Seconds that one has to last for the next one to take its place at once, but for the first that breaks."""
+
+
 class Retrieval:
     """A ``tasks/result`` that waits for the end.
 
     Args:
         peer: Whom it is asked of.
         before: The ID of the last one, which may still wait there.
-        stream: Of the last one, if nothing can have been lost since.
 
     Attributes:
         alone: Set once the last one waits no more, or could not be kept from it.
+        goes: Called right before it is sent, for what waits has another ID from then on.
     """
 
-    def __init__(self, peer: Peer, before: RequestId | None, stream: object | None = None) -> None:
+    def __init__(self, peer: Peer, before: RequestId | None) -> None:
         self.peer = peer
         self.before = before
-        self.stream = stream or object()
+        self.stream = object()
         self.request_id = peer.new_request_id()
         self.alone = anyio.Event()
+        self.goes: Callable[[], None] = _nothing
         self.scope = anyio.CancelScope()
         self.reply: JSONObject | None = None
 
@@ -46,6 +52,16 @@ class Retrieval:
     def waits_under(self) -> RequestId:
         """The ID of what may wait: the last one, until that is taken back, for this one goes only then."""
         return self.request_id if self.before is None else self.before
+
+    def renew(self, *, unbroken: bool) -> None:
+        """Have another one take its place.
+
+        Args:
+            unbroken: Whether nothing can have been lost on the way.
+        """
+        self.before, self.request_id = self.request_id, self.peer.new_request_id()
+        if not unbroken:
+            self.stream = object()
 
     def end(self, *, over: bool) -> None:
         """Have it end, which may wait for ever, even for a task that is over."""
@@ -68,7 +84,6 @@ class Retrievals:
         self._now: dict[str, Retrieval] = {}
         self._broken: dict[str, RequestId] = {}
         self._quiet_until: dict[str, float] = {}
-        self._streams: dict[str, object] = {}
         self._failed: set[str] = set()
 
     def request_id(self, task_id: str) -> RequestId | None:
@@ -117,8 +132,7 @@ class Retrievals:
             task_id: The task.
             before: The ID of one that may wait for a process which may be gone.
         """
-        before, stream = self._broken.pop(task_id, before), self._streams.pop(task_id, None)
-        retrieval = self._now[task_id] = Retrieval(peer, before, stream)
+        retrieval = self._now[task_id] = Retrieval(peer, self._broken.pop(task_id, before))
         return retrieval
 
     async def run(self, task_id: str, retrieval: Retrieval) -> None:
@@ -127,16 +141,11 @@ class Retrievals:
         Raises:
             SessionError: It broke, or the server refused it.
         """
-        begun = anyio.current_time()
         try:
             with retrieval.scope:
                 retrieval.reply = await self._result(task_id, retrieval)
         except SessionError as error:
-            known = self._now.get(task_id) is retrieval
-            silent = anyio.current_time() - begun >= SILENCE_S  # so we have ended it, and nothing has broken
-            if known and silent:
-                self._streams[task_id] = retrieval.stream
-            if known and error.retry_after_s is not None:
+            if self._now.get(task_id) is retrieval and error.retry_after_s is not None:
                 self.quiet(task_id, error.retry_after_s)
             raise
         finally:
@@ -148,11 +157,27 @@ class Retrievals:
                 self._failed.add(task_id)
 
     async def _result(self, task_id: str, retrieval: Retrieval) -> JSONObject:
+        lately = False
+        while True:
+            begun = anyio.current_time()
+            try:
+                return await self._waited(task_id, retrieval)
+            except SessionError as error:
+                lasted_s = anyio.current_time() - begun
+                broken = error.http_status is None and error.code is None and not retrieval.peer.lost
+                if not broken or (lately and lasted_s < _LASTED_S) or retrieval.before is not None:
+                    raise
+            # At once: meanwhile the next question would go to the one that nobody hears any more.
+            retrieval.renew(unbroken=lasted_s >= SILENCE_S)  # for then it is we who have ended it
+            lately = True
+
+    async def _waited(self, task_id: str, retrieval: Retrieval) -> JSONObject:
         peer = retrieval.peer
         if retrieval.before is not None:
             await peer.take_back(retrieval.before, self._timeout_s)
             retrieval.before = None
         retrieval.alone.set()
+        retrieval.goes()
         params, request_id = {"taskId": task_id}, retrieval.request_id
         return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
 
@@ -181,8 +206,11 @@ class Retrievals:
         """Let the one for a task end. It is over, or of no interest any more."""
         self._broken.pop(task_id, None)
         self._quiet_until.pop(task_id, None)
-        self._streams.pop(task_id, None)
         self._failed.discard(task_id)
         retrieval = self._now.pop(task_id, None)
         if retrieval is not None:
             retrieval.end(over=over)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,56 @@
+"""The streams on which servers of 2025-11-25 speak outside of responses, one for each session."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+
+from ..errors import SessionError
+from .peer import Peer
+
+__all__ = ["ServerStreams"]
+
+_AGAIN_S: Final = 1.0
+_LONGEST_AGAIN_S: Final = 60.0
+_NONE: Final = frozenset({400, 401, 403, 404, 405, 406, 501})
+"""By which a server says that it has none, unless it says more than that."""
+
+
+class ServerStreams:
+    """Which of them are kept open."""
+
+    def __init__(self) -> None:
+        self._peers: set[Peer] = set()
+
+    def add(self, peer: Peer) -> bool:
+        """Note that one is to be kept open; false if it is already."""
+        if peer in self._peers:
+            return False
+        self._peers.add(peer)
+        return True
+
+    async def keep_open(self, peer: Peer) -> None:
+        """Keep one open, if the server offers it, until its session is lost."""
+        try:
+            await self._keep_open(peer)
+        finally:
+            if peer.lost:
+                self._peers.discard(peer)  # there will be no other
+
+    async def _keep_open(self, peer: Peer) -> None:
+        pause_s = _AGAIN_S
+        while not peer.lost:
+            begun = anyio.current_time()
+            try:
+                await peer.listen()
+                wanted_s = 0.0
+            except SessionError as error:
+                if error.http_status in _NONE:
+                    peer.listening.set()  # nobody need wait for it
+                    if error.code is None:
+                        return
+                wanted_s = error.retry_after_s or 0.0
+            lasted_s = anyio.current_time() - begun
+            pause_s = _AGAIN_S if lasted_s > pause_s else min(2 * pause_s, _LONGEST_AGAIN_S)
+            await anyio.sleep(max(pause_s, wanted_s))

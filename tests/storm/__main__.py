@@ -1,0 +1,77 @@
+"""Has clients go through bad weather to the real servers of 2025-11-25, and says what became of their calls.
+
+::
+
+    python -m tests.storm --voyages 200
+
+Exits with 1 if a promise was broken; it then says which, and what happened on the way. The same seed
+draws the
+same weather, but time does not come again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+from .._legacy_installs import NODE_SERVER, node_modules, python_with_legacy_sdk
+from ..legacy_servers import LegacyProgram, LegacyServer
+from .run import INTERVAL_MS, storm
+from .verdict import breaches
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Run. Returns 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--voyages", type=int, default=50, help="calls to make (default: 50)")
+    parser.add_argument(
+        "--seed", type=int, default=random.SystemRandom().getrandbits(24), help="the first one's"
+    )
+    parser.add_argument("--debug", action="store_true", help="keep what the clients log")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="storm-"))
+    print(f"seed {arguments.seed}, in {folder}", flush=True)
+    begun = time.monotonic()
+    with ExitStack() as running:
+        servers = [
+            running.enter_context(one.listening(folder / one.kind, "--poll-interval-ms", str(INTERVAL_MS)))
+            for one in programs()
+        ]
+        broken, kinds = asyncio.run(sail(arguments, servers, folder))
+    print(f"{arguments.voyages} voyages, {broken} broken, {time.monotonic() - begun:.0f} s; {dict(kinds)}")
+    return 1 if broken else 0
+
+
+def programs() -> list[LegacyProgram]:
+    """The two servers."""
+    python = LegacyProgram("python", str(python_with_legacy_sdk()), NODE_SERVER.parent / "legacy_python.py")
+    node = LegacyProgram("node", "node", NODE_SERVER / "server.mjs", ("--installed", str(node_modules())))
+    return [python, node]
+
+
+async def sail(
+    arguments: argparse.Namespace, servers: list[LegacyServer], folder: Path
+) -> tuple[int, Counter[str]]:
+    """Make the voyages, and tell of those on which something was broken."""
+    broken, kinds = 0, Counter[str]()
+    seeds = range(arguments.seed, arguments.seed + arguments.voyages)
+    async for voyage in storm(seeds, servers, folder, debug=arguments.debug):
+        found = list(breaches(voyage))
+        kinds.update(one.fate.what for one in voyage.lane.passed)
+        if found:
+            broken += 1
+            (folder / f"{voyage.seed}.told").write_text(voyage.told())
+            print(f"{voyage.seed} at {voyage.kind}, {voyage.call}: {'; '.join(found)}", flush=True)
+    return broken, kinds
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,187 @@
+"""Stands between clients and a server, lets the weather happen, and writes down what passed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from .weather import Fate, Weather
+
+__all__ = ["Lane", "Passed", "Proxy"]
+
+STALL_S: Final = 2.0
+CHUNK: Final = 65536
+
+
+@dataclass(slots=True, kw_only=True)
+class Passed:
+    """One exchange. ``at`` and ``replied_at`` are ``time.monotonic()`` seconds."""
+
+    at: float
+    life: int
+    method: str
+    """Of JSON-RPC; ``"GET"``, or empty for a reply of the client's."""
+
+    message: dict[str, Any]
+    fate: Fate
+    reached: bool = False
+    """Whether the server may have seen it."""
+
+    replied_at: float | None = None
+    """When the client was told a status; ``None`` if it never was."""
+
+
+@dataclass
+class Lane:
+    """The way of one client, from life to life.
+
+    Attributes:
+        weather: What happens on it.
+        life: The number of the process that is on it.
+        passed: What was.
+    """
+
+    weather: Weather
+    life: int = 0
+    passed: list[Passed] = field(default_factory=list)
+
+
+class Proxy:
+    """One server's.
+
+    Args:
+        upstream: The server's URL.
+
+    Attributes:
+        lanes: By the first part of the path.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        where = urlsplit(upstream)
+        self._host, self._port, self._path = where.hostname or "", where.port or 80, where.path
+        self._own_port = 0
+        self.lanes: dict[str, Lane] = {}
+
+    def url(self, lane: str) -> str:
+        """Where a client finds the server."""
+        return f"http://127.0.0.1:{self._own_port}/{lane}"
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Be there for the length of the block."""
+        server = await asyncio.start_server(self._connection, "127.0.0.1", limit=1 << 20)
+        self._own_port = server.sockets[0].getsockname()[1]
+        async with server:
+            yield
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                await self._exchange(reader, writer)
+        finally:
+            writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line, *fields = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
+        verb, path, _ = line.split(" ")
+        headers = dict(one.split(": ", 1) for one in fields)
+        body = await reader.readexactly(int(headers.get("Content-Length", headers.get("content-length", 0))))
+        message = json.loads(body) if body else {}
+        lane = self.lanes[path.lstrip("/")]
+        method = message.get("method", "") if verb == "POST" else verb
+        passed = Passed(
+            at=time.monotonic(),
+            life=lane.life,
+            method=method,
+            message=message,
+            fate=lane.weather.fate(method),
+        )
+        lane.passed.append(passed)
+        kept = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in _OF_THE_WAY]
+        head = [
+            f"{verb} {self._path} HTTP/1.1",
+            f"Host: {self._host}:{self._port}",
+            "Connection: close",
+            *kept,
+        ]
+        request = "\r\n".join([*head, "", ""]).encode("latin-1") + body
+        forwarding = asyncio.create_task(self._forward(request, passed, writer))
+        gone = asyncio.create_task(reader.read(1))
+        try:
+            await asyncio.wait([forwarding, gone], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (forwarding, gone):
+                one.cancel()
+            await asyncio.wait([forwarding, gone])
+        if not forwarding.cancelled():
+            forwarding.result()
+
+    async def _forward(self, request: bytes, passed: Passed, writer: asyncio.StreamWriter) -> None:
+        fate = passed.fate
+        if fate.what == "unread":
+            writer.transport.abort()
+            return
+        if fate.what in _REFUSALS:
+            passed.replied_at = time.monotonic()
+            writer.write(refusal(fate, passed.message.get("id")))
+            await writer.drain()
+            return
+        if fate.what == "delayed":
+            await asyncio.sleep(fate.seconds)
+        server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
+        try:
+            passed.reached = True
+            server_writer.write(request)
+            await server_writer.drain()
+            head = await server_reader.readuntil(b"\r\n\r\n")
+            if fate.what == "unanswered":
+                writer.transport.abort()
+                return
+            if fate.what == "delayed":
+                await asyncio.sleep(fate.seconds)
+            passed.replied_at = time.monotonic()
+            writer.write(closing(head))
+            ends_s = fate.seconds if fate.what in ("cut", "stalled") else None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ends_s):
+                    while chunk := await server_reader.read(CHUNK):
+                        writer.write(chunk)
+                        await writer.drain()
+                    return
+            if fate.what == "stalled":
+                await asyncio.sleep(STALL_S)
+            writer.transport.abort()
+        finally:
+            server_writer.transport.abort()
+
+
+_OF_THE_WAY: Final = frozenset({"host", "connection"})
+_REFUSALS: Final = frozenset({"unavailable", "no_session", "not_found"})
+
+
+def closing(head: bytes) -> bytes:
+    """The head of a response after which the connection ends, whatever the server says of that."""
+    lines = [one for one in head.split(b"\r\n") if not one.lower().startswith(b"connection:")]
+    return b"\r\n".join([lines[0], b"Connection: close", *lines[1:]])
+
+
+def refusal(fate: Fate, request_id: object) -> bytes:
+    """The response that is made here."""
+    error = {"code": -32001, "message": "Session not found"}
+    match fate.what:
+        case "unavailable":
+            status, kind, body = "503 Service Unavailable", "text/plain", b"busy"
+        case "no_session":
+            status, kind = "404 Not Found", "application/json"
+            body = json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
+        case _:
+            status, kind, body = "404 Not Found", "text/html", b"<h1>Not found</h1>"
+    wait = f"Retry-After: {fate.seconds:.0f}\r\n" if fate.what == "unavailable" and fate.seconds else ""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{wait}"
+    return f"{head}Connection: close\r\n\r\n".encode() + body

@@ -1,0 +1,130 @@
+"""Voyages: each a call through bad weather, in processes that are killed on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Final
+
+from ..legacy_servers import LegacyServer
+from .host import CALLS, Life, live
+from .proxy import Lane, Proxy
+from .verdict import Voyage, read_log
+from .weather import Weather
+
+__all__ = ["INTERVAL_MS", "storm"]
+
+INTERVAL_MS: Final = 150
+AT_ONCE: Final = 10
+START_LIMIT_S: Final = 60.0
+CLEARS_AFTER_S: Final = 6.0
+"""Seconds of the last life after which the weather is fair."""
+
+LAST_LIMIT_S: Final = 40.0
+LOOK_S: Final = 0.02
+
+
+def context() -> ForkServerContext:
+    """Makes processes that have imported everything already."""
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload([live.__module__])
+    return made
+
+
+async def storm(
+    seeds: Sequence[int], servers: Sequence[LegacyServer], folder: Path, *, debug: bool = False
+) -> AsyncIterator[Voyage]:
+    """Make voyages, some at once.
+
+    Args:
+        seeds: One for each.
+        servers: Taken in turn.
+        folder: For journals and logs.
+        debug: Write what the clients log as well.
+    """
+    processes, room = context(), asyncio.Semaphore(AT_ONCE)
+    proxies = [Proxy(server.url) for server in servers]
+
+    async def one(seed: int) -> Voyage:
+        async with room:
+            which = seed % len(servers)
+            return await voyage(seed, servers[which].kind, proxies[which], processes, folder, debug)
+
+    async with proxies[0].listening(), proxies[-1].listening():
+        for done in asyncio.as_completed([one(seed) for seed in seeds]):
+            yield await done
+
+
+async def voyage(
+    seed: int, kind: str, proxy: Proxy, processes: ForkServerContext, folder: Path, debug: bool
+) -> Voyage:
+    drawn = random.Random(f"voyage {seed}")
+    call = drawn.choice(sorted(CALLS))
+    lane = Lane(Weather(seed, drawn.choice((0.0, 0.1, 0.3, 0.6))))
+    proxy.lanes[f"v{seed}"] = lane
+    lives, cancels = drawn.choice((1, 1, 2, 3)), drawn.random() < 0.15
+    made = Voyage(seed=seed, kind=kind, call=call, lane=lane, interval_s=INTERVAL_MS / 1000, cancels=cancels)
+    duration_ms, log = drawn.choice((0, 50, 400, 1500)), folder / f"{seed}.log"
+    for number in range(1, lives + 1):
+        lane.life = number
+        cancel_after_s = drawn.uniform(0.0, 1.0) if cancels and number == lives else None
+        life = Life(
+            url=proxy.url(f"v{seed}"),
+            journal=str(folder / f"{seed}.db"),
+            log=str(log),
+            lane=f"v{seed}",
+            life=number,
+            call=call,
+            duration_ms=duration_ms,
+            cancel_after_s=cancel_after_s,
+            debug=str(folder / f"{seed}.debug") if debug else None,
+        )
+        process = processes.Process(target=live, args=(life,), daemon=True)
+        await asyncio.to_thread(process.start)
+        last = number == lives
+        ended = await (_end(process, lane, made) if last else _kill(process, drawn, log, made))
+        made.ended = last and ended
+    made.log = read_log(log)
+    return made
+
+
+async def _kill(process: ForkServerProcess, drawn: random.Random, log: Path, made: Voyage) -> bool:
+    """Have a process be killed some time after it has its task, or what it was asked is before somebody."""
+    after, seconds = drawn.choice(("created", "created", "asked", "answered")), drawn.uniform(0.0, 1.0)
+    seconds *= drawn.choice((0.01, 0.1, 1.0))
+    until = time.monotonic() + START_LIMIT_S
+    life = made.lane.life
+    while process.is_alive() and time.monotonic() < until:
+        noted = {(one.life, one.event): one.at for one in reversed(read_log(log))}
+        if (life, "created") in noted:
+            until = min(until, noted[life, "created"] + 2.0)
+        if (life, after) in noted and time.monotonic() >= noted[life, after] + seconds:
+            break
+        await asyncio.sleep(LOOK_S if seconds > LOOK_S else 0.002)
+    assert process.pid is not None
+    if process.is_alive():
+        os.kill(process.pid, signal.SIGKILL)
+        made.kills.append(time.monotonic())
+    await asyncio.to_thread(process.join)
+    return False
+
+
+async def _end(process: ForkServerProcess, lane: Lane, made: Voyage) -> bool:
+    """Have the last process come to its end, which the weather does not keep it from for ever."""
+    begun = time.monotonic()
+    while process.is_alive() and time.monotonic() < begun + LAST_LIMIT_S:
+        lane.weather.fair = time.monotonic() > begun + CLEARS_AFTER_S
+        await asyncio.sleep(LOOK_S)
+    ended = not process.is_alive()
+    if not ended:
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+    await asyncio.to_thread(process.join)
+    return ended

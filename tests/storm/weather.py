@@ -1,0 +1,73 @@
+"""What happens to one exchange over HTTP: drawn by a seed, and nothing any more once the weather is fair."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+__all__ = ["Fate", "Weather"]
+
+What: TypeAlias = Literal[
+    "passes", "delayed", "unavailable", "no_session", "not_found", "unread", "unanswered", "cut", "stalled"
+]
+
+_CUT: Final[tuple[What, ...]] = ("cut", "stalled")
+_REFUSED: Final[tuple[What, ...]] = ("unavailable", "no_session", "not_found")
+_BROKEN: Final[tuple[What, ...]] = ("unread", "unanswered")
+_SPARED: Final = frozenset({"initialize", "notifications/initialized", "tools/list"})
+"""Without them there is no call."""
+
+_OF_CALLS: Final[tuple[What, ...]] = ("delayed",)
+"""Whether a call whose connection breaks was carried out is another matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What happens to an exchange.
+
+    Attributes:
+        what: ``passes``; ``delayed``, both ways; ``unavailable``, 503, with a ``Retry-After`` if
+            ``seconds`` is not 0; ``no_session`` or ``not_found``, 404 in the SDKs' words or in a
+            gateway's; ``unread``, so that the server never sees it; ``unanswered``, which it has seen;
+            ``cut`` or ``stalled`` in the middle of the response.
+        seconds: Of the delay, before the cut, or as above.
+    """
+
+    what: What = "passes"
+    seconds: float = 0.0
+
+
+@dataclass
+class Weather:
+    """Draws what happens, for one client.
+
+    Attributes:
+        seed: Of all that is drawn.
+        rate: Of the exchanges to which anything happens, from 0 to 1.
+        fair: Whether nothing happens any more.
+    """
+
+    seed: int
+    rate: float
+    fair: bool = False
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(f"weather {self.seed}")
+        mostly = self._random.choice([(*_REFUSED, *_BROKEN, *_CUT, "delayed"), _REFUSED, _BROKEN, _CUT])
+        self._choices: tuple[What, ...] = (*mostly, "delayed")
+
+    def fate(self, method: str) -> Fate:
+        """What happens to the next exchange.
+
+        Args:
+            method: Its JSON-RPC method; ``"GET"`` opens a stream, and ``""`` is a reply of the client's.
+        """
+        happens, what = self._random.random() < self.rate, self._random.choice(self._choices)
+        seconds, retry_after = self._random.uniform(0.0, 0.4), self._random.choice((0.0, 0.0, 1.0))
+        if self.fair or not happens or method in _SPARED:
+            return Fate()
+        if method == "tools/call" and what not in _OF_CALLS:
+            return Fate()
+        return Fate(what, retry_after if what == "unavailable" else seconds)
