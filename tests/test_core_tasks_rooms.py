@@ -534,6 +534,24 @@ async def test_a_wait_that_lasted_is_renewed_at_once_whenever_it_breaks(
 
 
 @pytest.mark.anyio
+@requirement("2025:input-required")
+async def test_it_is_told_once_that_a_server_waits_for_an_answer_to_nothing(
+    hearing: Hearing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._QUESTION_S", 0.0)
+    peer = ScriptedPeer()
+    with anyio.fail_after(LIMIT_S):
+        for look in range(12):
+            if look == 4:
+                hearing.told(peer, question())
+            await hearing.questions(peer, TASK, None)
+            if look == 4:
+                hearing.asked(TASK).withdraw(peer, 0)
+            assert ("has asked nothing" in caplog.text) is (look >= 9), "five looks in a row"
+    assert caplog.text.count("has asked nothing") == 1
+
+
+@pytest.mark.anyio
 @requirement("law:4")
 async def test_the_longest_time_that_a_server_wants_to_be_left_alone_counts(hearing: Hearing) -> None:
     for seconds in (0.5, 0.0):
@@ -582,6 +600,38 @@ async def test_a_question_is_told_at_once_with_all_that_another_process_would_ne
     ((key, _),) = task.input_requests.items()
     assert Memo.read(task.request_state) == Memo(session_id="s", asked={key: [7]})
     await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+@requirement("2025:any-stream", "law:3")
+@pytest.mark.parametrize("until", ["a poll", "its answer"])
+async def test_a_question_is_told_again_to_who_begins_to_listen_only_then(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._INSIST_S", 0.01)
+    peer, told = ScriptedPeer(), list[Task]()
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.saw(peer, {"taskId": TASK, "status": "working", "ttlMs": None})
+            hearing.told(peer, question(request_id=7))
+            hearing.told(peer, question(request_id=8))
+            await anyio.sleep(0.02)
+            hearing.heard = told.append
+            while len(told) < 2:
+                await anyio.sleep(0.01)
+            assert {len(task.input_requests or {}) for task in told} == {1}, "by two, under one key"
+            asked = hearing.asked(TASK)
+            if until == "a poll":
+                hearing.saw(peer, {"taskId": TASK, "status": "input_required", "ttlMs": None})
+            else:
+                (key,) = asked.questions()
+                asked.answered(key, asked.behind(key))
+            while hearing._insisting:
+                await anyio.sleep(0.01)
+            assert all(task.input_requests for task in told)
+            tasks.cancel_scope.cancel()
 
 
 @pytest.mark.anyio

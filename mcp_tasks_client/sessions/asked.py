@@ -77,11 +77,13 @@ class Asked(Generic[PeerT]):
     Attributes:
         news: Set when there is one; replaced by whoever waits for the next.
         seen: Set once it is known how the task is.
+        silences: How many looks in a row have shown the server waiting for an answer to nothing.
     """
 
     def __init__(self) -> None:
         self.news = anyio.Event()
         self.seen = anyio.Event()
+        self.silences = 0
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
         self._answered: set[str] = set()
         self._before: frozenset[str] = frozenset()

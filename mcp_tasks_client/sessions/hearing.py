@@ -20,7 +20,7 @@ from ..clock import being_stopped
 from ..errors import SessionError
 from ..inputs import InputContext, Inputs
 from ..receiver import Adopt, Receiver
-from ..wire import JSONObject, MalformedError, RequestId, RpcError, Task, digest, read_task
+from ..wire import JSONObject, MalformedError, RequestId, RpcError, Task, digest, read_task, shorten
 from .asked import Asked, lasting
 from .peer import Peer
 from .progress import Progress
@@ -35,6 +35,12 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _QUESTION_S: Final = 1.0
 """Seconds for a question to come, once it has been asked for."""
+
+_INSIST_S: Final = 0.3
+"""Seconds after which a question is told again for the first time."""
+
+_SILENCES: Final = 5
+"""Looks in a row at which a server waits for an answer to nothing, before that is told."""
 
 _STREAM_S: Final = 1.0
 """Seconds for a stream to open on which a server speaks by itself."""
@@ -84,6 +90,7 @@ class Hearing:
         self._seen: dict[str, JSONObject] = {}
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
         self._given_up: set[str] = set()
+        self._insisting: set[str] = set()
         self._plain: dict[tuple[Peer, str], JSONObject] = {}
         self._heard: dict[tuple[Peer, str], tuple[str | None, str]] = {}
 
@@ -184,7 +191,15 @@ class Hearing:
             await self.retrievals.alone(task_id)
         if not asked.questions():
             await self.next_question(task_id)
-        return asked.questions()
+        questions = asked.questions()
+        asked.silences = 0 if questions else asked.silences + 1
+        if asked.silences == _SILENCES:
+            logger.warning(
+                "The server waits for an answer in the task %s, and has asked nothing that was heard: it may "
+                "have asked over a connection that broke. Cancel the task if it does not go on.",
+                shorten(task_id),
+            )
+        return questions
 
     async def next_question(self, task_id: str) -> None:
         """Wait a moment for a question of a task's."""
@@ -258,7 +273,10 @@ class Hearing:
                     self._tasks.start_soon(self._safely, self._answer, peer, message)
             elif self._has_room(task_id):
                 self._asked[task_id].add(peer, request_id, str(method), params)
-                self._hint_question(peer, task_id)
+                self._hint_memo(peer, task_id, status="input_required")
+                if self._tasks is not None and task_id not in self._insisting:
+                    self._insisting.add(task_id)
+                    self._tasks.start_soon(self._safely, self._insist, peer, task_id)
             return
         match method:
             case "notifications/tasks/status":
@@ -321,8 +339,15 @@ class Hearing:
         if task.get("status") in _WANTED and not unwanted:
             self._retrieve(peer, task_id)
 
-    def _hint_question(self, peer: Peer, task_id: str) -> None:
-        self._hint_memo(peer, task_id, status="input_required")
+    async def _insist(self, peer: Peer, task_id: str) -> None:
+        """Tell of a question again until a poll has: whoever observes its task may have just begun to."""
+        seen, pause_s = self.seen(task_id), _INSIST_S
+        await anyio.sleep(pause_s)
+        while self.asks(task_id) and self.seen(task_id) is seen:
+            self._hint_memo(peer, task_id, status="input_required")
+            pause_s *= 2
+            await anyio.sleep(pause_s)
+        self._insisting.discard(task_id)
 
     def _hint_memo(self, peer: Peer, task_id: str, **changed: str) -> None:
         """Have it be journaled what another process would need to go on with a task."""

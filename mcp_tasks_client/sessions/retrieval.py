@@ -165,7 +165,8 @@ class Retrievals:
             except SessionError as error:
                 lasted_s = anyio.current_time() - begun
                 broken = error.http_status is None and error.code is None and not retrieval.peer.lost
-                if not broken or (lately and lasted_s < _LASTED_S) or retrieval.before is not None:
+                again = lately and lasted_s < min(_LASTED_S, SILENCE_S)
+                if not broken or again or retrieval.before is not None:
                     raise
             # At once: meanwhile the next question would go to the one that nobody hears any more.
             retrieval.renew(unbroken=lasted_s >= SILENCE_S)  # for then it is we who have ended it

@@ -19,13 +19,16 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 from .._legacy_installs import NODE_SERVER, node_modules, python_with_legacy_sdk
 from ..legacy_servers import LegacyProgram, LegacyServer
-from .run import INTERVAL_MS, storm
-from .verdict import breaches
+from .run import storm
+from .verdict import breaches, unheard
 
 __all__ = ["main"]
+
+INTERVAL_MS: Final = 150
 
 
 def main() -> int:
@@ -63,8 +66,10 @@ async def sail(
     """Make the voyages, and tell of those on which something was broken."""
     broken, kinds = 0, Counter[str]()
     seeds = range(arguments.seed, arguments.seed + arguments.voyages)
-    async for voyage in storm(seeds, servers, folder, debug=arguments.debug):
+    async for voyage in storm(seeds, servers, folder, interval_ms=INTERVAL_MS, debug=arguments.debug):
         found = list(breaches(voyage))
+        kinds["voyages with a question that nobody heard"] += unheard(voyage)
+        kinds["of these, without an end"] += not voyage.ended and unheard(voyage)
         kinds.update(one.fate.what for one in voyage.lane.passed)
         if found:
             broken += 1

@@ -16,6 +16,7 @@ from .weather import Fate, Weather
 __all__ = ["Lane", "Passed", "Proxy"]
 
 STALL_S: Final = 2.0
+LINGER_S: Final = 60.0
 CHUNK: Final = 65536
 
 
@@ -28,6 +29,7 @@ class Passed:
     method: str
     """Of JSON-RPC; ``"GET"``, or empty for a reply of the client's."""
 
+    session_id: str | None
     message: dict[str, Any]
     fate: Fate
     reached: bool = False
@@ -35,6 +37,12 @@ class Passed:
 
     replied_at: float | None = None
     """When the client was told a status; ``None`` if it never was."""
+
+    asks: list[float] = field(default_factory=list)
+    """When the server has asked something in its response."""
+
+    swallowed: bool = False
+    """Whether some of that was heard by nobody. No server of this generation asks it again."""
 
 
 @dataclass
@@ -81,8 +89,10 @@ class Proxy:
             yield
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Cancelled once the voyages are over: asyncio's own callback would complain of that.
+        ends = (asyncio.IncompleteReadError, ConnectionError, TimeoutError, asyncio.CancelledError)
         try:
-            with suppress(asyncio.IncompleteReadError, ConnectionError):
+            with suppress(*ends):
                 await self._exchange(reader, writer)
         finally:
             writer.close()
@@ -90,8 +100,8 @@ class Proxy:
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line, *fields = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
         verb, path, _ = line.split(" ")
-        headers = dict(one.split(": ", 1) for one in fields)
-        body = await reader.readexactly(int(headers.get("Content-Length", headers.get("content-length", 0))))
+        headers = {name.lower(): value for name, value in (one.split(": ", 1) for one in fields)}
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
         message = json.loads(body) if body else {}
         lane = self.lanes[path.lstrip("/")]
         method = message.get("method", "") if verb == "POST" else verb
@@ -99,11 +109,12 @@ class Proxy:
             at=time.monotonic(),
             life=lane.life,
             method=method,
+            session_id=headers.get("mcp-session-id"),
             message=message,
             fate=lane.weather.fate(method),
         )
         lane.passed.append(passed)
-        kept = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in _OF_THE_WAY]
+        kept = [f"{name}: {value}" for name, value in headers.items() if name not in _OF_THE_WAY]
         head = [
             f"{verb} {self._path} HTTP/1.1",
             f"Host: {self._host}:{self._port}",
@@ -111,57 +122,95 @@ class Proxy:
             *kept,
         ]
         request = "\r\n".join([*head, "", ""]).encode("latin-1") + body
-        forwarding = asyncio.create_task(self._forward(request, passed, writer))
+        way = _Way(self._host, self._port, passed, writer)
+        forwarding = asyncio.create_task(way.forward(request))
         gone = asyncio.create_task(reader.read(1))
-        try:
-            await asyncio.wait([forwarding, gone], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in (forwarding, gone):
-                one.cancel()
-            await asyncio.wait([forwarding, gone])
-        if not forwarding.cancelled():
-            forwarding.result()
+        await asyncio.wait([forwarding, gone], return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        way.open = False
+        # What the server says from here on is heard by nobody, but it should be known.
+        async with asyncio.timeout(LINGER_S):
+            await forwarding
 
-    async def _forward(self, request: bytes, passed: Passed, writer: asyncio.StreamWriter) -> None:
-        fate = passed.fate
+
+class _Way:
+    """To the server and back, for one exchange."""
+
+    def __init__(self, host: str, port: int, passed: Passed, writer: asyncio.StreamWriter) -> None:
+        self.open = True
+        self._host, self._port = host, port
+        self._passed = passed
+        self._writer = writer
+
+    async def forward(self, request: bytes) -> None:
+        fate, passed = self._passed.fate, self._passed
         if fate.what == "unread":
-            writer.transport.abort()
+            self._writer.transport.abort()
             return
         if fate.what in _REFUSALS:
             passed.replied_at = time.monotonic()
-            writer.write(refusal(fate, passed.message.get("id")))
-            await writer.drain()
+            await self._say(refusal(fate, passed.message.get("id")))
             return
         if fate.what == "delayed":
             await asyncio.sleep(fate.seconds)
-        server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
+        reader, writer = await asyncio.open_connection(self._host, self._port)
         try:
             passed.reached = True
-            server_writer.write(request)
-            await server_writer.drain()
-            head = await server_reader.readuntil(b"\r\n\r\n")
-            if fate.what == "unanswered":
-                writer.transport.abort()
-                return
-            if fate.what == "delayed":
-                await asyncio.sleep(fate.seconds)
-            passed.replied_at = time.monotonic()
-            writer.write(closing(head))
-            ends_s = fate.seconds if fate.what in ("cut", "stalled") else None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(ends_s):
-                    while chunk := await server_reader.read(CHUNK):
-                        writer.write(chunk)
-                        await writer.drain()
-                    return
-            if fate.what == "stalled":
-                await asyncio.sleep(STALL_S)
-            writer.transport.abort()
+            writer.write(request)
+            await writer.drain()
+            await self._back(reader)
         finally:
-            server_writer.transport.abort()
+            writer.transport.abort()
+
+    async def _back(self, reader: asyncio.StreamReader) -> None:
+        fate, passed = self._passed.fate, self._passed
+        head = await reader.readuntil(b"\r\n\r\n")
+        if fate.what == "unanswered":
+            self._cut()
+        if fate.what == "delayed":
+            await asyncio.sleep(fate.seconds)
+        if self.open:
+            passed.replied_at = time.monotonic()
+        await self._say(closing(head))
+        ends_s = fate.seconds if fate.what in _CUT else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ends_s):
+                await self._copy(reader)
+                return
+        if fate.what == "stalled":
+            self.open = False
+            stalled = asyncio.get_running_loop().call_later(STALL_S, self._writer.transport.abort)
+        else:
+            stalled = None
+            self._cut()
+        try:
+            await self._copy(reader)
+        finally:
+            if stalled is not None and not self._writer.is_closing():
+                stalled.cancel()
+                self._writer.transport.abort()
+
+    async def _copy(self, reader: asyncio.StreamReader) -> None:
+        while chunk := await reader.read(CHUNK):
+            if any(method in chunk for method in _QUESTIONS):
+                self._passed.asks.append(time.monotonic())
+                self._passed.swallowed |= not self.open
+            await self._say(chunk)
+
+    async def _say(self, data: bytes) -> None:
+        if self.open:
+            self._writer.write(data)
+            with suppress(ConnectionError):
+                await self._writer.drain()
+
+    def _cut(self) -> None:
+        self.open = False
+        self._writer.transport.abort()
 
 
 _OF_THE_WAY: Final = frozenset({"host", "connection"})
+_QUESTIONS: Final = (b"elicitation/create", b"sampling/createMessage")
+_CUT: Final = frozenset({"cut", "stalled"})
 _REFUSALS: Final = frozenset({"unavailable", "no_session", "not_found"})
 
 

@@ -19,9 +19,9 @@ from .proxy import Lane, Proxy
 from .verdict import Voyage, read_log
 from .weather import Weather
 
-__all__ = ["INTERVAL_MS", "storm"]
+__all__ = ["storm"]
 
-INTERVAL_MS: Final = 150
+IMPORTED_ON_USE: Final = ("mcp_tasks_client.sessions.generations", "mcp_tasks_client.journal.sqlite")
 AT_ONCE: Final = 10
 START_LIMIT_S: Final = 60.0
 CLEARS_AFTER_S: Final = 6.0
@@ -34,12 +34,17 @@ LOOK_S: Final = 0.02
 def context() -> ForkServerContext:
     """Makes processes that have imported everything already."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload([live.__module__])
+    made.set_forkserver_preload([live.__module__, *IMPORTED_ON_USE])
     return made
 
 
 async def storm(
-    seeds: Sequence[int], servers: Sequence[LegacyServer], folder: Path, *, debug: bool = False
+    seeds: Sequence[int],
+    servers: Sequence[LegacyServer],
+    folder: Path,
+    *,
+    interval_ms: int,
+    debug: bool = False,
 ) -> AsyncIterator[Voyage]:
     """Make voyages, some at once.
 
@@ -47,6 +52,7 @@ async def storm(
         seeds: One for each.
         servers: Taken in turn.
         folder: For journals and logs.
+        interval_ms: Between polls, as the servers say.
         debug: Write what the clients log as well.
     """
     processes, room = context(), asyncio.Semaphore(AT_ONCE)
@@ -55,7 +61,9 @@ async def storm(
     async def one(seed: int) -> Voyage:
         async with room:
             which = seed % len(servers)
-            return await voyage(seed, servers[which].kind, proxies[which], processes, folder, debug)
+            made = await voyage(seed, servers[which].kind, proxies[which], processes, folder, debug)
+            made.interval_s = interval_ms / 1000
+            return made
 
     async with proxies[0].listening(), proxies[-1].listening():
         for done in asyncio.as_completed([one(seed) for seed in seeds]):
@@ -70,7 +78,7 @@ async def voyage(
     lane = Lane(Weather(seed, drawn.choice((0.0, 0.1, 0.3, 0.6))))
     proxy.lanes[f"v{seed}"] = lane
     lives, cancels = drawn.choice((1, 1, 2, 3)), drawn.random() < 0.15
-    made = Voyage(seed=seed, kind=kind, call=call, lane=lane, interval_s=INTERVAL_MS / 1000, cancels=cancels)
+    made = Voyage(seed=seed, kind=kind, call=call, lane=lane, cancels=cancels)
     duration_ms, log = drawn.choice((0, 50, 400, 1500)), folder / f"{seed}.log"
     for number in range(1, lives + 1):
         lane.life = number
@@ -91,6 +99,8 @@ async def voyage(
         last = number == lives
         ended = await (_end(process, lane, made) if last else _kill(process, drawn, log, made))
         made.ended = last and ended
+        if process.exitcode not in (0, -signal.SIGKILL):
+            made.died.append(number)
     made.log = read_log(log)
     return made
 

@@ -8,12 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from .host import CALLS
 from .proxy import Lane, Passed
 
-__all__ = ["Noted", "Voyage", "breaches", "read_log"]
+__all__ = ["Noted", "Voyage", "breaches", "read_log", "unheard"]
+
+JOURNALED_S: Final = 0.5
+"""Seconds after which what the server has asked is in the journal, however busy the machine is."""
+
+SEEN_S: Final = 0.1
+"""Seconds after which it is seen that a process has been killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +40,12 @@ class Voyage:
     kind: str
     call: str
     lane: Lane
-    interval_s: float
+    interval_s: float = 0.0
     kills: list[float] = field(default_factory=list)
     """When a process was killed."""
+
+    died: list[int] = field(default_factory=list)
+    """The lives that ended with an error that is none of ours."""
 
     cancels: bool
     ended: bool = False
@@ -52,6 +61,8 @@ class Voyage:
             shown = json.dumps(one.message.get("params") or one.message.get("result") or one.message)
             what = f"{one.life} > {one.method or 'reply'} id={one.message.get('id')!r} {shown[:110]}"
             lines.append((one.at, f"{what} · {one.fate.what} {one.fate.seconds:.2f}"))
+            to_nobody = " to nobody" if one.swallowed else ""
+            lines += [(at, f"  < id={one.message.get('id')!r} asks{to_nobody}") for at in one.asks]
         begun = min(at for at, _ in lines)
         return "\n".join(f"{at - begun:8.3f} {line}" for at, line in sorted(lines))
 
@@ -65,7 +76,9 @@ def read_log(path: Path) -> list[Noted]:
 def breaches(voyage: Voyage) -> Iterator[str]:
     """The promises that were not kept."""
     lane = f"v{voyage.seed}"
-    if not voyage.ended:
+    for life in voyage.died:
+        yield f"life {life} died of itself"
+    if not voyage.ended and not unheard(voyage):
         yield "hangs"
     wanted = CALLS[voyage.call][2].format(lane)
     outcomes = [one for one in voyage.log if one.event in ("result", "error")]
@@ -76,6 +89,13 @@ def breaches(voyage: Voyage) -> Iterator[str]:
     yield from _asked_again(voyage)
     yield from _answered_late(voyage)
     yield from _polled_early(voyage)
+
+
+def unheard(voyage: Voyage) -> bool:
+    """Whether the server has asked what nobody could have journaled: it waits for ever then."""
+    asks = [at for one in voyage.lane.passed for at in one.asks]
+    killed = any(-SEEN_S < kill - at < JOURNALED_S for at in asks for kill in voyage.kills)
+    return killed or any(one.swallowed for one in voyage.lane.passed)
 
 
 def _asked_again(voyage: Voyage) -> Iterator[str]:
@@ -110,7 +130,8 @@ def _polled_early(voyage: Voyage) -> Iterator[str]:
     polls = [one for one in voyage.lane.passed if one.method == "tasks/get" and one.reached]
     for before, after in pairwise(polls):
         passed_s = after.at - before.at
-        if before.life == after.life and passed_s < 0.9 * voyage.interval_s:
+        same = before.life == after.life and before.session_id == after.session_id
+        if same and passed_s < 0.9 * voyage.interval_s:
             yield f"polled after {passed_s:.3f} s in life {after.life}"
 
 

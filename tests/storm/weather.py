@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["Fate", "Weather"]
+__all__ = ["DENIALS", "Fate", "Weather"]
 
 What: TypeAlias = Literal[
     "passes", "delayed", "unavailable", "no_session", "not_found", "unread", "unanswered", "cut", "stalled"
@@ -15,8 +15,12 @@ What: TypeAlias = Literal[
 _CUT: Final[tuple[What, ...]] = ("cut", "stalled")
 _REFUSED: Final[tuple[What, ...]] = ("unavailable", "no_session", "not_found")
 _BROKEN: Final[tuple[What, ...]] = ("unread", "unanswered")
-_SPARED: Final = frozenset({"initialize", "notifications/initialized", "tools/list"})
+_SPARED: Final = frozenset({"server/discover", "initialize", "notifications/initialized", "tools/list"})
 """Without them there is no call."""
+
+DENIALS: Final = frozenset({"no_session", "not_found"})
+_MOST_DENIALS: Final = 2
+"""In a row; a session that is denied more often is lost, and so are the tasks in it."""
 
 _OF_CALLS: Final[tuple[What, ...]] = ("delayed",)
 """Whether a call whose connection breaks was carried out is another matter."""
@@ -52,6 +56,7 @@ class Weather:
     rate: float
     fair: bool = False
     _random: random.Random = field(init=False)
+    _denials: int = 0
 
     def __post_init__(self) -> None:
         self._random = random.Random(f"weather {self.seed}")
@@ -69,5 +74,9 @@ class Weather:
         if self.fair or not happens or method in _SPARED:
             return Fate()
         if method == "tools/call" and what not in _OF_CALLS:
+            return Fate()
+        self._denials = self._denials + 1 if what in DENIALS else 0
+        if self._denials > _MOST_DENIALS:
+            self._denials = 0
             return Fate()
         return Fate(what, retry_after if what == "unavailable" else seconds)

@@ -1,0 +1,155 @@
+"""The storm finds what it is for, and a short one finds nothing. Long ones: ``python -m tests.storm``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from .legacy_servers import LegacyServer
+from .storm.proxy import Lane, Passed
+from .storm.run import storm
+from .storm.verdict import Noted, Voyage, breaches, unheard
+from .storm.weather import DENIALS, Fate, Weather
+
+VOYAGES: Final = 8
+SEED: Final = 20_000
+LEGACY_INTERVAL_MS: Final = 50
+ANSWER: Final = {"action": "accept", "content": {"name": "v1-name"}}
+
+
+def exchange(at: float, method: str, *, life: int = 1, what: Any = "passes", **more: Any) -> Passed:
+    passed = Passed(at=at, life=life, method=method, session_id="s", message={}, fate=Fate(what))
+    return replace(passed, reached=True, replied_at=at, **more)
+
+
+def answered(at: float, life: int = 1) -> Passed:
+    return exchange(at, "", life=life, message={"id": 0, "result": ANSWER})
+
+
+def good() -> Voyage:
+    """One on which all went well."""
+    passed = [exchange(0.0, "tasks/get"), exchange(1.0, "tasks/get"), answered(1.5)]
+    log = [Noted(1.1, 1, "asked", "name"), Noted(2.0, 1, "result", "Hello, v1-name")]
+    lane = Lane(Weather(1, 0.0), 1, passed)
+    return Voyage(
+        seed=1, kind="node", call="asks", lane=lane, interval_s=1.0, cancels=False, ended=True, log=log
+    )
+
+
+def hangs(voyage: Voyage) -> None:
+    voyage.ended = False
+
+
+def dies(voyage: Voyage) -> None:
+    voyage.died.append(1)
+
+
+def has_another_result(voyage: Voyage) -> None:
+    voyage.log[-1] = replace(voyage.log[-1], text="Hello, v2-name")
+
+
+def fails(voyage: Voyage) -> None:
+    voyage.log[-1] = replace(voyage.log[-1], event="error", text="TaskNotFoundError: gone")
+
+
+def asks_twice(voyage: Voyage) -> None:
+    voyage.log.append(Noted(1.2, 1, "asked", "name"))
+
+
+def asks_what_was_answered(voyage: Voyage) -> None:
+    voyage.log.append(Noted(3.0, 2, "asked", "name"))
+
+
+def answers_what_was_cancelled(voyage: Voyage) -> None:
+    voyage.lane.passed.append(exchange(1.2, "tasks/cancel"))
+
+
+def polls_early(voyage: Voyage) -> None:
+    voyage.lane.passed.insert(1, exchange(0.5, "tasks/get"))
+
+
+@pytest.mark.parametrize(
+    ("goes_wrong", "told"),
+    [
+        (hangs, "hangs"),
+        (dies, "life 1 died of itself"),
+        (has_another_result, "result: Hello, v2-name"),
+        (fails, "error: TaskNotFoundError: gone"),
+        (asks_twice, "asked 2 times in life 1: name"),
+        (asks_what_was_answered, "asked again in life 2, though its answer was sent in 1: name"),
+        (answers_what_was_cancelled, "answered after the task was cancelled: name"),
+        (polls_early, "polled after 0.500 s in life 1"),
+    ],
+)
+def test_a_promise_that_is_broken_is_seen(goes_wrong: Callable[[Voyage], None], told: str) -> None:
+    voyage = good()
+    assert list(breaches(voyage)) == []
+    goes_wrong(voyage)
+    assert told in list(breaches(voyage))
+
+
+def swallowed(voyage: Voyage) -> None:
+    voyage.lane.passed[0].swallowed = True
+
+
+def killed_at_once(voyage: Voyage) -> None:
+    voyage.lane.passed[0].asks.append(0.2)
+    voyage.kills.append(0.21)
+
+
+@pytest.mark.parametrize("happens", [swallowed, killed_at_once])
+def test_who_waits_for_a_question_that_nobody_heard_waits_for_ever(happens: Callable[[Voyage], None]) -> None:
+    voyage = good()
+    hangs(voyage)
+    happens(voyage)
+    assert unheard(voyage)
+    assert list(breaches(voyage)) == []
+
+
+def test_a_task_that_was_cancelled_may_say_so() -> None:
+    voyage = good()
+    fails(voyage)
+    voyage.log[-1] = replace(voyage.log[-1], text="TaskCancelledError: no more")
+    assert list(breaches(voyage))
+    voyage.cancels = True
+    assert list(breaches(voyage)) == []
+
+
+def fates(weather: Weather, method: str) -> list[Fate]:
+    return [weather.fate(method) for _ in range(50)]
+
+
+def test_the_weather_is_drawn_by_a_seed_and_spares_what_there_is_no_call_without() -> None:
+    for seed in range(50):
+        drawn = [
+            [one.fate("tasks/get") for _ in range(50)] for one in (Weather(seed, 1.0), Weather(seed, 1.0))
+        ]
+        assert drawn[0] == drawn[1]
+        denied = "".join(str(one.what in DENIALS) for one in drawn[0])
+        assert 3 * "True" not in denied
+        weather = Weather(seed, 1.0)
+        assert {one.what for one in fates(weather, "initialize")} == {"passes"}
+        assert {one.what for one in fates(weather, "tools/call")} <= {"passes", "delayed"}
+        weather.fair = True
+        assert weather.fate("tasks/get") == Fate()
+
+
+def test_no_promise_is_broken_in_a_short_storm(
+    legacy_python_server: LegacyServer, legacy_node_server: LegacyServer, tmp_path: Path
+) -> None:
+    servers = [legacy_python_server, legacy_node_server]
+    voyages = asyncio.run(voyages_at(servers, tmp_path))
+    assert {one.kind for one in voyages} == {"python", "node"}
+    assert any(exchange.fate.what != "passes" for one in voyages for exchange in one.lane.passed)
+    found = {one.seed: list(breaches(one)) for one in voyages}
+    assert not any(found.values()), [(one.told(), found[one.seed]) for one in voyages if found[one.seed]]
+
+
+async def voyages_at(servers: list[LegacyServer], folder: Path) -> list[Voyage]:
+    seeds = range(SEED, SEED + VOYAGES)
+    return [one async for one in storm(seeds, servers, folder, interval_ms=LEGACY_INTERVAL_MS)]
