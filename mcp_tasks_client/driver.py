@@ -250,7 +250,8 @@ class Driver:
         )
 
         async def send() -> None:
-            await self._passing(Point.CANCEL, self.session.cancel, _ref(drive))
+            if isinstance(drive.record.state, Observing):  # else a poll has found that it is over
+                await self._passing(Point.CANCEL, self.session.cancel, _ref(drive))
 
         try:
             await attempts(send)

@@ -1265,6 +1265,27 @@ async def test_a_lost_cancel_is_said_again_by_the_clock_of_the_client() -> None:
         assert len(world.server.log("tasks/cancel")) == 2
 
 
+@requirement("law:7", "law:8")
+async def test_a_lost_cancel_that_has_worked_is_no_error() -> None:
+    over = {"taskId": TASK, "status": "cancelled", "ttlMs": None}
+    often = working(TASK, poll_interval_ms=50)
+    world = World(calls=[often], gets={TASK: [often, over]}, cancels=[LOST, {}])
+    async with world.client() as client, anyio.create_task_group() as tasks:
+        handle = await client.start_tool("tool")
+
+        async def observe() -> None:
+            with pytest.raises(TaskCancelledError):
+                await handle.result()
+
+        tasks.start_soon(observe)
+        await world.clock.advance(0.06)
+        tasks.start_soon(handle.cancel)
+        await world.clock.advance(0.05)
+        assert len(world.polled_at()) == 2, "the second, before the next attempt, finds that it is over"
+        await world.clock.advance(0.2)
+        assert len(world.server.log("tasks/cancel")) == 1
+
+
 # ── a server that was deployed anew ───────────────────────────────────────────────────────────
 
 

@@ -226,8 +226,10 @@ async def test_a_session_that_was_out_of_reach_for_a_moment_has_its_tasks(wire: 
     wire.replies["ping"] = lambda params, session: refusal(-32600, "Session not found", 404)
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
+        peer = await session._older.connect()
         for _ in range(3):
             assert (await session.get(OLDER)).status == "working"
+        assert session._older._peers.adopt("s1") is peer, "what it was asked is known still"
     assert wire.of("tasks/get") == ["s1", "s2", "s1", "s1", "s2", "s1", "s1"]
     assert wire.sessions == 2
 
@@ -306,6 +308,21 @@ async def test_a_server_without_a_stream_of_its_own_keeps_its_tasks(wire: Wire) 
             await anyio.wait_all_tasks_blocked()
         assert len(wire.of("GET")) == 1, "it has said that there is none"
     assert wire.sessions == 1
+
+
+@requirement("2025:lost-session")
+async def test_a_stream_is_tried_again_if_only_its_session_was_not_found(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.01)
+    replies = [httpx.Response(405), refusal(-32001, "Session not found", 404)]
+    wire.replies["GET"] = lambda params, session: replies.pop()
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        while replies:
+            await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
+        assert len(wire.of("GET")) == 2
 
 
 async def test_a_gateway_that_is_at_a_loss_for_a_moment_does_not_change_the_generation(wire: Wire) -> None:

@@ -609,7 +609,15 @@ async def test_a_question_is_told_again_to_who_begins_to_listen_only_then(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, until: str
 ) -> None:
     monkeypatch.setattr("mcp_tasks_client.sessions.hearing._INSIST_S", 0.01)
-    peer, told = ScriptedPeer(), list[Task]()
+    peer, told, insists = ScriptedPeer(), list[Task](), 0
+    insist = hearing._insist
+
+    async def counted(*args: Any) -> None:
+        nonlocal insists
+        insists += 1
+        await insist(*args)
+
+    monkeypatch.setattr(hearing, "_insist", counted)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hearing.run)
@@ -631,6 +639,7 @@ async def test_a_question_is_told_again_to_who_begins_to_listen_only_then(
             while hearing._insisting:
                 await anyio.sleep(0.01)
             assert all(task.input_requests for task in told)
+            assert insists == 1
             tasks.cancel_scope.cancel()
 
 

@@ -164,7 +164,7 @@ class Retrievals:
                 return await self._waited(task_id, retrieval)
             except SessionError as error:
                 lasted_s = anyio.current_time() - begun
-                broken = error.http_status is None and error.code is None and not retrieval.peer.lost
+                broken = error.http_status is None and error.code is None
                 again = lately and lasted_s < min(_LASTED_S, SILENCE_S)
                 if not broken or again or retrieval.before is not None:
                     raise

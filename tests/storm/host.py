@@ -6,13 +6,14 @@ import json
 import os
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
 from mcp_types import CreateMessageResult, ElicitResult, TextContent
 
-from mcp_tasks_client import PollPolicy, TasksClient, TasksClientError
+from mcp_tasks_client import PollPolicy, SessionError, TasksClient, TasksClientError
 
 __all__ = ["CALLS", "Life", "live"]
 
@@ -92,7 +93,8 @@ async def _live(life: Life) -> None:
                     note("result", result.content[0].text)
                     return
                 note("cancels")
-                await handle.cancel()
+                with suppress(SessionError):  # it goes on to be cancelled
+                    await handle.cancel()
             result = await handle.result()
             note("result", result.content[0].text)
     except TasksClientError as error:
