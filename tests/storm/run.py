@@ -97,16 +97,20 @@ async def voyage(
         process = processes.Process(target=live, args=(life,), daemon=True)
         await asyncio.to_thread(process.start)
         last = number == lives
-        ended = await (_end(process, lane, made) if last else _kill(process, drawn, log, made))
-        made.ended = last and ended
-        if process.exitcode not in (0, -signal.SIGKILL):
+        by_itself = await (_end(process, lane, made) if last else _kill(process, drawn, log, made))
+        made.ended = last and by_itself
+        if by_itself and process.exitcode != 0:
             made.died.append(number)
     made.log = read_log(log)
     return made
 
 
 async def _kill(process: ForkServerProcess, drawn: random.Random, log: Path, made: Voyage) -> bool:
-    """Have a process be killed some time after it has its task, or what it was asked is before somebody."""
+    """Have a process be killed some time after it has its task, or what it was asked is before somebody.
+
+    Returns:
+        Whether it ended by itself before that.
+    """
     after, seconds = drawn.choice(("created", "created", "asked", "answered")), drawn.uniform(0.0, 1.0)
     seconds *= drawn.choice((0.01, 0.1, 1.0))
     until = time.monotonic() + START_LIMIT_S
@@ -119,15 +123,20 @@ async def _kill(process: ForkServerProcess, drawn: random.Random, log: Path, mad
             break
         await asyncio.sleep(LOOK_S if seconds > LOOK_S else 0.002)
     assert process.pid is not None
-    if process.is_alive():
+    killed = process.is_alive()
+    if killed:
         os.kill(process.pid, signal.SIGKILL)
         made.kills.append(time.monotonic())
     await asyncio.to_thread(process.join)
-    return False
+    return not killed
 
 
 async def _end(process: ForkServerProcess, lane: Lane, made: Voyage) -> bool:
-    """Have the last process come to its end, which the weather does not keep it from for ever."""
+    """Have the last process come to its end, which the weather does not keep it from for ever.
+
+    Returns:
+        Whether it did.
+    """
     begun = time.monotonic()
     while process.is_alive() and time.monotonic() < begun + LAST_LIMIT_S:
         lane.weather.fair = time.monotonic() > begun + CLEARS_AFTER_S
