@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
@@ -44,6 +44,9 @@ def refusal(code: int, message: str, status: int, request_id: object = None) -> 
 
 def text(said: str) -> JSONObject:
     return {"content": [{"type": "text", "text": said}]}
+
+
+Answers: TypeAlias = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 
 class Wire:
@@ -124,9 +127,9 @@ class Wire:
                 yield client
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[AnyGenerationSession]:
+    async def session(self, answers: Answers | None = None) -> AsyncIterator[AnyGenerationSession]:
         with anyio.fail_after(LIMIT_S):
-            async with httpx.AsyncClient(transport=httpx.MockTransport(self)) as http:
+            async with httpx.AsyncClient(transport=httpx.MockTransport(answers or self)) as http:
                 session = session_at(URL, inputs=Callbacks(), http_client=http)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(session.watch)
@@ -232,6 +235,35 @@ async def test_a_session_that_was_out_of_reach_for_a_moment_has_its_tasks(wire: 
         assert session._older._peers.adopt("s1") is peer, "what it was asked is known still"
     assert wire.of("tasks/get") == ["s1", "s2", "s1", "s1", "s2", "s1", "s1"]
     assert wire.sessions == 2
+
+
+@requirement("law:7")
+async def test_a_task_is_not_lost_because_another_has_found_their_session_again_meanwhile(wire: Wire) -> None:
+    other = replace(OLDER, task_id="other")
+    asked, found, unknown = anyio.Event(), anyio.Event(), refusal(-32602, "Task not found", 200)
+
+    def get(params: JSONObject, session: str | None) -> Reply:
+        if session != "s1":
+            return unknown
+        return {**wire.task, "taskId": params["taskId"]}
+
+    async def slowly(request: httpx.Request) -> httpx.Response:
+        reply = await wire(request)
+        if b'"other"' in request.content and request.headers["mcp-session-id"] == "s2":
+            asked.set()
+            await found.wait()
+        return reply
+
+    wire.replies["tasks/get"] = get
+    async with wire.session(slowly) as session, anyio.create_task_group() as tasks:
+        await session.call(ToolCall(name="slow"))
+        wire.gone["s1"] = refusal(-32600, "Session not found", 404)
+        tasks.start_soon(session.get, other)
+        await asked.wait()
+        wire.gone.clear()
+        assert (await session.get(OLDER)).status == "working"
+        found.set()  # had it been told that its task is lost, this would have raised
+    assert wire.of("tasks/get") == ["s1", "s2", "s2", "s1", "s1"]
 
 
 @requirement("law:7")

@@ -19,11 +19,12 @@ from .storm.weather import DENIALS, Fate, Weather
 VOYAGES: Final = 8
 SEED: Final = 20_000
 LEGACY_INTERVAL_MS: Final = 50
-ANSWER: Final = {"action": "accept", "content": {"name": "v1-name"}}
+ANSWER: Final = {"action": "accept", "content": {"name": "t1-name"}}
 
 
 def exchange(at: float, method: str, *, life: int = 1, what: Any = "passes", **more: Any) -> Passed:
-    passed = Passed(at=at, life=life, method=method, session_id="s", message={}, fate=Fate(what))
+    message = {"params": {"taskId": "t1"}}
+    passed = Passed(at=at, life=life, method=method, session_id="s", message=message, fate=Fate(what))
     return replace(passed, reached=True, replied_at=at, **more)
 
 
@@ -34,10 +35,11 @@ def answered(at: float, life: int = 1) -> Passed:
 def good() -> Voyage:
     """One on which all went well."""
     passed = [exchange(0.0, "tasks/get"), exchange(1.0, "tasks/get"), answered(1.5)]
-    log = [Noted(1.1, 1, "asked", "name"), Noted(2.0, 1, "result", "Hello, v1-name")]
-    lane = Lane(Weather(1, 0.0), 1, passed)
+    log = [Noted(0.0, 1, "created", 0, "t1"), Noted(1.1, 1, "asked", -1, "t1-name")]
+    log.append(Noted(2.0, 1, "result", 0, "Hello, t1-name"))
+    lane = Lane(Weather(1, 0.0), 1, passed=passed)
     return Voyage(
-        seed=1, kind="node", call="asks", lane=lane, interval_s=1.0, cancels=False, ended=True, log=log
+        seed=1, kind="node", calls=("asks",), lane=lane, interval_s=1.0, cancels=False, ended=True, log=log
     )
 
 
@@ -50,7 +52,7 @@ def dies(voyage: Voyage) -> None:
 
 
 def has_another_result(voyage: Voyage) -> None:
-    voyage.log[-1] = replace(voyage.log[-1], text="Hello, v2-name")
+    voyage.log[-1] = replace(voyage.log[-1], text="Hello, t2-name")
 
 
 def fails(voyage: Voyage) -> None:
@@ -58,15 +60,15 @@ def fails(voyage: Voyage) -> None:
 
 
 def asks_twice(voyage: Voyage) -> None:
-    voyage.log.append(Noted(1.2, 1, "asked", "name"))
+    voyage.log.append(Noted(1.2, 1, "asked", -1, "t1-name"))
 
 
 def asks_what_was_answered(voyage: Voyage) -> None:
-    voyage.log.append(Noted(3.0, 2, "asked", "name"))
+    voyage.log.append(Noted(3.0, 2, "asked", -1, "t1-name"))
 
 
 def answers_what_was_cancelled(voyage: Voyage) -> None:
-    voyage.lane.passed.append(exchange(1.2, "tasks/cancel"))
+    voyage.lane.passed.append(exchange(1.2, "tasks/cancel", message={"params": {"taskId": "t1"}}))
 
 
 def polls_early(voyage: Voyage) -> None:
@@ -78,11 +80,11 @@ def polls_early(voyage: Voyage) -> None:
     [
         (hangs, "hangs"),
         (dies, "life 1 died of itself"),
-        (has_another_result, "result: Hello, v2-name"),
-        (fails, "error: TaskNotFoundError: gone"),
-        (asks_twice, "asked 2 times in life 1: name"),
-        (asks_what_was_answered, "asked again in life 2, though its answer was sent in 1: name"),
-        (answers_what_was_cancelled, "answered after the task was cancelled: name"),
+        (has_another_result, "result of 0: Hello, t2-name"),
+        (fails, "error of 0: TaskNotFoundError: gone"),
+        (asks_twice, "asked 2 times in life 1: t1-name"),
+        (asks_what_was_answered, "asked again in life 2, though its answer was sent in 1: t1-name"),
+        (answers_what_was_cancelled, "answered after the task was cancelled: t1-name"),
         (polls_early, "polled after 0.500 s in life 1"),
     ],
 )
@@ -122,6 +124,22 @@ def test_a_task_that_was_cancelled_may_say_so() -> None:
 
 def fates(weather: Weather, method: str) -> list[Fate]:
     return [weather.fate(method) for _ in range(50)]
+
+
+def test_a_task_may_be_lost_with_its_session_and_only_then() -> None:
+    voyage = good()
+    fails(voyage)
+    assert list(breaches(voyage))
+    voyage.lane.forgets_at = 1.0
+    assert list(breaches(voyage)) == []
+
+
+def test_a_session_is_forgotten_for_good_and_the_next_one_is_not() -> None:
+    lane = Lane(Weather(1, 0.0))
+    assert lane.fate("tasks/get", "s1").what == "passes"
+    lane.forgets_at = 0.0
+    assert [lane.fate("tasks/get", "s1").what for _ in range(3)] == ["no_session"] * 3
+    assert {lane.fate("tasks/get", name).what for name in (None, "s2")} == {"passes"}
 
 
 def test_the_weather_is_drawn_by_a_seed_and_spares_what_there_is_no_call_without() -> None:

@@ -12,7 +12,7 @@ from ..wire import JSONObject
 from .base import INVALID_PARAMS, TaskRef
 from .faults import CREDENTIAL_STATUSES, Faults
 from .hearing import Hearing
-from .peer import Peer, Told
+from .peer import SESSION_STATUSES, Peer, Told
 from .shapes_2025_11_25 import CORE_TASKS_VERSION, HOSTS_OWN, Memo
 
 __all__ = ["Peers"]
@@ -126,8 +126,8 @@ class Peers:
         try:
             return peer, await self.ask_in(peer, method, ref)
         except SessionError as error:
-            unknown = error.code == INVALID_PARAMS
-            if peer.lost:
+            unknown, lost = error.code == INVALID_PARAMS, peer.lost  # another task may find it again
+            if lost:
                 self._hearing.lose(peer)
             # A server that was upgraded since may say so of a session of which it has never heard.
             elif not unknown or self.is_now(peer):
@@ -139,7 +139,7 @@ class Peers:
         try:
             return other, await self.ask_in(other, method, ref)
         except SessionError as again:
-            if again.code == INVALID_PARAMS and peer.lost and own not in (None, other.session_id):
+            if again.code == INVALID_PARAMS and lost and own not in (None, other.session_id):
                 return await self._back_in(own, method, ref, again)
             raise again from found
 
@@ -167,13 +167,16 @@ class Peers:
     ) -> tuple[Peer, JSONObject]:
         """Ask once more in a task's own session, before the task is taken for lost with it."""
         peer = self.adopt(session_id)
-        peer.lost = False  # unless it is said again
+        peer.lost = False  # unless it is said again; one of the host's own that is gone stays so
+        lost = peer.lost
         try:
             return peer, await self.ask_in(peer, method, ref)
         except SessionError as error:
-            if not peer.lost and error.code != INVALID_PARAMS:
+            # Another task may find it lost, or again, at the same time: it must have been said to this one.
+            lost |= peer.lost and error.not_executed and error.http_status in SESSION_STATUSES
+            if not lost and error.code != INVALID_PARAMS:
                 raise  # which says nothing of the task
-        if peer.lost:
+        if lost:
             ended = "the server has ended the session that the task was made in"
             unknown.remote_message += f" ({_if_not_ours(session_id) or ended})"
         raise unknown

@@ -70,11 +70,12 @@ async def sail(
         found = list(breaches(voyage))
         kinds["voyages with a question that nobody heard"] += unheard(voyage)
         kinds["of these, without an end"] += not voyage.ended and unheard(voyage)
+        kinds["calls"] += len(voyage.calls)
         kinds.update(one.fate.what for one in voyage.lane.passed)
         if found:
             broken += 1
             (folder / f"{voyage.seed}.told").write_text(voyage.told())
-            print(f"{voyage.seed} at {voyage.kind}, {voyage.call}: {'; '.join(found)}", flush=True)
+            print(f"{voyage.seed} at {voyage.kind}, {voyage.calls}: {'; '.join(found)}", flush=True)
     return broken, kinds
 
 

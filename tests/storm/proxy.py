@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -52,12 +53,26 @@ class Lane:
     Attributes:
         weather: What happens on it.
         life: The number of the process that is on it.
+        forgets_at: When the server forgets all sessions that there were, in ``time.monotonic()`` seconds.
+        forgotten: Those.
         passed: What was.
     """
 
     weather: Weather
     life: int = 0
+    forgets_at: float = math.inf
+    forgotten: set[str] = field(default_factory=set)
     passed: list[Passed] = field(default_factory=list)
+
+    def fate(self, method: str, session_id: str | None) -> Fate:
+        """What happens to the next exchange."""
+        fate = self.weather.fate(method)
+        if session_id is None:
+            return fate
+        if time.monotonic() < self.forgets_at:
+            self.forgotten.add(session_id)
+            return fate
+        return Fate("no_session") if session_id in self.forgotten else fate
 
 
 class Proxy:
@@ -105,13 +120,14 @@ class Proxy:
         message = json.loads(body) if body else {}
         lane = self.lanes[path.lstrip("/")]
         method = message.get("method", "") if verb == "POST" else verb
+        session_id = headers.get("mcp-session-id")
         passed = Passed(
             at=time.monotonic(),
             life=lane.life,
             method=method,
-            session_id=headers.get("mcp-session-id"),
+            session_id=session_id,
             message=message,
-            fate=lane.weather.fate(method),
+            fate=lane.fate(method, session_id),
         )
         lane.passed.append(passed)
         kept = [f"{name}: {value}" for name, value in headers.items() if name not in _OF_THE_WAY]

@@ -28,6 +28,9 @@ CLEARS_AFTER_S: Final = 6.0
 """Seconds of the last life after which the weather is fair."""
 
 LAST_LIMIT_S: Final = 40.0
+FORGETFUL: Final = 0.1
+"""Of the voyages, on so many the server forgets the session that there was, with its tasks."""
+
 LOOK_S: Final = 0.02
 
 
@@ -74,11 +77,13 @@ async def voyage(
     seed: int, kind: str, proxy: Proxy, processes: ForkServerContext, folder: Path, debug: bool
 ) -> Voyage:
     drawn = random.Random(f"voyage {seed}")
-    call = drawn.choice(sorted(CALLS))
+    calls = tuple(drawn.choices(sorted(CALLS), k=drawn.choice((1, 1, 2, 4))))
     lane = Lane(Weather(seed, drawn.choice((0.0, 0.1, 0.3, 0.6))))
+    if drawn.random() < FORGETFUL:
+        lane.forgets_at = time.monotonic() + drawn.uniform(0.5, 4.0)
     proxy.lanes[f"v{seed}"] = lane
     lives, cancels = drawn.choice((1, 1, 2, 3)), drawn.random() < 0.15
-    made = Voyage(seed=seed, kind=kind, call=call, lane=lane, cancels=cancels)
+    made = Voyage(seed=seed, kind=kind, calls=calls, lane=lane, cancels=cancels)
     duration_ms, log = drawn.choice((0, 50, 400, 1500)), folder / f"{seed}.log"
     for number in range(1, lives + 1):
         lane.life = number
@@ -87,11 +92,11 @@ async def voyage(
             url=proxy.url(f"v{seed}"),
             journal=str(folder / f"{seed}.db"),
             log=str(log),
-            lane=f"v{seed}",
             life=number,
-            call=call,
+            calls=calls,
             duration_ms=duration_ms,
             cancel_after_s=cancel_after_s,
+            seed=seed,
             debug=str(folder / f"{seed}.debug") if debug else None,
         )
         process = processes.Process(target=live, args=(life,), daemon=True)
@@ -121,7 +126,7 @@ async def _kill(process: ForkServerProcess, drawn: random.Random, log: Path, mad
             until = min(until, noted[life, "created"] + 2.0)
         if (life, after) in noted and time.monotonic() >= noted[life, after] + seconds:
             break
-        await asyncio.sleep(LOOK_S if seconds > LOOK_S else 0.002)
+        await asyncio.sleep(LOOK_S if seconds > LOOK_S else 0.005)
     assert process.pid is not None
     killed = process.is_alive()
     if killed:

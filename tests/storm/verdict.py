@@ -6,11 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from .host import CALLS
+from .host import CALLS, mark
 from .proxy import Lane, Passed
 
 __all__ = ["Noted", "Voyage", "breaches", "read_log", "unheard"]
@@ -18,7 +17,7 @@ __all__ = ["Noted", "Voyage", "breaches", "read_log", "unheard"]
 JOURNALED_S: Final = 0.5
 """Seconds after which what the server has asked is in the journal, however busy the machine is."""
 
-SEEN_S: Final = 0.1
+SEEN_S: Final = 0.4
 """Seconds after which it is seen that a process has been killed."""
 
 
@@ -29,16 +28,19 @@ class Noted:
     at: float
     life: int
     event: str
+    call: int
+    """Which of the calls; -1 where it is a task's, as the text says."""
+
     text: str
 
 
 @dataclass(slots=True, kw_only=True)
 class Voyage:
-    """One call, from its beginning to its end, over several lives."""
+    """Some calls, from their beginning to their end, over several lives."""
 
     seed: int
     kind: str
-    call: str
+    calls: tuple[str, ...]
     lane: Lane
     interval_s: float = 0.0
     kills: list[float] = field(default_factory=list)
@@ -55,7 +57,7 @@ class Voyage:
 
     def told(self) -> str:
         """All of it, line by line."""
-        lines = [(one.at, f"  {one.life} {one.event} {one.text}") for one in self.log]
+        lines = [(one.at, f"  {one.life} {one.event} {one.call} {one.text}") for one in self.log]
         lines += [(at, "  killed") for at in self.kills]
         for one in self.lane.passed:
             shown = json.dumps(one.message.get("params") or one.message.get("result") or one.message)
@@ -75,17 +77,21 @@ def read_log(path: Path) -> list[Noted]:
 
 def breaches(voyage: Voyage) -> Iterator[str]:
     """The promises that were not kept."""
-    lane = f"v{voyage.seed}"
     for life in voyage.died:
         yield f"life {life} died of itself"
     if not voyage.ended and not unheard(voyage):
         yield "hangs"
-    wanted = CALLS[voyage.call][2].format(lane)
-    outcomes = [one for one in voyage.log if one.event in ("result", "error")]
-    for one in outcomes:
-        cancelled = voyage.cancels and one.text.startswith("TaskCancelledError")
-        if not cancelled and (one.event, one.text) != ("result", wanted):
-            yield f"{one.event}: {one.text}"
+    marks = {one.call: one.text for one in voyage.log if one.event == "created"}
+    for one in voyage.log:
+        if one.event not in ("result", "error"):
+            continue
+        wanted = CALLS[voyage.calls[one.call]][2].format(marks.get(one.call))
+        cancelled = voyage.cancels and one.call == 0 and one.text.startswith("TaskCancelledError")
+        # What a kill between the call and the commit of its reply leaves is reported.
+        unseen = voyage.kills and one.call not in marks and one.text.startswith("OutcomeUnknownError")
+        lost = voyage.lane.forgets_at < one.at and one.text.startswith("TaskNotFoundError")
+        if not (cancelled or unseen or lost) and (one.event, one.text) != ("result", wanted):
+            yield f"{one.event} of {one.call}: {one.text}"
     yield from _asked_again(voyage)
     yield from _answered_late(voyage)
     yield from _polled_early(voyage)
@@ -105,41 +111,43 @@ def _asked_again(voyage: Voyage) -> Iterator[str]:
             yield f"asked {times} times in life {life}: {whose}"
     for passed in voyage.lane.passed:
         whose = _answers(passed)
-        again = [
-            one for one in voyage.log if one.event == "asked" and one.text == whose and one.at > passed.at
-        ]
+        asked = (one for one in voyage.log if one.event == "asked" and one.text == whose)
+        again = [one for one in asked if one.at > passed.at]
         if again:
             yield f"asked again in life {again[0].life}, though its answer was sent in {passed.life}: {whose}"
 
 
 def _answered_late(voyage: Voyage) -> Iterator[str]:
     """A reply to a question that the server had been told not to wait for any more."""
-    cancelled = [
-        one.replied_at
-        for one in voyage.lane.passed
-        if one.method == "tasks/cancel"
-        and one.replied_at is not None
-        and one.fate.what in ("passes", "delayed")
-    ]
+    cancelled: dict[str, float] = {}
+    for one in voyage.lane.passed:
+        told = one.replied_at is not None and one.fate.what in ("passes", "delayed")
+        if one.method == "tasks/cancel" and told:
+            cancelled.setdefault(mark(one.message["params"]["taskId"]), one.replied_at or 0.0)
     for passed in voyage.lane.passed:
-        if cancelled and _answers(passed) is not None and passed.at > cancelled[0] + 0.05:
-            yield f"answered after the task was cancelled: {_answers(passed)}"
+        answer = _answers(passed)
+        since = cancelled.get(answer.partition("-")[0]) if answer else None
+        if since is not None and passed.at > since + 0.05:
+            yield f"answered after the task was cancelled: {answer}"
 
 
 def _polled_early(voyage: Voyage) -> Iterator[str]:
-    polls = [one for one in voyage.lane.passed if one.method == "tasks/get" and one.reached]
-    for before, after in pairwise(polls):
-        passed_s = after.at - before.at
-        same = before.life == after.life and before.session_id == after.session_id
-        if same and passed_s < 0.9 * voyage.interval_s:
-            yield f"polled after {passed_s:.3f} s in life {after.life}"
+    polls: dict[Any, Passed] = {}
+    for one in voyage.lane.passed:
+        if one.method != "tasks/get" or not one.reached:
+            continue
+        name = (one.message["params"]["taskId"], one.life, one.session_id)
+        before = polls.get(name)
+        polls[name] = one
+        if before is not None and one.at - before.at < 0.9 * voyage.interval_s:
+            yield f"polled after {one.at - before.at:.3f} s in life {one.life}"
 
 
 def _answers(passed: Passed) -> str | None:
-    """Whose name a reply of the client's gives; ``None`` if it is none."""
+    """What a reply of the client's says; ``None`` if it is none."""
     result: Any = passed.message.get("result")
     if passed.method or not isinstance(result, dict):
         return None
     content = result.get("content") or {}
     said = content.get("name") or content.get("text")
-    return str(said).rpartition("-")[2] if said else None
+    return str(said) if said else None
