@@ -16,7 +16,7 @@ from typing import Final
 from ..legacy_servers import LegacyServer
 from .host import CALLS, Life, live
 from .proxy import Lane, Proxy
-from .verdict import Voyage, read_log
+from .verdict import Voyage, read_log, unheard
 from .weather import Weather
 
 __all__ = ["storm"]
@@ -28,6 +28,11 @@ CLEARS_AFTER_S: Final = 6.0
 """Seconds of the last life after which the weather is fair."""
 
 LAST_LIMIT_S: Final = 40.0
+"""Seconds that the last life may take."""
+
+FOR_EVER_S: Final = 15.0
+"""The same, where the server may wait for an answer to what nobody heard."""
+
 FORGETFUL: Final = 0.1
 """Of the voyages, on so many the server forgets the session that there was, with its tasks."""
 
@@ -143,7 +148,7 @@ async def _end(process: ForkServerProcess, lane: Lane, made: Voyage) -> bool:
         Whether it did.
     """
     begun = time.monotonic()
-    while process.is_alive() and time.monotonic() < begun + LAST_LIMIT_S:
+    while process.is_alive() and time.monotonic() < begun + (FOR_EVER_S if unheard(made) else LAST_LIMIT_S):
         lane.weather.fair = time.monotonic() > begun + CLEARS_AFTER_S
         await asyncio.sleep(LOOK_S)
     ended = not process.is_alive()
