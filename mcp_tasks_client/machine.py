@@ -114,7 +114,7 @@ from .states import (
     Question,
     State,
 )
-from .wire import JSONObject
+from .wire import JSONObject, Task
 
 __all__ = ["MAX_ROUNDS", "ImpossibleEventError", "advance"]
 
@@ -301,16 +301,18 @@ def _notified(state: Observing, event: Notified) -> Step:
         fresh, _ = new_questions(state.questions, task.input_requests or {})
         fresh = fresh if state.cancel == "no" else ()
     if (seen.status == "input_required" or task.status == "input_required") and not fresh:
-        return state, ()  # an answer may be on its way
-    state = replace(
-        state,
-        task=task,
-        unchanged=0,
-        request_state=task.request_state if task.request_state is not None else state.request_state,
-        questions=state.questions + fresh,
-    )
+        return _kept(state, task)  # an answer may be on its way
+    state, _ = _kept(state, task)
+    state = replace(state, task=task, unchanged=0, questions=state.questions + fresh)
     questions, asks = asking(state.questions, _outstanding(state))
     return replace(state, questions=questions), (Save(), Publish(task), *asks)
+
+
+def _kept(state: Observing, task: Task) -> tuple[Observing, tuple[Action, ...]]:
+    """Keep what the session wants to know again, and nothing else."""
+    if task.request_state in (None, state.request_state):
+        return state, ()
+    return replace(state, request_state=task.request_state), (Save(),)
 
 
 def _again(

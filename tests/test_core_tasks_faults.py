@@ -192,6 +192,16 @@ async def test_a_session_that_only_one_request_does_not_find_has_what_was_asked_
 
 
 @requirement("2025:lost-session", "law:2")
+@pytest.mark.parametrize(("status", "code"), [(400, -32602), (404, -32602), (400, -32600), (404, -32600)])
+async def test_a_call_that_a_tool_has_refused_is_not_sent_again(wire: Wire, status: int, code: int) -> None:
+    wire.replies["tools/call"] = lambda params, session: refusal(code, "no such city", status)
+    async with wire.session() as session:
+        with pytest.raises(SessionError):
+            await session.call(ToolCall(name="plain"))
+    assert wire.of("tools/call") == ["s1"]
+
+
+@requirement("2025:lost-session", "law:2")
 async def test_a_call_goes_again_if_a_replica_got_it_that_has_never_heard_of_the_session(
     wire: Wire,
 ) -> None:

@@ -534,6 +534,40 @@ async def test_a_wait_that_lasted_is_renewed_at_once_whenever_it_breaks(
 
 
 @pytest.mark.anyio
+@requirement("law:3")
+@pytest.mark.parametrize(
+    ("error", "lasted", "renewed"),
+    [
+        (SessionError("ended early", retryable=True, http_status=200), False, True),
+        (SessionError("busy", retryable=True, http_status=503), False, False),
+        (SessionError("gateway timeout", retryable=True, http_status=504), True, True),
+        (SessionError("busy", retryable=True, http_status=503, retry_after_s=1.0), True, False),
+        (SessionError("no", code=-32603, http_status=200), True, False),
+    ],
+)
+async def test_a_wait_that_may_go_on_at_the_server_is_renewed_at_once(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, error: SessionError, lasted: bool, renewed: bool
+) -> None:
+    monkeypatch.setattr(retrieval, "_LASTED_S", 0.0 if lasted else 3600.0)
+    peer = ScriptedPeer()
+    peer.reply = error
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: peer.requests)
+            go, peer.go = peer.go, anyio.Event()
+            go.set()
+            if renewed:
+                await settled(lambda: len(peer.requests) == 2)
+            else:
+                await settled(lambda: hearing.retrievals.failed_lately(TASK))
+                assert len(peer.requests) == 1
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
 @requirement("2025:input-required")
 async def test_it_is_told_once_that_a_server_waits_for_an_answer_to_nothing(
     hearing: Hearing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,7 @@ The server is the test itself, at the other end of two streams in memory.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -84,6 +85,7 @@ class Server:
         replies: By method.
         arrived: The requests.
         held: The ID of the latest request without a reply, by method.
+        ids: Of the requests, by method.
         answers: The host's responses to requests of the server's, by ID, as they come.
     """
 
@@ -92,6 +94,7 @@ class Server:
         self.host_writes, self.from_host = anyio.create_memory_object_stream[SessionMessage](100)
         self.arrived: list[tuple[str, JSONObject]] = []
         self.held: dict[str, str | int] = {}
+        self.ids: defaultdict[str, list[str | int]] = defaultdict(list)
         self.answers: dict[str | int, JSONObject] = {}
         self._news = anyio.Event()
         tool = {"name": "tool", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "required"}}
@@ -114,6 +117,7 @@ class Server:
             if isinstance(message, JSONRPCRequest):
                 params = dict(message.params or {})
                 self.arrived.append((message.method, params))
+                self.ids[message.method].append(message.id)
                 reply = self.replies[message.method](params)
                 if reply is HELD:
                     self.held[message.method] = message.id
@@ -411,8 +415,8 @@ async def test_an_answer_is_not_said_again_before_two_snapshots_have_waited_for_
     monkeypatch.setattr(answering, "_AGAIN_S", 0.0)
     monkeypatch.setattr("mcp_tasks_client.listener._FIRST_S", 0.0)
     async with connected(Host()) as (session, server, _), ours(session) as durable:
-        server.replies["tools/call"] = lambda params: {"task": task(pollInterval=200)}
-        server.replies["tasks/get"] = lambda params: task("input_required", pollInterval=200)
+        server.replies["tools/call"] = lambda params: {"task": task(pollInterval=500)}
+        server.replies["tasks/get"] = lambda params: task("input_required", pollInterval=500)
         handle = await durable.start_tool("tool")
         ours_: Any = durable._engine._session
         while ours_._older._hearing.heard is None:
@@ -783,6 +787,21 @@ async def test_an_answer_is_said_again_though_its_stream_was_given_up_in_good_or
         await server.got("tasks/result")
         await server.ask("q", question())
         await server.until(lambda: server.count("tasks/result") > 3 and server.count("an answer") > 2)
+
+
+@requirement("law:3", "2025:input-required")
+async def test_a_wait_that_broke_is_taken_back_under_the_id_that_the_server_knows() -> None:
+    """As over Streamable HTTP, where the SDK says by itself that there is no reply, and goes on."""
+    lost = {"error": {"code": -32000, "message": "SSE stream ended without a response"}}
+    replies = [lost]
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("input_required", pollInterval=60_000)
+        server.replies["tasks/result"] = lambda params: replies.pop() if replies else HELD
+        await durable.start_tool("tool")
+        await server.until(lambda: server.count("tasks/result") == 2)
+        (taken_back,) = [params for method, params in server.arrived if method == "notifications/cancelled"]
+        assert taken_back["requestId"] == server.ids["tasks/result"][0]
+        assert len(set(server.ids["tasks/result"])) == 2
 
 
 async def test_of_a_session_that_the_host_has_no_more_nothing_is_kept() -> None:

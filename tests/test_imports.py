@@ -88,6 +88,7 @@ ORDER: Final = (
     "sessions.host_peer",
     "sessions.host_tasks",
     "sessions.messages",
+    "sessions.sdk_words",
     "sessions.relay",
     "sessions.relay_session",
     "sessions.sdk_requests",

@@ -1535,6 +1535,17 @@ def test_what_a_notification_brings_for_the_next_request_is_sent_with_it() -> No
     assert life.state.request_state == "first"
 
 
+def test_what_the_session_wants_to_know_again_is_saved_though_no_question_is_new() -> None:
+    life, asks = working(), {"inputRequests": {"name": NAME}}
+    told(life, "input_required", requestState="first", **asks)
+    before = life.observing
+    assert told(life, "input_required", requestState="second", **asks) == (Save(),)
+    assert life.observing == replace(before, request_state="second")
+    assert told(life, "input_required", requestState="second", **asks) == ()
+    assert told(life, "input_required", **asks) == (), "for the one that was there"
+    assert life.observing.request_state == "second"
+
+
 def test_where_the_task_of_a_lost_call_may_be_found_is_kept() -> None:
     life = Life(Calling())
     assert life.feed(CallNoted(memo="there")) == (Save(),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -519,6 +520,40 @@ async def test_a_session_that_the_server_has_ended_is_no_error_of_the_tools(wire
     async with connected(wire) as session:
         with pytest.raises(ConnectionLostError, match="ended the session"):
             await session.relay.request("tasks/get", {}, LIMIT_S, Faults("tasks/get"))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        RpcError(-32603, "Server returned an error response", None),
+        RpcError(-32000, "SSE stream ended without a response", None),
+        RpcError(-32600, "Unexpected content type: text/html", None),
+    ],
+)
+async def test_what_the_sdk_says_for_a_server_that_has_not_answered_is_no_outcome(
+    wire: Wire, said: RpcError
+) -> None:
+    wire.replies["tasks/get"] = lambda params: said
+    async with connected(wire) as session:
+        with pytest.raises(ConnectionLostError) as lost:
+            await session.relay.request("tasks/get", {}, LIMIT_S, Faults("tasks/get"))
+        assert lost.value.retryable
+        wire.replies["tasks/get"] = lambda params: replace(said, data={"of": "the server's own"})
+        with pytest.raises(SessionError) as refused:
+            await session.relay.request("tasks/get", {}, LIMIT_S, Faults("tasks/get"))
+        assert refused.value.code == said.code
+
+
+@requirement("law:3")
+async def test_a_wait_that_broke_under_the_session_is_taken_back_before_the_next(wire: Wire) -> None:
+    waits: list[RpcError] = [RpcError(-32000, "SSE stream ended without a response", None)]
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params: waits.pop() if waits else None
+    async with connected(wire) as session:
+        await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: len(wire.of("tasks/result")) == 2)
+        (taken_back,) = wire.of("notifications/cancelled")
+        assert taken_back["params"]["requestId"] == wire.of("tasks/result")[0]["id"]
 
 
 async def test_a_request_ends_with_the_connection(wire: Wire) -> None:

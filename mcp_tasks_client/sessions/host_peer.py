@@ -148,8 +148,12 @@ class HostPeer(Peer):
             )
 
     async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
-        """Nothing: the host's session does so itself with each request that it gives up."""
-        await checkpoint()
+        """Tell the server that nobody waits for a reply that was lost.
+
+        With each request that it gives up the host's session does so by itself.
+        """
+        with anyio.move_on_after(timeout_s):
+            await self._line.take_back(request_id)
 
     def new_request_id(self) -> RequestId:
         """An ID for a request that another process may have to take back."""

@@ -192,7 +192,7 @@ class HttpPeer(Peer):
         except SessionError as error:
             if self.session_id is not None and _denies_session(error):
                 self.lost = await self._is_over()
-                if self.lost or error.code is not None:
+                if self.lost or self.denied(error):
                     error.not_executed = error.retryable = True
             raise
 
@@ -203,6 +203,11 @@ class HttpPeer(Peer):
             return await read(response)
 
         return await self._channel.exchange(message, judged, silence_s)
+
+    def denied(self, error: SessionError) -> bool:
+        """Whether a request was not read, as the server says that it does not know the session."""
+        said = error.http_status in SESSION_STATUSES and error.code in _SESSION_CODES
+        return said and _NO_SESSION.search(error.remote_message) is not None
 
     async def _is_over(self) -> bool:
         """Whether the server says once more that it does not know the session.

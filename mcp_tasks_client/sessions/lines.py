@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
+from anyio.lowlevel import checkpoint
 from mcp_types import CreateMessageResult, CreateMessageResultWithTools, ElicitResult, ListRootsResult
 from pydantic import TypeAdapter
 
@@ -67,11 +68,18 @@ class Line(ABC):
             params: Its params.
             timeout_s: Seconds after which it is given up; ``None`` leaves that to the host's session.
             faults: Names its failures.
-            request_id: One of :meth:`new_request_id`.
+            request_id: By which it can be taken back, where that can be.
 
         Raises:
             SessionError: No result.
         """
+
+    async def take_back(self, request_id: RequestId) -> None:
+        """Tell the server that nobody waits for the reply to a request that was sent under this ID.
+
+        It does nothing where the host's session tells of no break, and numbers its requests itself.
+        """
+        await checkpoint()
 
     @abstractmethod
     async def say_again(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:

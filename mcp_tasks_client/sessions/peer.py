@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 import anyio
 from anyio.lowlevel import checkpoint
 
+from ..errors import SessionError
 from ..wire import JSONObject, RequestId, RpcError, shorten
 from .shapes_2025_11_25 import CORE_TASKS_VERSION
 
@@ -110,6 +111,10 @@ class Peer(ABC):
         Raises:
             SessionError: It may not have arrived.
         """
+
+    def denied(self, error: SessionError) -> bool:
+        """Whether a request was not read, as the server has said that it does not know the session."""
+        return False
 
     async def notify(self, method: str, timeout_s: float, params: JSONObject | None = None) -> None:
         """Send a notification, where that can be done: nobody relies on one.

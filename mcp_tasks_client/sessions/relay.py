@@ -23,6 +23,7 @@ from ..inputs import InputContext, Inputs
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
 from .messages import as_reply, read
+from .sdk_words import made_up
 from .shapes_2025_11_25 import CORE_TASKS_VERSION, related_task
 from .switchboard import AbandonedError, Switchboard
 
@@ -191,7 +192,14 @@ class Relay:
             return reply
         if (reply.code, reply.message) in _SESSION_ENDED and reply.data is None:
             raise faults.session_ended()
-        raise faults.by_code(reply, None, None)
+        raise faults.lost(reply.message) if made_up(reply) else faults.by_code(reply, None, None)
+
+    async def take_back(self, request_id: RequestId, stream: Any = None) -> None:
+        """Tell the server, or whose stream it is, that nobody waits for a reply any more."""
+        params = {"requestId": request_id, "reason": "given up"}
+        with suppress(*_CLOSED):
+            said = {"method": "notifications/cancelled", "params": params}
+            await self._say(stream or self._to_server, said)
 
     async def ask_host(self, method: str, params: JSONObject | None) -> JSONObject | RpcError:
         """Ask the host what a server has asked, for as long as it takes."""
@@ -223,9 +231,8 @@ class Relay:
             # nobody need know: to take one back just as it is answered ends the session on some servers.
             wanted = method == "tasks/result" or stream is self._to_host
             if wanted and waiting.reply is None and not self.over.is_set():
-                with anyio.move_on_after(_TOLD_S, shield=True), suppress(*_CLOSED):
-                    taken_back = {"requestId": request_id, "reason": "given up"}
-                    await self._say(stream, {"method": "notifications/cancelled", "params": taken_back})
+                with anyio.move_on_after(_TOLD_S, shield=True):
+                    await self.take_back(request_id, stream)
         return waiting.reply
 
     async def _say(self, stream: Any, message: JSONObject) -> None:

@@ -61,6 +61,10 @@ class RelayLine(Line):
         """
         return await self._relay.request(method, params, timeout_s, faults, request_id)
 
+    async def take_back(self, request_id: RequestId) -> None:
+        """Tell the server that nobody waits for a reply any more."""
+        await self._relay.take_back(request_id)
+
     async def say_again(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
         """Answer a request of the server's once more."""
         await self._relay.answer(request_id, answer)

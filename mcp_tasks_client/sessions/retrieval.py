@@ -164,9 +164,11 @@ class Retrievals:
                 return await self._waited(task_id, retrieval)
             except SessionError as error:
                 lasted_s = anyio.current_time() - begun
-                broken = error.http_status is None and error.code is None
-                again = lately and lasted_s < min(_LASTED_S, SILENCE_S)
-                if not broken or again or retrieval.before is not None:
+                lasted = lasted_s >= min(_LASTED_S, SILENCE_S)
+                # What a gateway refuses at once has never waited; what it ends later, such as by 504, has.
+                broken = error.http_status in (None, 200) or lasted
+                refused = error.code is not None or error.retry_after_s is not None
+                if refused or not broken or (lately and not lasted) or retrieval.before is not None:
                     raise
             # At once: meanwhile the next question would go to the one that nobody hears any more.
             retrieval.renew(unbroken=lasted_s >= SILENCE_S)  # for then it is we who have ended it

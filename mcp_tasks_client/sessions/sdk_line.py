@@ -13,13 +13,14 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import anyio
 from mcp import ClientSession
 from mcp.shared.dispatcher import coerce_request_id
-from mcp_types import ErrorData
+from mcp_types import CancelledNotification, CancelledNotificationParams, ErrorData
 
 from ..wire import JSONObject, RequestId, RpcError
 from .faults import Faults
@@ -44,6 +45,8 @@ _WRITES: Final = ("_write_result", "_write_error")
 
 _holders: Final = Counter[int]()
 """How many requests have an entry of the SDK's, by its ``id()``, while they hold it."""
+
+_request_id: Final[ContextVar[RequestId | None]] = ContextVar("the ID of a request of ours", default=None)
 
 _boards: Final[WeakKeyDictionary[ClientSession, Switchboard]] = WeakKeyDictionary()
 
@@ -76,14 +79,22 @@ class SdkLine(SessionLine[ClientSession]):
         faults: Faults,
         request_id: RequestId | None = None,
     ) -> JSONObject:
-        """Send a request, and return its result. The session gives it an ID of its own.
+        """Send a request, and return its result. Without an ID of ours the session gives it one.
 
         Raises:
             SessionError: No result.
         """
-        request = RawRequest(method=method, params=params)
-        with mapped(faults, self.session):
-            return await sent(self.session, request, timeout_s, is_task=_is_created)
+        request, before = RawRequest(method=method, params=params), _request_id.set(request_id)
+        try:
+            with mapped(faults, self.session):
+                return await sent(self.session, request, timeout_s, is_task=_is_created)
+        finally:
+            _request_id.reset(before)
+
+    async def take_back(self, request_id: RequestId) -> None:
+        """Tell the server that nobody waits for a reply: one that broke, the SDK takes for answered."""
+        params = CancelledNotificationParams.model_validate({"requestId": request_id, "reason": "given up"})
+        await self.session.send_notification(CancelledNotification(params=params))
 
     async def say_again(self, request_id: RequestId, answer: JSONObject | RpcError) -> None:
         """Answer a request of the server's once more, where the SDK still has a way to."""
@@ -104,6 +115,7 @@ def _plug(of: weakref.ref[ClientSession], board: Switchboard) -> Callable[[], No
     """Put a switchboard before a session's callbacks; returns what takes it away again."""
     session: Any = of()
     unplug = [_replace(session, name, _asking(board, method)) for method, name in _CALLBACKS.items()]
+    unplug.append(_replace(session._dispatcher, "send_raw_request", _numbering))
     if hasattr(session._dispatcher, _HOOK):
         unplug.append(_replace(session._dispatcher, _HOOK, _telling(board)))
 
@@ -127,6 +139,17 @@ def _replace(owner: Any, name: str, around: Callable[[Any], Any]) -> Callable[[]
             setattr(owner, name, before)
 
     return restore
+
+
+def _numbering(send: Any) -> Any:
+    """Has a request go under the ID that we want for it, which the SDK's own session has no word for."""
+
+    async def numbered(method: str, params: Any, opts: Any = None, **related: Any) -> Any:
+        request_id = _request_id.get()
+        given = {} if request_id is None else {"request_id": request_id}
+        return await send(method, params, {**(opts or {}), **given}, **related)
+
+    return numbered
 
 
 def _asking(board: Switchboard, method: str) -> Callable[[Any], Any]:

@@ -17,25 +17,13 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import SessionError
 from ..wire import JSONObject, RpcError
 from .faults import Faults
+from .sdk_words import made_up
 
 __all__ = ["SEND_REQUEST", "RawRequest", "is_closed", "mapped", "names_a_task", "sent"]
 
 _RAW: Final = TypeAdapter(dict[str, Any])
 _CLOSED: Final = "Connection closed"
 
-# What the SDK itself answers in the server's name, with codes that a server may use as well. They
-# say nothing about what the server has done.
-_SYNTHETIC: Final = (
-    (-32603, "Server returned an error response"),
-    (-32601, "Not Found"),
-    (-32700, "Failed to parse"),
-    (-32600, "Unexpected content type"),
-    (-32600, "server answered a request with 202"),
-    (-32600, "Redirect to "),
-    (-32000, "SSE stream "),
-    (-32001, "Request '"),  # … timed out
-    (-32001, "Timed out after "),
-)
 _CONNECTION_CLOSED: Final = -32000
 
 # The SDK's word for HTTP 404 in a session, and the words of servers, which then come instead of it.
@@ -126,6 +114,6 @@ def _fault(faults: Faults, error: RpcError, session: ClientSession) -> SessionEr
         return faults.disconnected() if is_closed(session) else faults.lost(error.message)
     if said == _ENDED or (said in _NOT_FOUND and session.protocol_version not in MODERN_PROTOCOL_VERSIONS):
         return faults.session_ended(not_executed=said == _ENDED)  # the others may be a tool's own words
-    if any(error.code == code and error.message.startswith(text) for code, text in _SYNTHETIC):
+    if made_up(error):
         return faults.lost(error.message)
     return faults.by_code(error, None, None)

@@ -51,7 +51,7 @@ from .faults import Faults
 from .hearing import Hearing
 from .limits import Limits
 from .listing import tasks_of_call
-from .peer import SESSION_STATUSES, Peer, Told
+from .peer import Peer, Told
 from .peers import Peers
 from .shapes_2025_11_25 import (
     CORE_TASKS_VERSION,
@@ -168,7 +168,7 @@ class CoreTasksSession(Session):
                 try:
                     result = await self._called(peer, params)
                 except SessionError as error:
-                    if not (error.not_executed and (peer.lost or error.http_status in SESSION_STATUSES)):
+                    if not (error.not_executed and (peer.lost or peer.denied(error))):
                         raise
                     # To this very request there was no such session, so that nothing can have happened.
                     progress.drop(token, peer.session_id)
