@@ -247,6 +247,28 @@ async def test_a_session_that_was_out_of_reach_for_a_moment_has_its_tasks(wire: 
     assert wire.sessions == 2
 
 
+@requirement("law:3", "2025:lost-session")
+async def test_a_session_that_is_found_again_has_what_was_asked_there_a_moment_before(wire: Wire) -> None:
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    known = wire.replies["tasks/get"]
+    wire.replies["tasks/get"] = lambda params, session: (
+        known(params, session) if session == "s1" else found_again()
+    )
+
+    def found_again() -> httpx.Response:
+        wire.gone.clear()
+        return refusal(-32602, "Task not found", 200)
+
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        session._older._hearing.told(await session._older.connect(), asked_of_us(7))
+        wire.gone["s1"] = refusal(-32001, "Session not found", 404)
+        assert (await session.get(OLDER)).input_requests == {KEY: QUESTION}, "which is in no journal yet"
+        await session.update(OLDER, {KEY: {"action": "decline"}})
+        assert wire.of("POST") == ["s1"]
+
+
 @requirement("law:7")
 async def test_a_task_is_not_lost_because_another_has_found_their_session_again_meanwhile(wire: Wire) -> None:
     other = replace(OLDER, task_id="other")

@@ -506,6 +506,34 @@ async def test_a_wait_that_broke_is_taken_back_before_the_next(hearing: Hearing)
             tasks.cancel_scope.cancel()
 
 
+@requirement("law:3")
+@pytest.mark.parametrize(
+    "meanwhile", ["nothing", "taken back", "given away", "answered elsewhere", "lost again"]
+)
+def test_what_a_connection_had_asked_that_was_not_gone_after_all_is_asked_again(meanwhile: str) -> None:
+    asked: Asked[str] = Asked()
+    asked.add("one", 1, "elicitation/create", NAME)
+    (key,) = asked.questions()
+    asked.add("two", 1, "elicitation/create", NAME)
+    asked.lose("one")
+    match meanwhile:
+        case "taken back":
+            asked.withdraw("one", 1)
+        case "given away":
+            asked.given_away("one", 1)
+        case "answered elsewhere":
+            asked.answered(key, asked.behind(key))
+        case "lost again":
+            asked.lose("one")
+    asked.find("three")
+    before = asked.request_ids()
+    asked.find("one")
+    more = meanwhile in ("nothing", "answered elsewhere", "lost again")
+    assert sum(map(len, asked.request_ids().values())) == sum(map(len, before.values())) + more
+    if meanwhile == "answered elsewhere":
+        assert list(asked.questions()) == [f"{key}#1"], "it came back, and so it is another one"
+
+
 @pytest.mark.anyio
 @requirement("law:3")
 @pytest.mark.parametrize("ended_by", ["a proxy", "us"])
@@ -719,11 +747,11 @@ async def test_what_has_come_under_which_id_is_not_kept_without_end(hearing: Hea
     peer, other = ScriptedPeer(), ScriptedPeer("other")
     for number in range(10_001):
         hearing.told(peer, {"id": number, "method": "ping"})
-    assert hearing.may_be_under(peer, 0, TASK, NAME)
-    assert not hearing.may_be_under(peer, 10_000, TASK, NAME)
+    assert hearing.ids.may_be(peer, 0, TASK, NAME)
+    assert not hearing.ids.may_be(peer, 10_000, TASK, NAME)
     hearing.told(other, {"id": 0, "method": "ping"})
     hearing.lose(peer)
-    assert [name[0] for name in hearing._heard] == [other], "nor a session that is gone"
+    assert [name[0] for name in hearing.ids._requests] == [other], "nor a session that is gone"
     await anyio.lowlevel.checkpoint()
 
 

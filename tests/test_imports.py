@@ -76,6 +76,7 @@ ORDER: Final = (
     "sessions.listing",
     "sessions.progress",
     "sessions.switchboard",
+    "sessions.known_ids",
     "sessions.retrieval",
     "sessions.server_streams",
     "sessions.hearing",

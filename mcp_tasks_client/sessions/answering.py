@@ -64,7 +64,7 @@ class Answering:
                 ids = [
                     request_id
                     for request_id in memo.asked[one.key]
-                    if self._hearing.may_be_under(peer, request_id, ref.task_id, one.request)
+                    if self._hearing.ids.may_be(peer, request_id, ref.task_id, one.request)
                 ]
                 asked.restore(peer, one.key, ids, one.request)
 

@@ -88,6 +88,7 @@ class Asked(Generic[PeerT]):
         self._answered: set[str] = set()
         self._before: frozenset[str] = frozenset()
         self._said: dict[str, tuple[Said[PeerT], list[_Request[PeerT]]]] = {}
+        self._lost: dict[tuple[int, str], _Request[PeerT]] = {}
         self._withdrawn: dict[tuple[int, str], None] = {}
         self._over: bool | None = None
 
@@ -130,11 +131,13 @@ class Asked(Generic[PeerT]):
         """Note that a request has come under an ID: what had it before is over, and has any answer to it."""
         name = _name(peer, request_id)
         self._requests.pop(name, None)
+        self._lost.pop(name, None)
         self._has_answer(name)
 
     def withdraw(self, peer: PeerT, request_id: RequestId) -> None:
         """Forget a request that the server does not wait for any more."""
         gone = _name(peer, request_id)
+        self._lost.pop(gone, None)
         for name, one in self._all():
             if name == gone:
                 self._withdrawn[name] = None
@@ -174,6 +177,7 @@ class Asked(Generic[PeerT]):
             name = _name(one.peer, one.request_id)
             if self._requests.get(name) is one:
                 del self._requests[name]
+            self._lost.pop(name, None)
         self._answered.add(key)
 
     def says(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> Said[PeerT]:
@@ -217,10 +221,19 @@ class Asked(Generic[PeerT]):
                 one.looked()
 
     def lose(self, peer: PeerT) -> None:
-        """Forget what was asked over a connection that is gone; it may be asked again over another."""
-        for name, one in self._all():
-            if one.peer is peer:
-                self._drop(name, one)
+        """Put aside what was asked over a connection that is gone; it may be asked again over another."""
+        lost = {name: one for name, one in self._all() if one.peer is peer}
+        if lost:
+            self._lost = lost  # of one before nobody has heard for as long as this one lasted
+        for name, one in lost.items():
+            self._drop(name, one)
+
+    def find(self, peer: PeerT) -> None:
+        """Have what was put aside be asked again: the connection was not gone after all."""
+        for name, one in self._lost.items():
+            if one.peer is peer and name not in self._withdrawn:
+                self._requests.setdefault(name, one)
+                self.news.set()
 
     def close(self, *, over: bool) -> None:
         """Have nobody wait any more for what becomes of an answer, now or later."""

@@ -22,6 +22,7 @@ from ..inputs import InputContext, Inputs
 from ..receiver import Adopt, Receiver
 from ..wire import JSONObject, MalformedError, RequestId, RpcError, Task, digest, read_task, shorten
 from .asked import Asked, lasting
+from .known_ids import KnownIds
 from .peer import Peer
 from .progress import Progress
 from .retrieval import Retrieval, Retrievals
@@ -50,9 +51,6 @@ _WANTED: Final = frozenset({"completed", "failed", "input_required"})
 _MOST_STRANGERS: Final = 1000
 """Tasks of which nothing is known but that something is asked for them, at most."""
 
-_MOST_HEARD: Final = 10_000
-"""Requests, of which it is known what they were."""
-
 _METHOD_NOT_FOUND: Final = -32601
 
 
@@ -69,6 +67,7 @@ class Hearing:
         heard: Told of each snapshot that can be made of what was said; ``None`` while nobody listens.
         progress: What was said of how far the tasks are.
         retrievals: The ``tasks/result`` that wait for them.
+        ids: What has come under which.
     """
 
     def __init__(
@@ -81,6 +80,7 @@ class Hearing:
         self.heard: Callable[[Task], None] | None = None
         self.progress = Progress()
         self.retrievals = Retrievals(timeout_s)
+        self.ids = KnownIds()
         self._inputs = inputs
         self._timeout_s = timeout_s
         self._tools_changed = tools_changed
@@ -92,7 +92,6 @@ class Hearing:
         self._given_up: set[str] = set()
         self._insisting: set[str] = set()
         self._plain: dict[tuple[Peer, str], JSONObject] = {}
-        self._heard: dict[tuple[Peer, str], tuple[str | None, str]] = {}
 
     async def run(self, adopt: Adopt | None = None) -> None:
         """Keep the streams open on which servers speak. Never returns.
@@ -145,11 +144,16 @@ class Hearing:
         return task_id in self._given_up
 
     def lose(self, peer: Peer) -> None:
-        """Forget what was asked over a session that is gone."""
+        """Put aside what was asked over a session that is gone."""
         for asked in self._asked.values():
             asked.lose(peer)
         self.retrievals.lose(peer)
-        self._heard = {name: heard for name, heard in self._heard.items() if name[0] is not peer}
+        self.ids.lose(peer)
+
+    def find(self, peer: Peer) -> None:
+        """Have asked again what was asked over a session that is not gone after all."""
+        for asked in self._asked.values():
+            asked.find(peer)
 
     def asked(self, task_id: str) -> Asked[Peer]:
         """What is open for a task."""
@@ -207,11 +211,6 @@ class Hearing:
         asked.news = anyio.Event()
         with anyio.move_on_after(_QUESTION_S):
             await asked.news.wait()
-
-    def may_be_under(self, peer: Peer, request_id: RequestId, task_id: str, question: JSONObject) -> bool:
-        """Whether an ID may still be that of a question from before, as nothing else has come under it."""
-        heard = self._heard.get((peer, id_text(request_id)))
-        return heard is None or heard == (task_id, digest(question))
 
     def _retrieve(self, peer: Peer, task_id: str, before: RequestId | None = None) -> None:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
@@ -293,7 +292,7 @@ class Hearing:
             case "notifications/cancelled":
                 taken_back = request_id_of({"id": params.get("requestId")})
                 if taken_back is not None:
-                    self._note(peer, taken_back, None, "")
+                    self.ids.note(peer, taken_back, None, "")
                     self._plain.pop((peer, id_text(taken_back)), None)
                     for asked in self._asked.values():
                         asked.withdraw(peer, taken_back)
@@ -315,17 +314,10 @@ class Hearing:
         if self._plain.get(name) != message:
             self._plain.pop(name, None)
         whose = digest(lasting(str(message.get("method")), message.get("params") or {})) if task_id else ""
-        self._note(peer, request_id, task_id, whose)
+        self.ids.note(peer, request_id, task_id, whose)
         for other, asked in self._asked.items():
             if other != task_id:
                 asked.given_away(peer, request_id)
-
-    def _note(self, peer: Peer, request_id: RequestId, task_id: str | None, whose: str) -> None:
-        name = peer, id_text(request_id)
-        self._heard.pop(name, None)
-        self._heard[name] = task_id, whose
-        if len(self._heard) > _MOST_HEARD:
-            del self._heard[next(iter(self._heard))]
 
     def _status(self, peer: Peer, params: JSONObject) -> None:
         task = snapshot(params)

@@ -170,7 +170,9 @@ class Peers:
         peer.lost = False  # unless it is said again; one of the host's own that is gone stays so
         lost = peer.lost
         try:
-            return peer, await self.ask_in(peer, method, ref)
+            raw = await self.ask_in(peer, method, ref)
+            self._hearing.find(peer)
+            return peer, raw
         except SessionError as error:
             # Another task may find it lost, or again, at the same time: it must have been said to this one.
             lost |= peer.lost and error.not_executed and error.http_status in SESSION_STATUSES

@@ -19,6 +19,7 @@ __all__ = ["Lane", "Passed", "Proxy"]
 STALL_S: Final = 2.0
 LINGER_S: Final = 60.0
 CHUNK: Final = 65536
+LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -193,7 +194,12 @@ class _Way:
             async with asyncio.timeout(ends_s):
                 await self._copy(reader)
                 return
-        if fate.what == "stalled":
+        if fate.what == "ended":
+            await self._say(LAST_CHUNK)
+            self.open = False
+            self._writer.close()
+            stalled = None
+        elif fate.what == "stalled":
             self.open = False
             stalled = asyncio.get_running_loop().call_later(STALL_S, self._writer.transport.abort)
         else:
@@ -226,7 +232,7 @@ class _Way:
 
 _OF_THE_WAY: Final = frozenset({"host", "connection"})
 _QUESTIONS: Final = (b"elicitation/create", b"sampling/createMessage")
-_CUT: Final = frozenset({"cut", "stalled"})
+_CUT: Final = frozenset({"cut", "stalled", "ended"})
 _REFUSALS: Final = frozenset({"unavailable", "no_session", "not_found"})
 
 

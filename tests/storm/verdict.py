@@ -81,8 +81,10 @@ def breaches(voyage: Voyage) -> Iterator[str]:
         yield f"life {life} died of itself"
     if not voyage.ended and not unheard(voyage):
         yield "hangs"
-    marks = {one.call: one.text for one in voyage.log if one.event == "created"}
+    marks: dict[int, str] = {}
     for one in voyage.log:
+        if one.event == "created":
+            marks[one.call] = one.text
         if one.event not in ("result", "error"):
             continue
         wanted = CALLS[voyage.calls[one.call]][2].format(marks.get(one.call))

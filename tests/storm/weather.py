@@ -9,10 +9,19 @@ from typing import Final, Literal, TypeAlias
 __all__ = ["DENIALS", "Fate", "Weather"]
 
 What: TypeAlias = Literal[
-    "passes", "delayed", "unavailable", "no_session", "not_found", "unread", "unanswered", "cut", "stalled"
+    "passes",
+    "delayed",
+    "unavailable",
+    "no_session",
+    "not_found",
+    "unread",
+    "unanswered",
+    "cut",
+    "stalled",
+    "ended",
 ]
 
-_CUT: Final[tuple[What, ...]] = ("cut", "stalled")
+_CUT: Final[tuple[What, ...]] = ("cut", "stalled", "ended")
 _REFUSED: Final[tuple[What, ...]] = ("unavailable", "no_session", "not_found")
 _BROKEN: Final[tuple[What, ...]] = ("unread", "unanswered")
 _SPARED: Final = frozenset({"server/discover", "initialize", "notifications/initialized", "tools/list"})
@@ -34,7 +43,7 @@ class Fate:
         what: ``passes``; ``delayed``, both ways; ``unavailable``, 503, with a ``Retry-After`` if
             ``seconds`` is not 0; ``no_session`` or ``not_found``, 404 in the SDKs' words or in a
             gateway's; ``unread``, so that the server never sees it; ``unanswered``, which it has seen;
-            ``cut`` or ``stalled`` in the middle of the response.
+            ``cut`` or ``stalled`` in the middle of the response, or ``ended`` there in good order.
         seconds: Of the delay, before the cut, or as above.
     """
 
