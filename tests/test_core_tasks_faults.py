@@ -269,6 +269,21 @@ async def test_a_session_that_is_found_again_has_what_was_asked_there_a_moment_b
         assert wire.of("POST") == ["s1"]
 
 
+async def test_a_session_that_is_lost_before_another_could_be_begun_is_the_same_still(wire: Wire) -> None:
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        peer = await session._older.connect()
+        wire.gone["s1"] = refusal(-32001, "Session not found", 404)
+        wire.gone[None] = httpx.Response(503)
+        with pytest.raises(SessionError):
+            await session.get(OLDER)
+        assert peer.lost
+        assert session._older._peers.adopt("s1") is peer
+        wire.gone.clear()
+        assert (await session.get(OLDER)).status == "working"
+    assert wire.of("tasks/get") == ["s1", "s2"]
+
+
 @requirement("law:7")
 async def test_a_task_is_not_lost_because_another_has_found_their_session_again_meanwhile(wire: Wire) -> None:
     other = replace(OLDER, task_id="other")

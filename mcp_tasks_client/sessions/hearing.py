@@ -334,12 +334,14 @@ class Hearing:
     async def _insist(self, peer: Peer, task_id: str) -> None:
         """Tell of a question again until a poll has: whoever observes its task may have just begun to."""
         seen, pause_s = self.seen(task_id), _INSIST_S
-        await anyio.sleep(pause_s)
-        while self.asks(task_id) and self.seen(task_id) is seen:
-            self._hint_memo(peer, task_id, status="input_required")
-            pause_s *= 2
+        try:
             await anyio.sleep(pause_s)
-        self._insisting.discard(task_id)
+            while self.asks(task_id) and self.seen(task_id) is seen:
+                self._hint_memo(peer, task_id, status="input_required")
+                pause_s *= 2
+                await anyio.sleep(pause_s)
+        finally:
+            self._insisting.discard(task_id)
 
     def _hint_memo(self, peer: Peer, task_id: str, **changed: str) -> None:
         """Have it be journaled what another process would need to go on with a task."""

@@ -90,14 +90,13 @@ class Peers:
         Raises:
             SessionError: The present one could not be begun.
         """
-        present = self._now is not None and self._now.session_id == session_id and not self._now.lost
-        if not session_id or present:
-            return await self.now()
-        peer = self.adopt(session_id)
-        return peer if not peer.lost else await self.now()
+        peer = self.adopt(session_id) if session_id else None
+        return peer if peer is not None and not peer.lost else await self.now()
 
     def adopt(self, session_id: str) -> Peer:
-        """A session that there was before."""
+        """The session of that ID, which may be the present one, lost or not."""
+        if self._now is not None and self._now.session_id == session_id:
+            return self._now
         peer = self._adopted.get(session_id)
         if peer is None:
             peer = self._make(session_id, self._hearing.told)
