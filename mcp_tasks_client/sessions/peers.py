@@ -178,8 +178,7 @@ class Peers:
             if not lost and error.code != INVALID_PARAMS:
                 raise  # which says nothing of the task
         if lost:
-            ended = "the server has ended the session that the task was made in"
-            unknown.remote_message += f" ({_if_not_ours(session_id) or ended})"
+            unknown.remote_message += f" ({_how_it_ended(session_id)})"
         raise unknown
 
     async def _in_time(
@@ -214,7 +213,8 @@ def _offers(result: JSONObject, *names: str) -> bool:
     return found is not None
 
 
-def _if_not_ours(session_id: str) -> str:
-    """What a session is, if its name is one that only we have given it; empty if a server has."""
-    ours = session_id.startswith(HOSTS_OWN)
-    return "it was made in a session of the host's own, which cannot be had again" if ours else ""
+def _how_it_ended(session_id: str) -> str:
+    """What became of a session; one whose name only we have given it was the host's own."""
+    if session_id.startswith(HOSTS_OWN):
+        return "the session that the task was made in has ended: one of the host's own cannot be had again"
+    return "the server has ended the session that the task was made in"

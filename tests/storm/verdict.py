@@ -17,6 +17,9 @@ __all__ = ["Noted", "Voyage", "breaches", "read_log", "unheard"]
 JOURNALED_S: Final = 0.5
 """Seconds after which what the server has asked is in the journal, however busy the machine is."""
 
+LATE_S: Final = 0.04
+"""Seconds after which a request is seen that has come, on a busy machine."""
+
 SEEN_S: Final = 0.4
 """Seconds after which it is seen that a process has been killed."""
 
@@ -141,7 +144,7 @@ def _polled_early(voyage: Voyage) -> Iterator[str]:
         name = (one.message["params"]["taskId"], one.life, one.session_id)
         before = polls.get(name)
         polls[name] = one
-        if before is not None and one.at - before.at < 0.9 * voyage.interval_s:
+        if before is not None and one.at - before.at < voyage.interval_s - LATE_S:
             yield f"polled after {one.at - before.at:.3f} s in life {one.life}"
 
 
