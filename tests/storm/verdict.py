@@ -105,7 +105,13 @@ def breaches(voyage: Voyage) -> Iterator[str]:
 def unheard(voyage: Voyage) -> bool:
     """Whether the server has asked what nobody could have journaled: it waits for ever then."""
     asks = [at for one in voyage.lane.passed for at in one.asks]
-    killed = any(-SEEN_S < kill - at < JOURNALED_S for at in asks for kill in voyage.kills)
+    # Nothing is in the journal before the task is.
+    noted = [one.at for one in voyage.log if one.event == "created"]
+    killed = any(
+        at - SEEN_S < kill < max([at, *(one for one in noted if one < kill)]) + JOURNALED_S
+        for at in asks
+        for kill in voyage.kills
+    )
     return killed or any(one.swallowed for one in voyage.lane.passed)
 
 
