@@ -113,6 +113,16 @@ def test_who_waits_for_a_question_that_nobody_heard_waits_for_ever(happens: Call
     assert list(breaches(voyage)) == []
 
 
+def test_a_question_that_was_journaled_once_is_known_to_whoever_is_killed_later() -> None:
+    voyage = good()
+    hangs(voyage)
+    voyage.lane.passed[0].asks.append(0.2)
+    voyage.log.append(Noted(4.0, 2, "created", 0, "t1"))
+    voyage.kills.append(4.1)
+    assert not unheard(voyage)
+    assert list(breaches(voyage)) == ["hangs"]
+
+
 def test_a_task_that_was_cancelled_may_say_so() -> None:
     voyage = good()
     fails(voyage)

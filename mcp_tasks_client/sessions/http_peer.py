@@ -206,8 +206,7 @@ class HttpPeer(Peer):
 
     def denied(self, error: SessionError) -> bool:
         """Whether a request was not read, as the server says that it does not know the session."""
-        said = error.http_status in SESSION_STATUSES and error.code in _SESSION_CODES
-        return said and _NO_SESSION.search(error.remote_message) is not None
+        return _denies_in_words(error)
 
     async def _is_over(self) -> bool:
         """Whether the server says once more that it does not know the session.
@@ -248,9 +247,12 @@ class HttpPeer(Peer):
 
 
 def _denies_session(error: SessionError) -> bool:
-    if error.http_status == 400:
-        return error.code in _SESSION_CODES and _NO_SESSION.search(error.remote_message) is not None
-    return error.http_status == 404 and error.code not in _NOT_OF_SESSIONS
+    return _denies_in_words(error) or (error.http_status == 404 and error.code not in _NOT_OF_SESSIONS)
+
+
+def _denies_in_words(error: SessionError) -> bool:
+    said = error.http_status in SESSION_STATUSES and error.code in _SESSION_CODES
+    return said and _NO_SESSION.search(error.remote_message) is not None
 
 
 async def _refusal(response: Response, message: Message, max_bytes: int) -> Reply:

@@ -21,7 +21,6 @@ _LAST_REPLY_S: Final = 1.0
 """Seconds for a task that is over to be said so to who waits: to take that back meanwhile ends the session on
 one official server."""
 
-
 _LASTED_S: Final = 1.0
 """Seconds that one has to last for the next one to take its place at once, but for the first that breaks."""
 

@@ -194,23 +194,17 @@ class _Way:
             async with asyncio.timeout(ends_s):
                 await self._copy(reader)
                 return
-        if fate.what == "ended":
-            await self._say(LAST_CHUNK)
-            self.open = False
-            self._writer.close()
-            stalled = None
-        elif fate.what == "stalled":
-            self.open = False
-            stalled = asyncio.get_running_loop().call_later(STALL_S, self._writer.transport.abort)
-        else:
-            stalled = None
-            self._cut()
-        try:
-            await self._copy(reader)
-        finally:
-            if stalled is not None and not self._writer.is_closing():
-                stalled.cancel()
-                self._writer.transport.abort()
+        match fate.what:
+            case "ended":
+                await self._say(LAST_CHUNK)
+                self.open = False
+                self._writer.close()
+            case "stalled":
+                self.open = False
+                asyncio.get_running_loop().call_later(STALL_S, self._writer.transport.abort)
+            case _:
+                self._cut()
+        await self._copy(reader)
 
     async def _copy(self, reader: asyncio.StreamReader) -> None:
         while chunk := await reader.read(CHUNK):

@@ -105,8 +105,8 @@ def breaches(voyage: Voyage) -> Iterator[str]:
 def unheard(voyage: Voyage) -> bool:
     """Whether the server has asked what nobody could have journaled: it waits for ever then."""
     asks = [at for one in voyage.lane.passed for at in one.asks]
-    # Nothing is in the journal before the task is.
-    noted = [one.at for one in voyage.log if one.event == "created"]
+    # Nothing is in the journal before the task is, which a call is told of in each life.
+    noted = {one.call: one.at for one in reversed(voyage.log) if one.event == "created"}.values()
     killed = any(
         at - SEEN_S < kill < max([at, *(one for one in noted if one < kill)]) + JOURNALED_S
         for at in asks
