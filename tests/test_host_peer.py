@@ -31,6 +31,8 @@ from mcp_tasks_client import (
     MemoryJournal,
     PollPolicy,
     RemoteProtocolError,
+    SessionError,
+    TaskFailedError,
     TasksClient,
     TasksClientError,
     WaitTimeoutError,
@@ -109,6 +111,7 @@ class Server:
             "tasks/get": lambda params: task(),
             "tasks/result": lambda params: HELD,
             "tasks/list": lambda params: {"tasks": [task()]},
+            "ping": lambda params: {},
         }
 
     async def run(self) -> None:
@@ -885,16 +888,55 @@ async def test_what_is_told_still_reaches_the_host() -> None:
         assert told == ["notifications/message"]
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [(-32600, "Session terminated"), (-32600, "Session not found"), (-32001, "Session not found")],
-)
+DENIALS: Final = [
+    (-32600, "Session terminated"),
+    (-32600, "Session not found"),
+    (-32001, "Session not found"),
+    (-32000, "Bad Request: No valid session ID provided"),
+]
+
+
+@pytest.mark.parametrize(("code", "said"), DENIALS)
 async def test_a_session_that_has_ended_is_no_error_of_the_tools(code: int, said: str) -> None:
     async with connected(Host()) as (session, server, _), ours(session) as durable:
         handle = await durable.start_tool("tool")
-        server.replies["tasks/get"] = lambda params: {"error": {"code": code, "message": said}}
+        denial = {"error": {"code": code, "message": said}}
+        server.replies |= dict.fromkeys(("tasks/get", "tools/call", "ping"), lambda params: denial)
         with pytest.raises(ConnectionLostError, match="ended the session"):
             await handle.result()
+        with pytest.raises(ConnectionLostError, match="ended the session") as unknown:
+            await durable.call_tool("tool")
+        assert unknown.value.not_executed == (said == "Session terminated")
+
+
+@requirement("law:7")
+@pytest.mark.parametrize(("code", "said"), DENIALS)
+async def test_what_one_replica_says_does_not_end_a_session(code: int, said: str) -> None:
+    denial = {"error": {"code": code, "message": said}}
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        handle = await durable.start_tool("tool")
+        polls, ends = [task(), denial, task(), denial], [RESULT, denial]
+        server.replies["tasks/get"] = lambda params: polls.pop() if polls else task("completed")
+        server.replies["tasks/result"] = lambda params: ends.pop()
+        assert (await handle.result()).content[0].text == "done"
+        assert server.count("ping") == 3
+        server.replies["tools/call"] = lambda params: denial
+        with pytest.raises(SessionError) as refused:
+            await durable.call_tool("tool")
+        assert refused.value.retryable
+        assert refused.value.not_executed == (said == "Session terminated")
+
+
+@pytest.mark.parametrize("said", ["Browser session expired", "Session not found"])
+async def test_a_tool_may_say_of_sessions_of_its_own_that_there_is_none(said: str) -> None:
+    denial = {"error": {"code": -32001, "message": said}}
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        handle = await durable.start_tool("tool")
+        server.replies["tasks/get"] = lambda params: task("failed")
+        server.replies["tasks/result"] = lambda params: denial
+        with pytest.raises(TaskFailedError) as failed:
+            await handle.result()
+        assert (failed.value.code, failed.value.message) == (-32001, said)
 
 
 async def test_a_request_that_is_not_waited_for_any_more_is_forgotten() -> None:

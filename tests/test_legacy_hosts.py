@@ -323,6 +323,27 @@ async def test_what_a_client_on_2_has_left_above_our_transport_is_taken_up_by_it
     assert host.asked == ["What is your name?"]
 
 
+async def test_a_call_above_our_transport_ends_when_the_server_has_ended_the_session(
+    legacy_server: LegacyServer,
+) -> None:
+    inner = streamable_http_client(legacy_server.url, terminate_on_close=False)
+    transport = TasksTransport(inner, endpoint="s", journal=MemoryJournal(), poll=QUICK)
+
+    before = len(legacy_server.witness("tasks/get"))
+
+    async def end_it() -> None:
+        while not (polls := legacy_server.witness("tasks/get")[before:]):
+            await anyio.sleep(0.01)
+        async with httpx.AsyncClient(trust_env=False) as other:
+            await other.delete(legacy_server.url, headers={"Mcp-Session-Id": polls[-1].session_id or ""})
+
+    with anyio.fail_after(LIMIT_S):
+        async with mcp.Client(transport, **Host().sdks) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(end_it)
+            with pytest.raises(mcp.MCPError, match="ended the session"):
+                await client.call_tool("slow", FOREVER)
+
+
 class Gateway(httpx2.AsyncHTTPTransport):
     """On the way to a server, with a way of its own with the first answer to a question."""
 

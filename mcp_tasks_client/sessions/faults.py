@@ -27,7 +27,15 @@ from ..wire import MalformedError, RpcError, header_value, shorten
 from .base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES
 from .transport import OF_HTTPX, Failures
 
-__all__ = ["CREDENTIAL_STATUSES", "HEADER_MISMATCH", "UNSUPPORTED_VERSION", "Faults", "retry_after_s"]
+__all__ = [
+    "CREDENTIAL_STATUSES",
+    "HEADER_MISMATCH",
+    "SDK_ENDED",
+    "UNSUPPORTED_VERSION",
+    "Faults",
+    "denies_session",
+    "retry_after_s",
+]
 
 HEADER_MISMATCH: Final = -32020
 UNSUPPORTED_VERSION: Final = -32022
@@ -40,7 +48,28 @@ _TOO_MANY_REQUESTS: Final = 429
 _PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, _TOO_MANY_REQUESTS})
 
 _LONGEST_QUOTE: Final = 300
+_SESSION_CODES: Final = frozenset({-32600, -32000, -32001, 32600})
+_NO_SESSION: Final = re.compile(
+    r"\b(unknown|invalid|missing|no|expired)\b.{0,20}\bsession\b"
+    r"|\bsession\b.{0,20}\b(not found|unknown|expired|terminated|invalid)\b",
+    re.IGNORECASE,
+)
+SDK_ENDED: Final = "Session terminated"
+"""What the official SDK makes of an HTTP 404. Servers have other words."""
+
+_USUAL: Final = ("Session not found", "No valid session ID provided")
+"""What the official SDKs' servers say, and those in their examples. Other words may be a tool's own."""
+
 _SECONDS: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+
+
+def denies_session(error: RpcError) -> bool:
+    """Whether an error says that there is no such session, in the words of servers and of SDKs.
+
+    A tool may say the same of sessions of its own.
+    """
+    said = error.code in _SESSION_CODES and _NO_SESSION.search(error.message) is not None
+    return said and error.data is None
 
 
 def retry_after_s(value: str) -> float | None:
@@ -70,11 +99,15 @@ class Faults:
         method: JSON-RPC method, for the messages.
         task_id: The one task that it is about.
         task_ids: Others that it names. Wherever a message quotes something, all of them are shortened.
+
+    Attributes:
+        denial: What was said to it instead, where there was no such session.
     """
 
     def __init__(self, method: str, task_id: str | None = None, task_ids: Sequence[str] = ()) -> None:
         self._method = method
         self._task_id = task_id
+        self.denial: RpcError | None = None
         self._task_ids = task_ids if task_id is None else (task_id, *task_ids)
 
     def mapped(self, failures: Failures = OF_HTTPX) -> _Mapped:
@@ -140,13 +173,27 @@ class Faults:
             "unfinished."
         )
 
-    def session_ended(self, *, not_executed: bool = True) -> ConnectionLostError:
+    def session_ended(self, denial: RpcError) -> ConnectionLostError:
         """The session that the host's client has is none of the server's any more."""
+        self.denial = denial
         return ConnectionLostError(
             f"{self._method} has no result: the server has ended the session, and the SDK begins no other by "
             "itself. Connect the host's client again; then repeat the call, or resume() what is unfinished.",
-            not_executed=not_executed,
+            not_executed=denial.message == SDK_ENDED,  # a tool may have said the others
         )
+
+    def denied_once(self, denial: RpcError) -> SessionError:
+        """The session is there, though one of several servers has denied it, or a tool one of its own."""
+        usual = self._method != "tasks/result" and denial.message.endswith(_USUAL)
+        if usual or denial.message == SDK_ENDED:
+            return ConnectionLostError(
+                f"{self._method} was answered {denial.message!r}, but the session is there. Try again later.",
+                retryable=True,
+                not_executed=denial.message == SDK_ENDED,
+            )
+        error = self.by_code(denial, None, None)
+        error.retryable |= self._method != "tools/call"  # which may have failed by this
+        return error
 
     def ended_early(self, status: int) -> ConnectionLostError:
         """An event stream without the response in it."""

@@ -10,7 +10,7 @@ Such a session cannot be had again once it has ended. A server that binds its ta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import anyio
@@ -27,6 +27,7 @@ from .switchboard import taken_back
 
 __all__ = ["HostPeer"]
 
+_PING_S: Final = 10.0
 _ABOUT_ONE: Final = frozenset({"tasks/get", "tasks/cancel"})
 _MOST_TASKS: Final = 10_000
 """Whose questions are ours, at most: of some that were cancelled or let go, nobody says when they end."""
@@ -99,17 +100,16 @@ class HostPeer(Peer):
                 retryable=True,
                 not_executed=True,
             )
-        faults = Faults(method, task_id)
         if method == "tools/call":
             with self._maybe_creating("task" in params):
-                result = await self._line.send(method, params, None, faults)
+                result = await self._sent(method, params, None, None, None)
                 self._see_to((created_task(result) or {}).get("taskId"))
             return result
         if method == "tasks/get" and task_id is not None:
             self._line.board.take_over(task_id, self)  # who looks last is who waits
             self._see_to(task_id)
         try:
-            result = await self._line.send(method, params, silence_s, faults, request_id)
+            result = await self._sent(method, params, silence_s, task_id, request_id)
         except SessionError as error:
             if error.code == INVALID_PARAMS and method in _ABOUT_ONE and task_id is not None:
                 self._over(task_id, cancelled=True)  # there is no such task, or it is over, as may be
@@ -118,6 +118,29 @@ class HostPeer(Peer):
         if status in TERMINAL_STATUSES and task_id is not None:
             self._over(task_id, cancelled=status == "cancelled")
         return result
+
+    async def _sent(
+        self,
+        method: str,
+        params: JSONObject,
+        timeout_s: float | None,
+        task_id: str | None,
+        request_id: RequestId | None,
+    ) -> JSONObject:
+        faults = Faults(method, task_id)
+        try:
+            return await self._line.send(method, params, timeout_s, faults, request_id)
+        except SessionError as error:
+            if faults.denial is None or await self._is_over():
+                raise
+            raise faults.denied_once(faults.denial) from error
+
+    async def _is_over(self) -> bool:
+        """Whether it is said once more that there is no such session: one replica's word does not end it."""
+        ping = Faults("ping")
+        with suppress(SessionError):
+            await self._line.send("ping", {}, _PING_S, ping)
+        return ping.denial is not None
 
     def _over(self, task_id: str, *, cancelled: bool = False) -> None:
         self._line.board.over(task_id)

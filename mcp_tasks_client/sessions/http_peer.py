@@ -8,7 +8,6 @@ A session is never ended by a DELETE: servers bind tasks to it, and end them wit
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,7 +18,7 @@ from ..wire import JSONObject, RequestId, RpcError, read_rpc_error
 from .bodies import bounded_body, drain
 from .channel import HttpChannel, Message, Read, encoded
 from .event_stream import read_messages
-from .faults import Faults
+from .faults import Faults, denies_session
 from .peer import SESSION_STATUSES, SILENCE_S, Peer, Told
 from .replies import Reply, parse, read_reply
 from .shapes_2025_11_25 import HANDSHAKE_VERSIONS
@@ -30,13 +29,7 @@ __all__ = ["HttpPeer"]
 _SESSION_ID: Final = "Mcp-Session-Id"
 _VERSION: Final = "MCP-Protocol-Version"
 _PING_S: Final = 10.0
-_SESSION_CODES: Final = frozenset({-32600, -32000, -32001})
 _NOT_OF_SESSIONS: Final = frozenset({-32601, -32602})
-_NO_SESSION: Final = re.compile(
-    r"\b(unknown|invalid|missing|no|expired)\b.{0,20}\bsession\b"
-    r"|\bsession\b.{0,20}\b(not found|unknown|expired|terminated|invalid)\b",
-    re.IGNORECASE,
-)
 _EVENTS: Final = "text/event-stream"
 
 _ids = itertools.count(1)  # of all sessions, for an adopted one has had requests before
@@ -251,8 +244,8 @@ def _denies_session(error: SessionError) -> bool:
 
 
 def _denies_in_words(error: SessionError) -> bool:
-    said = error.http_status in SESSION_STATUSES and error.code in _SESSION_CODES
-    return said and _NO_SESSION.search(error.remote_message) is not None
+    said = RpcError(error.code, error.remote_message, None)
+    return error.http_status in SESSION_STATUSES and denies_session(said)
 
 
 async def _refusal(response: Response, message: Message, max_bytes: int) -> Reply:

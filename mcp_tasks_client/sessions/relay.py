@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 from ..errors import ConnectionLostError
 from ..inputs import InputContext, Inputs
 from ..wire import JSONObject, RequestId, RpcError
-from .faults import Faults
+from .faults import Faults, denies_session
 from .messages import as_reply, read
 from .sdk_words import made_up
 from .shapes_2025_11_25 import CORE_TASKS_VERSION, related_task
@@ -58,7 +58,6 @@ _KINDS: Final = {
 """Capabilities, by what they are asked for."""
 
 _CLOSED: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
-_SESSION_ENDED: Final = frozenset({(32600, "Session terminated"), (-32600, "Session terminated")})
 
 
 class _Waiting:
@@ -190,8 +189,8 @@ class Relay:
             raise faults.disconnected() if self.over.is_set() else faults.overdue(timeout_s or 0.0)
         if not isinstance(reply, RpcError):
             return reply
-        if (reply.code, reply.message) in _SESSION_ENDED and reply.data is None:
-            raise faults.session_ended()
+        if denies_session(reply):
+            raise faults.session_ended(reply)
         raise faults.lost(reply.message) if made_up(reply) else faults.by_code(reply, None, None)
 
     async def take_back(self, request_id: RequestId, stream: Any = None) -> None:

@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from ..errors import ConnectionLostError, SessionError
 from ..inputs import Callbacks, ElicitationCallback, InputContext, Inputs, RootsCallback, SamplingCallback
 from ..wire import JSONObject, RequestId, RpcError
-from .faults import Faults
+from .faults import SDK_ENDED, Faults, denies_session
 from .host_tasks import HostTasksSession
 from .limits import Limits
 from .lines import ANSWERS, SessionLine
@@ -58,7 +58,6 @@ _MOST_ANSWERED: Final = 1000
 _INTERNAL_ERROR: Final = -32603
 _INVALID_PARAMS: Final = -32602
 _CONNECTION_CLOSED: Final = -32000, "Connection closed"
-_SESSION_ENDED: Final = frozenset({(32600, "Session terminated"), (-32600, "Session terminated")})
 _REQUEST_TIMEOUT: Final = 408
 _GONE: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 
@@ -360,8 +359,8 @@ def _fault(faults: Faults, error: RpcError, session: Any) -> SessionError:
     if error.data is None:
         if said == _CONNECTION_CLOSED:
             return faults.disconnected() if _is_closed(session) else faults.lost(error.message)
-        if said in _SESSION_ENDED:
-            return faults.session_ended()
+        if denies_session(error) and error.message == SDK_ENDED:  # this SDK passes on nobody else's word
+            return faults.session_ended(error)
         if error.code == _REQUEST_TIMEOUT:
             return faults.lost(error.message)
     return faults.by_code(error, None, None)

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import SessionError
 from ..wire import JSONObject, RpcError
-from .faults import Faults
+from .faults import SDK_ENDED, Faults, denies_session
 from .sdk_words import made_up
 
 __all__ = ["SEND_REQUEST", "RawRequest", "is_closed", "mapped", "names_a_task", "sent"]
@@ -25,10 +25,6 @@ _RAW: Final = TypeAdapter(dict[str, Any])
 _CLOSED: Final = "Connection closed"
 
 _CONNECTION_CLOSED: Final = -32000
-
-# The SDK's word for HTTP 404 in a session, and the words of servers, which then come instead of it.
-_ENDED: Final = (-32600, "Session terminated")
-_NOT_FOUND: Final = ((-32600, "Session not found"), (-32001, "Session not found"))
 
 SEND_REQUEST: Final = getattr(inspect.unwrap(ClientSession.send_request), "__code__", None)
 """The SDK's code that has a reply in its hands, to be known again among our callers."""
@@ -112,8 +108,10 @@ def _fault(faults: Faults, error: RpcError, session: ClientSession) -> SessionEr
     if said == (_CONNECTION_CLOSED, _CLOSED):
         # The same words may be a proxy's, about a connection of its own.
         return faults.disconnected() if is_closed(session) else faults.lost(error.message)
-    if said == _ENDED or (said in _NOT_FOUND and session.protocol_version not in MODERN_PROTOCOL_VERSIONS):
-        return faults.session_ended(not_executed=said == _ENDED)  # the others may be a tool's own words
+    # A server that needs no sessions says nothing of one: then it is only the SDK's word for an HTTP 404.
+    needed = session.protocol_version not in MODERN_PROTOCOL_VERSIONS
+    if denies_session(error) and (needed or error.message == SDK_ENDED):
+        return faults.session_ended(error)
     if made_up(error):
         return faults.lost(error.message)
     return faults.by_code(error, None, None)

@@ -47,7 +47,7 @@ from ..wire import (
 from .answering import Answering
 from .base import INVALID_PARAMS, Leaving, Session, TaskRef, ToolCall
 from .catalogue import Catalogue
-from .faults import Faults
+from .faults import Faults, denies_session
 from .hearing import Hearing
 from .limits import Limits
 from .listing import tasks_of_call
@@ -346,10 +346,16 @@ class CoreTasksSession(Session):
         try:
             return await self._peers.ask_in(peer, "tasks/result", ref)
         except SessionError as error:
-            forgotten = error.code == INVALID_PARAMS and task.get("status") == "completed"
+            forgotten = task.get("status") == "completed" and _forgets(error)
             if _about_the_call(error) and not forgotten and not peer.lost:
                 return RpcError(error.code, error.remote_message, error.data)
             raise
+
+
+def _forgets(error: SessionError) -> bool:
+    """Whether it may be said of the task, or of the session, and so not how the call ended."""
+    said = RpcError(error.code, error.remote_message, error.data)
+    return error.code == INVALID_PARAMS or (error.http_status is None and denies_session(said))
 
 
 def _about_the_call(error: SessionError) -> bool:

@@ -75,7 +75,10 @@ async def sail(
         if found:
             broken += 1
             (folder / f"{voyage.seed}.told").write_text(voyage.told())
-            print(f"{voyage.seed} at {voyage.kind}, {voyage.calls}: {'; '.join(found)}", flush=True)
+            print(
+                f"{voyage.seed} at {voyage.kind} by {voyage.way}, {voyage.calls}: {'; '.join(found)}",
+                flush=True,
+            )
     return broken, kinds
 
 

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import random
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
+from mcp import ClientSession, MCPError
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CreateMessageResult, ElicitResult, TextContent
 
-from mcp_tasks_client import PollPolicy, SessionError, TasksClient, TasksClientError
+from mcp_tasks_client import (
+    InputContext,
+    PollPolicy,
+    SessionError,
+    Task,
+    TaskHandle,
+    TasksClient,
+    TasksClientError,
+    TasksTransport,
+)
 
-__all__ = ["CALLS", "Life", "live", "mark"]
+__all__ = ["CALLS", "Life", "Way", "live", "mark"]
 
-Event: TypeAlias = Literal["created", "asked", "answered", "cancels", "result", "error"]
+Event: TypeAlias = Literal["created", "asked", "answered", "cancels", "result", "resumed", "error", "down"]
+Way: TypeAlias = Literal["url", "session", "transport", "resume"]
+"""``TasksClient(url)``, ``TasksClient(session)`` with a session of the SDK's, or such a session over
+``TasksTransport(...)``; and ``TasksClient(url).resume()`` for what the last one has left."""
 
 POLL: Final = PollPolicy(backoff_floor_s=0.1, backoff_ceiling_s=1.0)
 CALLS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
@@ -39,6 +56,7 @@ def mark(task_id: str) -> str:
 class Life:
     """What one process is to do."""
 
+    way: Way
     url: str
     journal: str
     log: str
@@ -55,60 +73,150 @@ class Life:
 def live(life: Life) -> None:
     """Run one process."""
     if life.debug is not None:
-        import logging
-
         logging.basicConfig(
             filename=life.debug, level=logging.DEBUG, format="%(asctime)s %(name)s %(message)s"
         )
-    anyio.run(_live, life)
+    anyio.run(Host(life).live)
 
 
-async def _live(life: Life) -> None:
-    log = os.open(life.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+class Host:
+    """One process.
 
-    def note(event: Event, call: int, text: str = "") -> None:
-        line = {"at": time.monotonic(), "life": life.life, "event": event, "call": call, "text": text}
-        os.write(log, json.dumps(line).encode() + b"\n")
+    Args:
+        life: What it is to do.
+    """
 
-    thinks = random.Random(f"{life.seed} {life.life}")
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._log = os.open(life.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._thinks = random.Random(f"{life.seed} {life.life}")
+        self._created: set[str] = set()
 
-    async def thought(context: Any, what: str) -> str:
-        said = f"{mark(context.task.task_id)}-{what}"
-        note("asked", -1, said)
-        await anyio.sleep(thinks.choice((0.0, 0.0, 0.1, 0.4)))
-        note("answered", -1, said)
-        return said
+    async def live(self) -> None:
+        """Do what is to be done."""
+        match self._life.way:
+            case "url":
+                async with TasksClient(self._life.url, **self._own, **self._answers) as client:
+                    await self._call_all(client)
+            case "resume":
+                async with (
+                    TasksClient(self._life.url, **self._own, **self._answers) as client,
+                    anyio.create_task_group() as tasks,
+                ):
+                    for handle in await client.resume():
+                        tasks.start_soon(self._see_through, handle)
+            case "session" | "transport":
+                try:
+                    await self._live_with_a_session()
+                except Exception as error:
+                    # The SDK's session ends for what it cannot send, with an error of its own choice.
+                    self._note("down", -1, f"{type(error).__name__}: {error}")
 
-    async def answer(context: Any, params: Any) -> ElicitResult:
-        said = await thought(context, params.message.rstrip("?").split()[-1])
-        return ElicitResult(action="accept", content={"name": said})
+    async def _live_with_a_session(self) -> None:
+        if self._life.way == "transport":
+            async with self._session(**self._own, **self._answers, on_update=self._updated) as session:
+                await self._call_all(session)
+            return
+        async with (
+            self._session() as session,
+            TasksClient(session, endpoint=self._life.url, **self._own, **self._answers) as client,
+        ):
+            await self._call_all(client)
 
-    async def sample(context: Any, params: Any) -> CreateMessageResult:
-        content = TextContent(type="text", text=await thought(context, "says"))
-        return CreateMessageResult(role="assistant", content=content, model="m")
+    @property
+    def _own(self) -> dict[str, Any]:
+        return {"journal": self._life.journal, "poll": POLL}
 
-    async def make(number: int) -> None:
-        tool, arguments, _ = CALLS[life.calls[number]]
-        arguments = {**arguments, "duration_ms": life.duration_ms}
+    @property
+    def _answers(self) -> dict[str, Any]:
+        return {"elicitation": self._elicit, "sampling": self._sample}
+
+    @asynccontextmanager
+    async def _session(self, **tasks: Any) -> AsyncIterator[ClientSession]:
+        """A session of the SDK's; over a transport of ours, if that is given anything."""
+        transport: Any = streamable_http_client(self._life.url, terminate_on_close=False)
+        if tasks:
+            transport = TasksTransport(transport, endpoint=self._life.url, **tasks)
+        answers: dict[str, Any] = {
+            "elicitation_callback": self._elicit,
+            "sampling_callback": self._sample,
+        }
+        async with transport as (read, write, *_), ClientSession(read, write, **answers) as session:
+            await session.initialize()
+            yield session
+
+    # ── calls ──
+
+    async def _call_all(self, client: TasksClient | ClientSession) -> None:
+        async with anyio.create_task_group() as tasks:
+            for number, call in enumerate(self._life.calls):
+                tool, arguments, _ = CALLS[call]
+                arguments = {**arguments, "duration_ms": self._life.duration_ms}
+                if isinstance(client, TasksClient):
+                    tasks.start_soon(self._call, client, number, tool, arguments)
+                else:
+                    tasks.start_soon(self._call_plainly, client, number, tool, arguments)
+
+    async def _call(self, client: TasksClient, number: int, tool: str, arguments: dict[str, Any]) -> None:
+        after_s = self._life.cancel_after_s if number == 0 else None
         try:
             handle = await client.start_tool(tool, arguments, idempotency_key=f"k{number}")
-            note("created", number, mark(handle.task_id))
-            if life.cancel_after_s is not None and number == 0:
-                with anyio.move_on_after(life.cancel_after_s):
-                    result = await handle.result()
-                    note("result", number, result.content[0].text)
-                    return
-                note("cancels", number)
-                with suppress(SessionError):  # it goes on to be cancelled
-                    await handle.cancel()
-            result = await handle.result()
-            note("result", number, result.content[0].text)
+            self._note("created", number, mark(handle.task_id))
+            with anyio.move_on_after(math.inf if after_s is None else after_s):
+                self._note("result", number, text_of(await handle.result()))
+                return
+            self._note("cancels", number)
+            with suppress(SessionError):  # it goes on to be cancelled
+                await handle.cancel()
+            self._note("result", number, text_of(await handle.result()))
         except TasksClientError as error:
-            note("error", number, f"{type(error).__name__}: {error}")
+            self._note("error", number, f"{type(error).__name__}: {error}")
 
-    async with (
-        TasksClient(life.url, journal=life.journal, elicitation=answer, sampling=sample, poll=POLL) as client,
-        anyio.create_task_group() as tasks,
-    ):
-        for number in range(len(life.calls)):
-            tasks.start_soon(make, number)
+    async def _call_plainly(
+        self, session: ClientSession, number: int, tool: str, arguments: dict[str, Any]
+    ) -> None:
+        """As a host does that knows nothing of tasks."""
+        try:
+            self._note("result", number, text_of(await session.call_tool(tool, arguments)))
+        except MCPError as error:
+            self._note("error", number, f"MCPError: {error}")
+
+    def _updated(self, task: Task) -> None:
+        """What such a host cannot see: that a task has been made of its call."""
+        if task.task_id not in self._created:
+            self._created.add(task.task_id)
+            self._note("created", -1, mark(task.task_id))
+
+    async def _see_through(self, handle: TaskHandle) -> None:
+        whose = f"{handle.tool} {mark(handle.task_id)}"
+        try:
+            self._note("resumed", -1, f"{whose} {text_of(await handle.result())}")
+        except TasksClientError as error:
+            self._note("resumed", -1, f"{whose} {type(error).__name__}: {error}")
+
+    # ── questions ──
+
+    async def _elicit(self, context: Any, params: Any) -> ElicitResult:
+        said = await self._thought(context, params.message.rstrip("?").split()[-1])
+        return ElicitResult(action="accept", content={"name": said})
+
+    async def _sample(self, context: Any, params: Any) -> CreateMessageResult:
+        content = TextContent(type="text", text=await self._thought(context, "says"))
+        return CreateMessageResult(role="assistant", content=content, model="m")
+
+    async def _thought(self, context: Any, what: str) -> str:
+        assert isinstance(context, InputContext), "a session's own callbacks are not told of a task"
+        assert context.task is not None
+        said = f"{mark(context.task.task_id)}-{what}"
+        self._note("asked", -1, said)
+        await anyio.sleep(self._thinks.choice((0.0, 0.0, 0.1, 0.4)))
+        self._note("answered", -1, said)
+        return said
+
+    def _note(self, event: Event, call: int, text: str = "") -> None:
+        line = {"at": time.monotonic(), "life": self._life.life, "event": event, "call": call, "text": text}
+        os.write(self._log, json.dumps(line).encode() + b"\n")
+
+
+def text_of(result: Any) -> str:
+    return str(result.content[0].text)

@@ -67,7 +67,7 @@ class Lane:
 
     def fate(self, method: str, session_id: str | None) -> Fate:
         """What happens to the next exchange."""
-        fate = self.weather.fate(method)
+        fate = self.weather.fate(method, session_id)
         if session_id is None:
             return fate
         if time.monotonic() < self.forgets_at:

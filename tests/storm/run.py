@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ..legacy_servers import LegacyServer
-from .host import CALLS, Life, live
+from .host import CALLS, Life, Way, live
 from .proxy import Lane, Proxy
 from .verdict import Voyage, read_log, unheard
 from .weather import Weather
@@ -35,6 +35,10 @@ FOR_EVER_S: Final = 15.0
 
 FORGETFUL: Final = 0.1
 """Of the voyages, on so many the server forgets the session that there was, with its tasks."""
+
+WAYS: Final[tuple[Way, ...]] = ("url", "session", "transport")
+BREAKING: Final = 0.3
+"""Of the voyages with a session of the SDK's, in so many its connections break, which ends it."""
 
 LOOK_S: Final = 0.02
 
@@ -88,12 +92,19 @@ async def voyage(
         lane.forgets_at = time.monotonic() + drawn.uniform(0.5, 4.0)
     proxy.lanes[f"v{seed}"] = lane
     lives, cancels = drawn.choice((1, 1, 2, 3)), drawn.random() < 0.15
-    made = Voyage(seed=seed, kind=kind, calls=calls, lane=lane, cancels=cancels)
     duration_ms, log = drawn.choice((0, 50, 400, 1500)), folder / f"{seed}.log"
-    for number in range(1, lives + 1):
+    way = way_of(seed)
+    if way != "url":
+        lane.weather.breaks = drawn.random() < BREAKING
+        lane.weather.most_denials = 1  # for it cannot be gone back to
+        cancels &= way == "session"
+    made = Voyage(seed=seed, kind=kind, way=way, calls=calls, lane=lane, cancels=cancels)
+    ways = planned(way, lives)
+    for number, (this, killed) in enumerate(ways, 1):
         lane.life = number
-        cancel_after_s = drawn.uniform(0.0, 1.0) if cancels and number == lives else None
+        cancel_after_s = drawn.uniform(0.0, 1.0) if cancels and number == len(ways) else None
         life = Life(
+            way=this,
             url=proxy.url(f"v{seed}"),
             journal=str(folder / f"{seed}.db"),
             log=str(log),
@@ -106,13 +117,26 @@ async def voyage(
         )
         process = processes.Process(target=live, args=(life,), daemon=True)
         await asyncio.to_thread(process.start)
-        last = number == lives
-        by_itself = await (_end(process, lane, made) if last else _kill(process, drawn, log, made))
-        made.ended = last and by_itself
+        by_itself = await (_kill(process, drawn, log, made) if killed else _end(process, lane, made))
+        made.ended = by_itself or killed
         if by_itself and process.exitcode != 0:
             made.died.append(number)
+        if not made.ended:
+            break
     made.log = read_log(log)
     return made
+
+
+def way_of(seed: int) -> Way:
+    """How the host of a voyage reaches the server."""
+    return random.Random(f"way {seed}").choice(WAYS)
+
+
+def planned(way: Way, lives: int) -> list[tuple[Way, bool]]:
+    """How each life does that, and whether it is to be killed."""
+    if way == "transport":  # what it leaves is seen through by others
+        return [(way, lives > 1), *[("resume", True)] * (lives - 2), ("resume", False)]
+    return [*[(way, True)] * (lives - 1), (way, False)]
 
 
 async def _kill(process: ForkServerProcess, drawn: random.Random, log: Path, made: Voyage) -> bool:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from .host import CALLS, mark
+from .host import CALLS, Way, mark
 from .proxy import Lane, Passed
+from .weather import BREAKS
 
 __all__ = ["Noted", "Voyage", "breaches", "read_log", "unheard"]
 
@@ -43,6 +44,7 @@ class Voyage:
 
     seed: int
     kind: str
+    way: Way
     calls: tuple[str, ...]
     lane: Lane
     interval_s: float = 0.0
@@ -84,22 +86,69 @@ def breaches(voyage: Voyage) -> Iterator[str]:
         yield f"life {life} died of itself"
     if not voyage.ended and not unheard(voyage):
         yield "hangs"
-    marks: dict[int, str] = {}
-    for one in voyage.log:
-        if one.event == "created":
-            marks[one.call] = one.text
-        if one.event not in ("result", "error"):
-            continue
-        wanted = CALLS[voyage.calls[one.call]][2].format(marks.get(one.call))
-        cancelled = voyage.cancels and one.call == 0 and one.text.startswith("TaskCancelledError")
-        # What a kill between the call and the commit of its reply leaves is reported.
-        unseen = voyage.kills and one.call not in marks and one.text.startswith("OutcomeUnknownError")
-        lost = voyage.lane.forgets_at < one.at and one.text.startswith("TaskNotFoundError")
-        if not (cancelled or unseen or lost) and (one.event, one.text) != ("result", wanted):
-            yield f"{one.event} of {one.call}: {one.text}"
+    yield from _ended_wrongly(voyage)
+    yield from _lost(voyage)
     yield from _asked_again(voyage)
     yield from _answered_late(voyage)
     yield from _polled_early(voyage)
+
+
+def _ended_wrongly(voyage: Voyage) -> Iterator[str]:
+    marks: list[Noted] = []
+    told = Counter[str]()
+    for one in voyage.log:
+        if one.event == "created":
+            marks.append(one)
+        if one.event == "resumed":
+            tool, whose, text = one.text.split(" ", 2)
+            wanted = {form.format(whose) for name, _, form in CALLS.values() if name == tool}
+        elif one.event in ("result", "error"):
+            form, text = CALLS[voyage.calls[one.call]][2], one.text
+            wanted = {form.format(mark.text) for mark in marks if mark.call in (one.call, -1)}
+            told[text] += voyage.way == "transport" and text in wanted and form.format("") != text
+        elif one.event == "down":
+            wanted, text = set[str](), one.text
+        else:
+            continue
+        right = one.event in ("result", "resumed") and text in wanted
+        if not right and not _excused(voyage, one, text):
+            yield f"{one.event} of {one.call}: {one.text}"
+    yield from (f"{times} calls end with {text}" for text, times in told.items() if times > 1)
+
+
+def _excused(voyage: Voyage, one: Noted, text: str) -> bool:
+    """Whether a call may have no result, or one that somebody else had."""
+    cancelled = voyage.cancels and one.call == 0 and text.startswith("TaskCancelledError")
+    forgotten = voyage.lane.forgets_at < one.at
+    lost = forgotten and text.startswith("TaskNotFoundError")
+    # What a kill between the call and the commit of its reply leaves is reported.
+    created = [noted for noted in voyage.log if noted.event == "created" and noted.call == one.call]
+    unseen = not created and text.startswith("OutcomeUnknownError")
+    if cancelled or lost or (voyage.kills and unseen):
+        return True
+    way = voyage.way if one.event != "resumed" else "resume"
+    if way not in ("session", "transport"):
+        return False
+    # A session of the SDK's, and with it what is bound to it, ends with what it cannot send.
+    broke = any(
+        passed.fate.what in BREAKS and passed.life <= one.life and passed.at < one.at
+        for passed in voyage.lane.passed
+    )
+    another = one.life > 1  # which has had another session
+    gone = text.startswith(("ConnectionLostError", "TaskNotFoundError", "MCPError", "OutcomeUnknownError"))
+    return ((broke or forgotten) and gone) or (broke and one.event == "down") or (another and gone)
+
+
+def _lost(voyage: Voyage) -> Iterator[str]:
+    """Tasks of which nobody was told in the end, where no call of a later life would have them again."""
+    if voyage.way != "transport" or not voyage.ended:
+        return
+    ends = [one for one in voyage.log if one.event in ("result", "resumed", "error")]
+    told = " ".join(one.text for one in ends if one.event != "error")
+    untold = [one.text for one in voyage.log if one.event == "created" and one.text not in told]
+    unmarked = sum(one.event == "error" or one.text == "rested" for one in ends)
+    if len(untold) > unmarked:
+        yield f"nobody was told how these ended: {untold}"
 
 
 def unheard(voyage: Voyage) -> bool:

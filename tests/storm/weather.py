@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["DENIALS", "Fate", "Weather"]
+__all__ = ["BREAKS", "DENIALS", "Fate", "Weather"]
 
 What: TypeAlias = Literal[
     "passes",
@@ -24,13 +25,11 @@ What: TypeAlias = Literal[
 _CUT: Final[tuple[What, ...]] = ("cut", "stalled", "ended")
 _REFUSED: Final[tuple[What, ...]] = ("unavailable", "no_session", "not_found")
 _BROKEN: Final[tuple[What, ...]] = ("unread", "unanswered")
+BREAKS: Final = frozenset(_BROKEN)
 _SPARED: Final = frozenset({"server/discover", "initialize", "notifications/initialized", "tools/list"})
 """Without them there is no call."""
 
 DENIALS: Final = frozenset({"no_session", "not_found"})
-_MOST_DENIALS: Final = 2
-"""In a row; a session that is denied more often is lost, and so are the tasks in it."""
-
 _OF_CALLS: Final[tuple[What, ...]] = ("delayed",)
 """Whether a call whose connection breaks was carried out is another matter."""
 
@@ -59,24 +58,29 @@ class Weather:
         seed: Of all that is drawn.
         rate: Of the exchanges to which anything happens, from 0 to 1.
         fair: Whether nothing happens any more.
+        breaks: Whether connections break before there is a status.
+        most_denials: Of one session. One that is denied more often is lost, and so are the tasks in it.
     """
 
     seed: int
     rate: float
     fair: bool = False
+    breaks: bool = True
+    most_denials: int = 3
     _random: random.Random = field(init=False)
-    _denials: int = 0
+    _denials: Counter[str | None] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._random = random.Random(f"weather {self.seed}")
         mostly = self._random.choice([(*_REFUSED, *_BROKEN, *_CUT, "delayed"), _REFUSED, _BROKEN, _CUT])
         self._choices: tuple[What, ...] = (*mostly, "delayed")
 
-    def fate(self, method: str) -> Fate:
+    def fate(self, method: str, session_id: str | None = None) -> Fate:
         """What happens to the next exchange.
 
         Args:
             method: Its JSON-RPC method; ``"GET"`` opens a stream, and ``""`` is a reply of the client's.
+            session_id: The session that it is in.
         """
         happens, what = self._random.random() < self.rate, self._random.choice(self._choices)
         seconds, retry_after = self._random.uniform(0.0, 0.4), self._random.choice((0.0, 0.0, 1.0))
@@ -84,8 +88,9 @@ class Weather:
             return Fate()
         if method == "tools/call" and what not in _OF_CALLS:
             return Fate()
-        self._denials = self._denials + 1 if what in DENIALS else 0
-        if self._denials > _MOST_DENIALS:
-            self._denials = 0
+        if what in BREAKS and not self.breaks:
+            return Fate("delayed", seconds)
+        self._denials[session_id] += what in DENIALS
+        if what in DENIALS and self._denials[session_id] > self.most_denials:
             return Fate()
         return Fate(what, retry_after if what == "unavailable" else seconds)
