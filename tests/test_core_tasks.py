@@ -152,6 +152,25 @@ async def test_who_stopped_waiting_between_two_questions_is_asked_the_second(
     assert text(result) == "Ada and Ada"
 
 
+@requirement("law:3", "law:8", "2025:input-required")
+@pytest.mark.parametrize("leaves", ["the call", "the client"])
+async def test_what_is_asked_while_nobody_waits_is_asked_of_whoever_waits_next(
+    legacy_server: LegacyServer, leaves: str
+) -> None:
+    host, journal, call = Host(), MemoryJournal(), ("asks_twice", {"together": False, "duration_ms": 1500})
+    async with host.client(legacy_server.url, journal) as client:
+        with pytest.raises(WaitTimeoutError):
+            await client.call_tool(*call, idempotency_key="k", timeout=1.0)
+        if leaves == "the call":
+            await anyio.sleep(2.0)  # the server asks meanwhile
+            result = await client.call_tool(*call, idempotency_key="k")
+    if leaves == "the client":
+        await anyio.sleep(2.0)
+        async with host.client(legacy_server.url, journal) as client:
+            result = await client.call_tool(*call, idempotency_key="k")
+    assert text(result) == "Ada and Ada"
+
+
 @requirement("2025:tool-support", "2025:result", "2025:poll-on", "2025:track", "law:6")
 @pytest.mark.parametrize("tool", ["slow", "must"])
 async def test_a_tool_that_takes_a_while_returns_its_result(legacy_server: LegacyServer, tool: str) -> None:

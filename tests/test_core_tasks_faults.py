@@ -202,6 +202,42 @@ async def test_a_call_that_a_tool_has_refused_is_not_sent_again(wire: Wire, stat
 
 
 @requirement("2025:lost-session", "law:2")
+async def test_a_call_that_a_tool_has_refused_is_not_sent_again_because_the_session_was_lost_meanwhile(
+    wire: Wire,
+) -> None:
+    async with wire.session() as session:
+        peer = await session._older.connect()
+
+        def refused(params: JSONObject, session_id: str | None) -> Reply:
+            peer.lost = True  # as another request has found
+            return refusal(-32602, "charged, but the address is odd", 200)
+
+        wire.replies["tools/call"] = refused
+        with pytest.raises(SessionError):
+            await session.call(ToolCall(name="plain"))
+    assert wire.of("tools/call") == ["s1"]
+
+
+@requirement("law:6")
+async def test_the_ids_of_requests_are_no_other_process_in_the_session_has(wire: Wire) -> None:
+    ids = list[Any]()
+
+    async def noted(request: httpx.Request) -> httpx.Response:
+        message = json.loads(request.content or b"{}")
+        if "method" in message and request.headers.get("mcp-session-id") == "s1" and "id" in message:
+            ids.append(message["id"])
+        return await wire(request)
+
+    wire.task["status"] = "completed"
+    async with wire.session(noted) as session:
+        await session.call(ToolCall(name="plain"))
+        await session.get(OLDER)
+    assert len(ids) == len(set(ids)) == 4
+    # Both official servers hand a reply to the latest request with its ID, whoever has sent that.
+    assert all(isinstance(one, str) and len(one) >= 16 for one in ids), "not counted"
+
+
+@requirement("2025:lost-session", "law:2")
 async def test_a_call_goes_again_if_a_replica_got_it_that_has_never_heard_of_the_session(
     wire: Wire,
 ) -> None:
@@ -378,7 +414,7 @@ async def test_a_call_that_has_waited_for_its_turn_knows_its_tool_still(wire: Wi
 
 @requirement("2025:lost-session")
 async def test_a_server_without_a_stream_of_its_own_keeps_its_tasks(wire: Wire) -> None:
-    wire.replies["GET"] = lambda params, session: httpx.Response(404, text="Cannot GET /mcp")
+    wire.replies["GET"] = lambda params, session: httpx.Response(405)
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
         await anyio.wait_all_tasks_blocked()
@@ -390,11 +426,20 @@ async def test_a_server_without_a_stream_of_its_own_keeps_its_tasks(wire: Wire) 
 
 
 @requirement("2025:lost-session")
-async def test_a_stream_is_tried_again_if_only_its_session_was_not_found(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "refused",
+    [
+        refusal(-32001, "Session not found", 404),
+        httpx.Response(404, text="default backend - 404"),
+        httpx.Response(401),
+        httpx.Response(403),
+    ],
+)
+async def test_a_stream_is_tried_again_unless_it_is_said_that_there_is_none(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, refused: httpx.Response
 ) -> None:
     monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.01)
-    replies = [httpx.Response(405), refusal(-32001, "Session not found", 404)]
+    replies = [httpx.Response(405), refused]
     wire.replies["GET"] = lambda params, session: replies.pop()
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
@@ -704,6 +749,36 @@ async def test_a_wait_in_a_session_that_is_lost_ends_though_its_stream_lasts(wir
         assert wire.of("tasks/result") == ["s1", "s2"]
 
 
+@requirement("law:3", "law:7")
+async def test_a_wait_goes_on_though_another_task_finds_the_session_lost_for_a_moment(wire: Wire) -> None:
+    other = replace(OLDER, task_id="other")
+    waiting = anyio.Event()
+
+    async def slowly(request: httpx.Request) -> httpx.Response:
+        if b"tasks/result" in request.content:
+            wire.arrived.append(("tasks/result", request.headers["mcp-session-id"]))
+            waiting.set()
+            await anyio.sleep_forever()
+        return await wire(request)
+
+    wire.task["status"] = "input_required"
+    denials = [refusal(-32001, "Session not found", 404)] * 2
+    async with wire.session(slowly) as session:
+        await session.call(ToolCall(name="slow"))
+        await session.get(other)
+        await waiting.wait()
+        wire.replies["ping"] = lambda params, session: denials.pop()
+        unknown = refusal(-32602, "Task not found", 200)
+        wire.replies["tasks/get"] = lambda params, session: (
+            unknown if session == "s2" else denials.pop() if denials else wire.task
+        )
+        await session.get(OLDER)
+        await session.get(other)
+        assert wire.of("tasks/get") == ["s1", "s1", "s2", "s1", "s1"]
+        assert wire.of("tasks/result") == ["s1", "s1"], "one for each task"
+        assert wire.of("notifications/cancelled") == []
+
+
 @requirement("law:3")
 @pytest.mark.parametrize("by", ["another task", "a plain request", "a withdrawal", "nobody"])
 async def test_a_question_from_before_is_over_when_its_id_was_given_away_since(wire: Wire, by: str) -> None:
@@ -910,6 +985,24 @@ async def test_a_result_that_cannot_be_had_just_now_is_asked_for_again(wire: Wir
         assert (await session.get(OLDER)).result == text("done")
 
 
+@requirement("law:6", "law:7")
+@pytest.mark.parametrize(("status", "code"), [("completed", 0), ("completed", -32600), ("failed", 0)])
+async def test_what_is_completed_has_a_result_which_may_be_had_later(
+    wire: Wire, status: str, code: int
+) -> None:
+    wire.task["status"] = status
+    wire.replies["tasks/result"] = lambda params, session: refusal(code, "redis: connection reset", 200)
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        for _ in range(9 if status == "completed" else 0):
+            with pytest.raises(SessionError) as passing:
+                await session.get(OLDER)
+            assert passing.value.retryable
+        task = await session.get(OLDER)
+        assert task.error == {"code": code, "message": "redis: connection reset"}, "it is how it ended, then"
+        assert not session._older._hearing.retrievals._refused
+
+
 async def test_a_wait_for_the_end_that_fails_says_nothing_of_the_end(wire: Wire) -> None:
     wire.task["status"] = "input_required"
     answers: list[Reply] = [refusal(-32603, "not completed yet", 200)]
@@ -942,7 +1035,7 @@ async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wir
         assert hearing._seen or hearing.retrievals._now
         session.let_go(TASK)
         retrievals = [kept for kept in vars(hearing.retrievals).values() if isinstance(kept, dict)]
-        assert len(retrievals) == 3
+        assert len(retrievals) == 4
         assert not any((hearing._seen, hearing._asked, hearing._given_up, *retrievals))
 
 

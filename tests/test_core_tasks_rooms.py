@@ -542,6 +542,7 @@ async def test_a_wait_that_lasted_is_renewed_at_once_whenever_it_breaks(
 ) -> None:
     monkeypatch.setattr(retrieval, "_LASTED_S", 0.0)
     monkeypatch.setattr(retrieval, "SILENCE_S", 3600.0 if ended_by == "a proxy" else 0.0)
+    monkeypatch.setattr(retrieval, "_PAUSE_S", 0.0)
     peer = ScriptedPeer()
     peer.reply = ConnectionLostError("broken", retryable=True)
     with anyio.fail_after(LIMIT_S):
@@ -592,6 +593,93 @@ async def test_a_wait_that_may_go_on_at_the_server_is_renewed_at_once(
             else:
                 await settled(lambda: hearing.retrievals.failed_lately(TASK))
                 assert len(peer.requests) == 1
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@requirement("law:4")
+@pytest.mark.parametrize("long_s", [3600.0, 0.0])
+async def test_waits_that_end_soon_again_and_again_are_renewed_ever_more_slowly(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, long_s: float
+) -> None:
+    monkeypatch.setattr(retrieval, "_LASTED_S", 0.0)
+    monkeypatch.setattr(retrieval, "_PAUSE_S", 0.1)
+    peer = ScriptedPeer()
+    peer.reply = SessionError("ended", retryable=True, http_status=200)
+    peer.go.set()
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            begun = anyio.current_time()
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: len(peer.requests) == 2)
+            assert anyio.current_time() < begun + 0.1, "what one may miss, the next has to hear"
+            if long_s == 0.0:
+                monkeypatch.setattr(retrieval, "_LONGEST_PAUSE_S", 0.0)
+            await settled(lambda: len(peer.requests) == 5)
+            assert (anyio.current_time() >= begun + 0.1 + 0.2 + 0.4) is (long_s > 0)
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@requirement("law:3", "law:8")
+@pytest.mark.parametrize("ends", ["let go of", "closed", "over", "taken back by itself"])
+async def test_who_stops_to_wait_in_good_order_has_the_wait_taken_back(hearing: Hearing, ends: str) -> None:
+    peer = ScriptedPeer()
+    peer.retracts = ends == "taken back by itself"
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: peer.requests)
+            if ends != "closed":
+                hearing.forget(TASK, over=ends == "over")
+                await anyio.wait_all_tasks_blocked()
+                assert len(peer.taken_back) == (ends == "let go of")
+            tasks.cancel_scope.cancel()
+    taken_back = [request_id for _, request_id in peer.requests] if ends in ("let go of", "closed") else []
+    assert peer.taken_back == taken_back, "the server would hand the next question to it"
+
+
+@pytest.mark.anyio
+@requirement("law:3")
+async def test_what_is_told_of_progress_takes_nothing_from_the_next_process(hearing: Hearing) -> None:
+    peer, told = ScriptedPeer(), list[Task]()
+    hearing.heard = told.append
+    token = hearing.progress.announce({}, peer.session_id, ours=True)
+    hearing.progress.expect(token, TASK, peer.session_id)
+    hearing.saw(peer, {"taskId": TASK, "status": "working", "requestState": str(hearing.memo(peer, TASK))})
+    hearing.told(peer, question())
+    progress = {"progressToken": token, "progress": 1}
+    hearing.told(peer, {"method": "notifications/progress", "params": progress})
+    assert told[-1].progress == {"progress": 1}
+    asked = [Memo.read(task.request_state).asked for task in told]
+    assert asked == [hearing.memo(peer, TASK).asked] * 2
+    assert asked[0]
+
+
+@pytest.mark.anyio
+@requirement("law:2", "law:3")
+async def test_a_question_that_comes_before_its_task_is_told_before_the_first_poll(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._INSIST_S", 0.01)
+    peer, told = ScriptedPeer(), list[Task]()
+    hearing.heard = told.append
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.told(peer, question())
+            await anyio.sleep(0.05)
+            assert told == [], "nobody knows the task yet"
+            hearing.saw(peer, {"taskId": TASK, "status": "working"})
+            await settled(lambda: len(told) >= 2)  # the first may come before anybody observes it
+            assert told[-1].input_requests
+            hearing.saw(peer, {"taskId": TASK, "status": "input_required"})
+            await settled(lambda: not hearing._insisting)
             tasks.cancel_scope.cancel()
 
 

@@ -147,7 +147,6 @@ class Hearing:
         """Put aside what was asked over a session that is gone."""
         for asked in self._asked.values():
             asked.lose(peer)
-        self.retrievals.lose(peer)
         self.ids.lose(peer)
 
     def find(self, peer: Peer) -> None:
@@ -284,8 +283,8 @@ class Hearing:
                 self._tools_changed()
             case "notifications/progress":
                 told_of = self.progress.take(params, anyio.current_time(), peer.session_id)
-                if told_of is not None and told_of in self._seen:
-                    self._hint({**self._seen[told_of], "progress": self.progress.of(told_of)})
+                if told_of is not None:
+                    self._hint_memo(peer, told_of, progress=self.progress.of(told_of))
             case str() if method == GIVEN_AWAY:
                 for asked in self._asked.values():
                     asked.given_away(peer, params["requestId"])
@@ -333,17 +332,18 @@ class Hearing:
 
     async def _insist(self, peer: Peer, task_id: str) -> None:
         """Tell of a question again until a poll has: whoever observes its task may have just begun to."""
-        seen, pause_s = self.seen(task_id), _INSIST_S
+        seen, pause_s = self._seen.get(task_id), _INSIST_S
         try:
             await anyio.sleep(pause_s)
-            while self.asks(task_id) and self.seen(task_id) is seen:
+            while self.asks(task_id) and (seen is None or self._seen.get(task_id) is seen):
+                seen = self._seen.get(task_id)  # at first its creation, which is no poll
                 self._hint_memo(peer, task_id, status="input_required")
                 pause_s *= 2
                 await anyio.sleep(pause_s)
         finally:
             self._insisting.discard(task_id)
 
-    def _hint_memo(self, peer: Peer, task_id: str, **changed: str) -> None:
+    def _hint_memo(self, peer: Peer, task_id: str, **changed: object) -> None:
         """Have it be journaled what another process would need to go on with a task."""
         if task_id in self._seen:
             task = {**self._seen[task_id], **changed, "requestState": str(self.memo(peer, task_id))}

@@ -135,6 +135,10 @@ class HostPeer(Peer):
                 raise
             raise faults.denied_once(faults.denial) from error
 
+    def denied(self, error: SessionError) -> bool:
+        """Whether a request was not read, as the host has another session, or the server not this one."""
+        return self.lost and error.not_executed and error.code is None
+
     async def _is_over(self) -> bool:
         """Whether it is said once more that there is no such session: one replica's word does not end it."""
         ping = Faults("ping")

@@ -7,7 +7,6 @@ A session is never ended by a DELETE: servers bind tasks to it, and end them wit
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Final
 
@@ -31,8 +30,6 @@ _VERSION: Final = "MCP-Protocol-Version"
 _PING_S: Final = 10.0
 _NOT_OF_SESSIONS: Final = frozenset({-32601, -32602})
 _EVENTS: Final = "text/event-stream"
-
-_ids = itertools.count(1)  # of all sessions, for an adopted one has had requests before
 
 
 class HttpPeer(Peer):
@@ -102,7 +99,8 @@ class HttpPeer(Peer):
         Raises:
             SessionError: No result. :attr:`lost` says whether that is because the session is over.
         """
-        request_id = next(_ids) if request_id is None else request_id
+        # Another process may be in this session as well, and servers tell requests apart by their IDs alone.
+        request_id = self.new_request_id() if request_id is None else request_id
         message = self._message(method, {"id": request_id, "method": method, "params": params}, task_id)
 
         async def read(response: Response) -> Reply:
@@ -199,14 +197,14 @@ class HttpPeer(Peer):
 
     def denied(self, error: SessionError) -> bool:
         """Whether a request was not read, as the server says that it does not know the session."""
-        return _denies_in_words(error)
+        return _denies_in_words(error) or (self.lost and error.not_executed and _denies_session(error))
 
     async def _is_over(self) -> bool:
         """Whether the server says once more that it does not know the session.
 
         Said once it may be that of a gateway, or of a replica that has never heard of it.
         """
-        ping = self._message("ping", {"id": next(_ids), "method": "ping", "params": {}}, None)
+        ping = self._message("ping", {"id": self.new_request_id(), "method": "ping", "params": {}}, None)
 
         async def read(response: Response) -> Reply:
             return await read_messages(response, ping, self._heard, self._max_bytes, _nothing)

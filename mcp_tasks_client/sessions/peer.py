@@ -87,7 +87,7 @@ class Peer(ABC):
         """
 
     def new_request_id(self) -> RequestId:
-        """An ID for a request that another process may have to take back."""
+        """An ID for a request, which no other of the session has, whichever process made it."""
         return secrets.token_hex(8)
 
     @abstractmethod

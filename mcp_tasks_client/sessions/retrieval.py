@@ -5,6 +5,7 @@ One at a time for each task: a server hands the next question to the one that wa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -21,8 +22,20 @@ _LAST_REPLY_S: Final = 1.0
 """Seconds for a task that is over to be said so to who waits: to take that back meanwhile ends the session on
 one official server."""
 
+_MOST_REFUSALS: Final = 10
+"""Times that the result of a task may be refused that is completed. Then the refusal is the result."""
+
 _LASTED_S: Final = 1.0
-"""Seconds that one has to last for the next one to take its place at once, but for the first that breaks."""
+"""Seconds that one has to last for the next one to take its place, but for the first that breaks."""
+
+_PAUSE_S: Final = 1.0
+"""Seconds until that, if the last one took another's place as well; and twice as many each time."""
+
+_LONGEST_PAUSE_S: Final = 30.0
+"""Of these. One that has lasted as long is followed at once."""
+
+_TAKEN_BACK_S: Final = 0.5
+"""Seconds for the server to be told that nobody waits any more, while everything ends."""
 
 
 class Retrieval:
@@ -45,6 +58,7 @@ class Retrieval:
         self.alone = anyio.Event()
         self.goes: Callable[[], None] = _nothing
         self.scope = anyio.CancelScope()
+        self.needless = False
         self.reply: JSONObject | None = None
 
     @property
@@ -64,6 +78,7 @@ class Retrieval:
 
     def end(self, *, over: bool) -> None:
         """Have it end, which may wait for ever, even for a task that is over."""
+        self.needless = over
         if over and self.peer.retracts:
             self.scope.shield = True  # nor is it given up because everything else is
             self.scope.deadline = anyio.current_time() + _LAST_REPLY_S
@@ -84,6 +99,7 @@ class Retrievals:
         self._broken: dict[str, RequestId] = {}
         self._quiet_until: dict[str, float] = {}
         self._failed: set[str] = set()
+        self._refused = Counter[str]()
 
     def request_id(self, task_id: str) -> RequestId | None:
         """The ID of the one that waits for a task, or may; ``None`` if there is none."""
@@ -118,6 +134,11 @@ class Retrievals:
         """Note a snapshot of a task."""
         self._failed.discard(task_id)
 
+    def refused_too_often(self, task_id: str) -> bool:
+        """Note that a result was refused that there is; whether it has been so often as to be final."""
+        self._refused[task_id] += 1
+        return self._refused[task_id] >= _MOST_REFUSALS
+
     def quiet(self, task_id: str, seconds: float) -> None:
         """Have none begin for a task as long as the server wants to be left alone."""
         until = anyio.current_time() + seconds
@@ -142,7 +163,11 @@ class Retrievals:
         """
         try:
             with retrieval.scope:
-                retrieval.reply = await self._result(task_id, retrieval)
+                try:
+                    retrieval.reply = await self._result(task_id, retrieval)
+                except anyio.get_cancelled_exc_class():
+                    await self._given_up(retrieval)
+                    raise
         except SessionError as error:
             if self._now.get(task_id) is retrieval and error.retry_after_s is not None:
                 self.quiet(task_id, error.retry_after_s)
@@ -155,12 +180,18 @@ class Retrievals:
                 self._broken[task_id] = retrieval.waits_under
                 self._failed.add(task_id)
 
+    async def _given_up(self, retrieval: Retrieval) -> None:
+        """Have the server not hand the next question to one that nobody hears any more: the task goes on."""
+        if not (retrieval.needless or retrieval.peer.retracts):
+            with anyio.move_on_after(_TAKEN_BACK_S, shield=True), suppress(SessionError):
+                await retrieval.peer.take_back(retrieval.waits_under, self._timeout_s)
+
     async def _result(self, task_id: str, retrieval: Retrieval) -> JSONObject:
-        lately = False
+        lately, pause_s = False, 0.0
         while True:
             begun = anyio.current_time()
             try:
-                return await self._waited(task_id, retrieval)
+                return await self._waited(task_id, retrieval, pause_s)
             except SessionError as error:
                 lasted_s = anyio.current_time() - begun
                 lasted = lasted_s >= min(_LASTED_S, SILENCE_S)
@@ -171,14 +202,18 @@ class Retrievals:
                     raise
             # At once: meanwhile the next question would go to the one that nobody hears any more.
             retrieval.renew(unbroken=lasted_s >= SILENCE_S)  # for then it is we who have ended it
+            pause_s = min(max(_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S) if lately else 0.0
+            if lasted_s >= _LONGEST_PAUSE_S:
+                pause_s = 0.0
             lately = True
 
-    async def _waited(self, task_id: str, retrieval: Retrieval) -> JSONObject:
+    async def _waited(self, task_id: str, retrieval: Retrieval, pause_s: float) -> JSONObject:
         peer = retrieval.peer
         if retrieval.before is not None:
             await peer.take_back(retrieval.before, self._timeout_s)
             retrieval.before = None
         retrieval.alone.set()
+        await anyio.sleep(pause_s)  # what is asked meanwhile waits at the server
         retrieval.goes()
         params, request_id = {"taskId": task_id}, retrieval.request_id
         return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
@@ -199,16 +234,19 @@ class Retrievals:
                 if self._broken.get(task_id) == before:
                     del self._broken[task_id]
 
-    def lose(self, peer: Peer) -> None:
-        """Let those end that wait in a session which is gone, though their streams may last."""
-        for task_id in [name for name, one in self._now.items() if one.peer is peer]:
-            self._now.pop(task_id).end(over=False)
+    def answered_in(self, peer: Peer, task_id: str) -> None:
+        """Let the one for a task end that waits in another session than the one that knows the task now."""
+        retrieval = self._now.get(task_id)
+        if retrieval is not None and retrieval.peer is not peer:
+            del self._now[task_id]
+            retrieval.end(over=True)
 
     def forget(self, task_id: str, *, over: bool) -> None:
         """Let the one for a task end. It is over, or of no interest any more."""
         self._broken.pop(task_id, None)
         self._quiet_until.pop(task_id, None)
         self._failed.discard(task_id)
+        del self._refused[task_id]
         retrieval = self._now.pop(task_id, None)
         if retrieval is not None:
             retrieval.end(over=over)

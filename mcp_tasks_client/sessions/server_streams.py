@@ -13,8 +13,9 @@ __all__ = ["ServerStreams"]
 
 _AGAIN_S: Final = 1.0
 _LONGEST_AGAIN_S: Final = 60.0
-_NONE: Final = frozenset({400, 401, 403, 404, 405, 406, 501})
-"""By which a server says that it has none, unless it says more than that."""
+_NEVER: Final = frozenset({405, 501})
+_NONE: Final = frozenset({400, 401, 403, 404, 406}) | _NEVER
+"""By which a server says that it has none, unless it says more than that; some of them for good."""
 
 
 class ServerStreams:
@@ -46,11 +47,11 @@ class ServerStreams:
                 await peer.listen()
                 wanted_s = 0.0
             except SessionError as error:
+                wanted_s = error.retry_after_s or 0.0
                 if error.http_status in _NONE:
                     peer.listening.set()  # nobody need wait for it
-                    if error.code is None:
+                    if error.code is None and error.http_status in _NEVER:
                         return
-                wanted_s = error.retry_after_s or 0.0
             lasted_s = anyio.current_time() - begun
             pause_s = _AGAIN_S if lasted_s > pause_s else min(2 * pause_s, _LONGEST_AGAIN_S)
             await anyio.sleep(max(pause_s, wanted_s))

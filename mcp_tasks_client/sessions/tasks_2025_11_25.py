@@ -47,7 +47,7 @@ from ..wire import (
 from .answering import Answering
 from .base import INVALID_PARAMS, Leaving, Session, TaskRef, ToolCall
 from .catalogue import Catalogue
-from .faults import Faults, denies_session
+from .faults import Faults
 from .hearing import Hearing
 from .limits import Limits
 from .listing import tasks_of_call
@@ -168,7 +168,7 @@ class CoreTasksSession(Session):
                 try:
                     result = await self._called(peer, params)
                 except SessionError as error:
-                    if not (error.not_executed and (peer.lost or peer.denied(error))):
+                    if not peer.denied(error):
                         raise
                     # To this very request there was no such session, so that nothing can have happened.
                     progress.drop(token, peer.session_id)
@@ -231,6 +231,7 @@ class CoreTasksSession(Session):
             async with self._poll_slots:
                 peer, raw = await self._peers.ask("tasks/get", ref)
         self._hearing.retrievals.looked(ref.task_id)
+        self._hearing.retrievals.answered_in(peer, ref.task_id)
         faults = Faults("tasks/get", ref.task_id)
         try:
             task = snapshot(raw)
@@ -346,16 +347,16 @@ class CoreTasksSession(Session):
         try:
             return await self._peers.ask_in(peer, "tasks/result", ref)
         except SessionError as error:
-            forgotten = task.get("status") == "completed" and _forgets(error)
-            if _about_the_call(error) and not forgotten and not peer.lost:
-                return RpcError(error.code, error.remote_message, error.data)
-            raise
-
-
-def _forgets(error: SessionError) -> bool:
-    """Whether it may be said of the task, or of the session, and so not how the call ended."""
-    said = RpcError(error.code, error.remote_message, error.data)
-    return error.code == INVALID_PARAMS or (error.http_status is None and denies_session(said))
+            if not _about_the_call(error) or peer.lost:
+                raise
+            if task.get("status") == "completed":
+                if error.code == INVALID_PARAMS:
+                    raise  # it has forgotten the task meanwhile
+                # There is a result then. A server that has trouble to find it may find it later.
+                if not self._hearing.retrievals.refused_too_often(ref.task_id):
+                    error.retryable = True
+                    raise
+            return RpcError(error.code, error.remote_message, error.data)
 
 
 def _about_the_call(error: SessionError) -> bool:
