@@ -202,17 +202,28 @@ async def test_a_call_that_a_tool_has_refused_is_not_sent_again(wire: Wire, stat
 
 
 @requirement("2025:lost-session", "law:2")
+@pytest.mark.parametrize(
+    "said",
+    [
+        refusal(-32602, "charged, but the address is odd", 200),
+        httpx.Response(404, text="default backend - 404"),
+    ],
+)
 async def test_a_call_that_a_tool_has_refused_is_not_sent_again_because_the_session_was_lost_meanwhile(
-    wire: Wire,
+    wire: Wire, said: httpx.Response
 ) -> None:
     async with wire.session() as session:
         peer = await session._older.connect()
 
         def refused(params: JSONObject, session_id: str | None) -> Reply:
             peer.lost = True  # as another request has found
-            return refusal(-32602, "charged, but the address is odd", 200)
+            return said
 
-        wire.replies["tools/call"] = refused
+        def replied(params: JSONObject, session_id: str | None) -> Reply:
+            peer.lost = False
+            return {}
+
+        wire.replies |= {"tools/call": refused, "ping": replied}
         with pytest.raises(SessionError):
             await session.call(ToolCall(name="plain"))
     assert wire.of("tools/call") == ["s1"]
@@ -249,7 +260,10 @@ async def test_a_call_goes_again_if_a_replica_got_it_that_has_never_heard_of_the
         with pytest.raises(SessionError) as raised:
             await session.call(ToolCall(name="plain"))
         assert not raised.value.not_executed, "of this one nobody knows who has said so"
-    assert wire.of("tools/call") == ["s1", "s1", "s1"]
+        replies.append(httpx.Response(404, text="default backend - 404"))
+        wire.replies["ping"] = lambda params, session: httpx.Response(404, text="default backend - 404")
+        assert await session.call(ToolCall(name="plain")) == Returned(text("plain"))
+    assert wire.of("tools/call") == ["s1", "s1", "s1", "s1", "s2"]
 
 
 async def test_a_session_that_two_requests_in_a_row_do_not_find_is_lost_without_a_word(wire: Wire) -> None:
@@ -1001,6 +1015,21 @@ async def test_what_is_completed_has_a_result_which_may_be_had_later(
         task = await session.get(OLDER)
         assert task.error == {"code": code, "message": "redis: connection reset"}, "it is how it ended, then"
         assert not session._older._hearing.retrievals._refused
+
+
+async def test_what_is_said_in_a_session_that_is_lost_is_no_outcome(wire: Wire) -> None:
+    wire.task["status"] = "failed"
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        peer = await session._older.connect()
+
+        def late(params: JSONObject, session_id: str | None) -> Reply:
+            peer.lost = True
+            return refusal(-32603, "shutting down", 200)
+
+        wire.replies["tasks/result"] = late
+        with pytest.raises(SessionError):
+            await session.get(OLDER)
 
 
 async def test_a_wait_for_the_end_that_fails_says_nothing_of_the_end(wire: Wire) -> None:

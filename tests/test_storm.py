@@ -149,13 +149,33 @@ def killed_at_once(voyage: Voyage) -> None:
     voyage.kills.append(0.21)
 
 
-@pytest.mark.parametrize("happens", [swallowed, killed_at_once])
+def down_at_once(voyage: Voyage) -> None:
+    voyage.lane.passed[0].asks.append(0.2)
+    voyage.log.append(Noted(0.21, 1, "down", -1, "ExceptionGroup"))
+    voyage.way = "session"
+    voyage.lane.passed.insert(0, exchange(0.0, "tasks/result", what="unread"))
+
+
+@pytest.mark.parametrize("happens", [swallowed, killed_at_once, down_at_once])
 def test_who_waits_for_a_question_that_nobody_heard_waits_for_ever(happens: Callable[[Voyage], None]) -> None:
     voyage = good()
     hangs(voyage)
     happens(voyage)
     assert unheard(voyage)
     assert list(breaches(voyage)) == []
+
+
+def test_an_answer_that_is_lost_may_be_hidden_by_the_other_over_a_session_of_the_sdks() -> None:
+    voyage = good()
+    hangs(voyage)
+    voyage.kind, voyage.calls = "python", ("together",)
+    voyage.log.pop()
+    voyage.lane.passed[-1].fate = Fate("unavailable")
+    assert list(breaches(voyage)) == ["hangs"]
+    voyage.way = "transport"
+    assert "hangs" not in list(breaches(voyage))
+    voyage.lane.passed[-1].fate = Fate("delayed")
+    assert "hangs" in list(breaches(voyage))
 
 
 def test_a_question_that_was_journaled_once_is_known_to_whoever_is_killed_later() -> None:

@@ -190,6 +190,7 @@ class Hearing:
             return {}
         asked = self._asked[task_id]
         self._retrieve(peer, task_id, before)
+        self.retrievals.hurry(task_id)
         with anyio.move_on_after(self._timeout_s):  # whatever is said next moves the task on
             await self.retrievals.alone(task_id)
         if not asked.questions():

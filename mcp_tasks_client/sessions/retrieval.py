@@ -28,11 +28,10 @@ _MOST_REFUSALS: Final = 10
 _LASTED_S: Final = 1.0
 """Seconds that one has to last for the next one to take its place, but for the first that breaks."""
 
-_PAUSE_S: Final = 1.0
-"""Seconds until that, if the last one took another's place as well; and twice as many each time."""
+_PAUSE_S: Final = 5.0
+"""Seconds until that, if the last one took another's place and lasted less; and twice as many each time."""
 
 _LONGEST_PAUSE_S: Final = 30.0
-"""Of these. One that has lasted as long is followed at once."""
 
 _TAKEN_BACK_S: Final = 0.5
 """Seconds for the server to be told that nobody waits any more, while everything ends."""
@@ -48,6 +47,8 @@ class Retrieval:
     Attributes:
         alone: Set once the last one waits no more, or could not be kept from it.
         goes: Called right before it is sent, for what waits has another ID from then on.
+        wanted: Set if it is not to be put off.
+        needless: Whether nobody need be told that it waits no more.
     """
 
     def __init__(self, peer: Peer, before: RequestId | None) -> None:
@@ -59,6 +60,7 @@ class Retrieval:
         self.goes: Callable[[], None] = _nothing
         self.scope = anyio.CancelScope()
         self.needless = False
+        self.wanted = anyio.Event()
         self.reply: JSONObject | None = None
 
     @property
@@ -134,6 +136,12 @@ class Retrievals:
         """Note a snapshot of a task."""
         self._failed.discard(task_id)
 
+    def hurry(self, task_id: str) -> None:
+        """Have the one for a task wait again at once, as the task waits for an answer."""
+        retrieval = self._now.get(task_id)
+        if retrieval is not None:
+            retrieval.wanted.set()
+
     def refused_too_often(self, task_id: str) -> bool:
         """Note that a result was refused that there is; whether it has been so often as to be final."""
         self._refused[task_id] += 1
@@ -202,9 +210,8 @@ class Retrievals:
                     raise
             # At once: meanwhile the next question would go to the one that nobody hears any more.
             retrieval.renew(unbroken=lasted_s >= SILENCE_S)  # for then it is we who have ended it
-            pause_s = min(max(_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S) if lately else 0.0
-            if lasted_s >= _LONGEST_PAUSE_S:
-                pause_s = 0.0
+            next_s = min(max(_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
+            pause_s = next_s if lately and lasted_s < next_s else 0.0
             lately = True
 
     async def _waited(self, task_id: str, retrieval: Retrieval, pause_s: float) -> JSONObject:
@@ -213,7 +220,9 @@ class Retrievals:
             await peer.take_back(retrieval.before, self._timeout_s)
             retrieval.before = None
         retrieval.alone.set()
-        await anyio.sleep(pause_s)  # what is asked meanwhile waits at the server
+        with anyio.move_on_after(pause_s):  # what is asked meanwhile waits at the server
+            await retrieval.wanted.wait()
+        retrieval.wanted = anyio.Event()
         retrieval.goes()
         params, request_id = {"taskId": task_id}, retrieval.request_id
         return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)

@@ -16,7 +16,7 @@ from typing import Final
 from ..legacy_servers import LegacyServer
 from .host import CALLS, Life, Way, live
 from .proxy import Lane, Proxy
-from .verdict import Voyage, read_log, unheard
+from .verdict import Voyage, hidden, read_log, unheard
 from .weather import Weather
 
 __all__ = ["storm"]
@@ -172,7 +172,9 @@ async def _end(process: ForkServerProcess, lane: Lane, made: Voyage) -> bool:
         Whether it did.
     """
     begun = time.monotonic()
-    while process.is_alive() and time.monotonic() < begun + (FOR_EVER_S if unheard(made) else LAST_LIMIT_S):
+    while process.is_alive():
+        if time.monotonic() > begun + (FOR_EVER_S if unheard(made) or hidden(made) else LAST_LIMIT_S):
+            break
         lane.weather.fair = time.monotonic() > begun + CLEARS_AFTER_S
         await asyncio.sleep(LOOK_S)
     ended = not process.is_alive()
