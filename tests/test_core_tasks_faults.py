@@ -224,8 +224,10 @@ async def test_a_call_that_a_tool_has_refused_is_not_sent_again_because_the_sess
             return {}
 
         wire.replies |= {"tools/call": refused, "ping": replied}
-        with pytest.raises(SessionError):
+        with pytest.raises(SessionError) as raised:
             await session.call(ToolCall(name="plain"))
+        peer.lost = True  # or a moment later
+        assert not peer.denied(raised.value)
     assert wire.of("tools/call") == ["s1"]
 
 

@@ -16,6 +16,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 from mcp import ClientSession
+from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     ElicitResult,
@@ -41,10 +42,12 @@ from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.sessions import answering, hearing, retrieval, sdk_line
 from mcp_tasks_client.sessions.asked import Asked
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.sessions.faults import Faults
 from mcp_tasks_client.sessions.host_peer import HostPeer
 from mcp_tasks_client.sessions.host_session import HostSession
 from mcp_tasks_client.sessions.lines import Line
 from mcp_tasks_client.sessions.sdk_line import SdkLine
+from mcp_tasks_client.sessions.sdk_requests import mapped
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
 from mcp_tasks_client.sessions.switchboard import AbandonedError, Switchboard
 from mcp_tasks_client.states import Observing
@@ -893,6 +896,7 @@ DENIALS: Final = [
     (-32600, "Session not found"),
     (-32001, "Session not found"),
     (-32000, "Bad Request: No valid session ID provided"),
+    (-32600, "Unknown session"),
 ]
 
 
@@ -921,10 +925,36 @@ async def test_what_one_replica_says_does_not_end_a_session(code: int, said: str
         assert (await handle.result()).content[0].text == "done"
         assert server.count("ping") == 3
         server.replies["tools/call"] = lambda params: denial
-        with pytest.raises(SessionError) as refused:
+        # Other words than the SDKs' may be the tool's.
+        with pytest.raises(TaskFailedError if said == "Unknown session" else ConnectionLostError) as refused:
             await durable.call_tool("tool")
-        assert refused.value.retryable
-        assert refused.value.not_executed == (said == "Session terminated")
+        if isinstance(refused.value, ConnectionLostError):
+            assert refused.value.retryable
+            assert refused.value.not_executed == (said == "Session terminated")
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+def test_where_there_are_no_sessions_nobody_can_deny_one(version: str) -> None:
+    async def call() -> None:
+        session: Any = SimpleNamespace(protocol_version=version)
+        with mapped(Faults("tools/call"), session):
+            raise MCPError(-32001, "Session not found")
+
+    with pytest.raises(SessionError) as raised:
+        anyio.run(call)
+    assert isinstance(raised.value, ConnectionLostError) is (version == "2025-11-25")
+    assert (raised.value.code == -32001) is (version == "2026-07-28")
+
+
+async def test_a_call_that_was_not_sent_goes_over_the_session_that_the_host_has_by_now() -> None:
+    async with connected(Host()) as (session, server, _):
+        peer = HostPeer(SdkLine(lambda: session), lambda peer, message: None)
+        peer.leave()
+        with pytest.raises(ConnectionLostError) as unsent:
+            await peer.request("tools/call", {}, LIMIT_S)
+        assert peer.denied(unsent.value)
+        assert not peer.denied(SessionError("no", code=-32602, not_executed=True))
+        assert server.count("tools/call") == 0
 
 
 @pytest.mark.parametrize("said", ["Browser session expired", "Session not found"])
