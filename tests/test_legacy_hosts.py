@@ -525,6 +525,13 @@ async def test_what_a_host_on_1_need_not_answer_any_more_is_not_answered_and_mak
     assert in_flight == []
 
 
+async def test_of_a_host_on_1_a_session_is_denied_in_its_sdks_words_alone(on_1: Any) -> None:
+    of_the_tool, of_the_session = await on_1("is_denied")
+    assert of_the_tool[0] == "TaskFailedError"
+    assert of_the_session[0] == "ConnectionLostError"
+    assert "ended the session" in of_the_session[1]
+
+
 async def test_over_a_host_on_1_both_sides_are_told_what_the_other_has_given_up(on_1: Any) -> None:
     seen, heard, request_id, asked = await on_1("takes_back")
     assert seen == ["notifications/tasks/status", "elicitation/create", "notifications/cancelled"]

@@ -397,11 +397,13 @@ class Hand:
         task: As it is now.
         answers: To what was asked, by the question's ID.
         answered: Called with each such ID.
+        errors: With which methods are refused.
     """
 
     def __init__(self) -> None:
         self.task = {**STATUS, "status": "input_required", "ttl": 60_000, "pollInterval": 1}
         self.answers: list[list[Any]] = []
+        self.errors: dict[str, dict[str, Any]] = {}
         self.answered: Callable[[Any], Awaitable[None]] = self._nothing
         self._to_host, self._host_reads = anyio.create_memory_object_stream[Any](100)
         self._host_writes, self._from_host = anyio.create_memory_object_stream[Any](100)
@@ -453,6 +455,8 @@ class Hand:
             if "method" not in said:
                 self.answers.append([said["id"], said.get("result", {}).get("action")])
                 await self.answered(said["id"])
+            elif said["method"] in self.errors:
+                await self.say({"id": said["id"], "error": self.errors[said["method"]]})
             elif (reply := self._reply(said["method"])) is not None:
                 await self.say({"id": said["id"], "result": reply})
 
@@ -503,6 +507,17 @@ async def moves_on(server: Any) -> Any:
         await until(lambda: "last" not in session._in_flight)
         await hand.was_heard()
     return [hand.answers, list(session._in_flight)]
+
+
+async def is_denied(server: Any) -> Any:
+    """A session, in the SDK's word for an HTTP 404; and a tool's own, of which it speaks in a server's words."""
+    hand, said, ended = Hand(), list[Any](), {"code": 32600, "message": "Session terminated"}
+    hand.errors["tools/call"] = {"code": -32001, "message": "Session not found"}
+    async with hand.session(Host()) as session, ours(session) as durable:
+        said.append(await outcome(durable.call_tool("asks")))
+        hand.errors = {"tools/call": ended, "ping": ended}
+        said.append(await outcome(durable.call_tool("asks")))
+    return said
 
 
 async def takes_back(server: Any) -> Any:
@@ -603,6 +618,7 @@ SCENARIOS: dict[str, Callable[[Any], Awaitable[Any]]] = {
         is_refused,
         crossed,
         moves_on,
+        is_denied,
         takes_back,
         gives_up,
     )
