@@ -510,7 +510,7 @@ async def moves_on(server: Any) -> Any:
 
 
 async def is_denied(server: Any) -> Any:
-    """A session, in the SDK's word for an HTTP 404; and a tool's own, of which it speaks in a server's words."""
+    """A session, in the SDK's word for an HTTP 404; and one of a tool's own, in a server's words."""
     hand, said, ended = Hand(), list[Any](), {"code": 32600, "message": "Session terminated"}
     hand.errors["tools/call"] = {"code": -32001, "message": "Session not found"}
     async with hand.session(Host()) as session, ours(session) as durable:
