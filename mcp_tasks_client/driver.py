@@ -161,7 +161,9 @@ class Driver:
         if memo is None:
             return None
         try:
-            listed = await self.session.created_since(memo, record.created_at)
+            listed: Sequence[Created] = await self._retrying()(
+                self.session.created_since, memo, record.created_at
+            )
         except Exception as error:  # also a session's or an auth flow's own: the outcome just stays unknown
             logger.info("The task of %r could not be looked for: %s", record.tool, error)
             return None
@@ -236,25 +238,13 @@ class Driver:
         Returns:
             The event, if it is one, and the error to tell whoever wanted it cancelled.
         """
-        back_off = wait_exponential(multiplier=0.1, max=1.0)
-        attempts = AsyncRetrying(
-            # A server that wants to be left alone is not asked again before the time that it names.
-            retry=retry_if_exception(
-                lambda e: isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
-            ),
-            wait=lambda attempt: back_off(attempt) + 0.1 * self.jitter(),
-            stop=stop_after_attempt(3),
-            # By the client's clock and at its jitter, like everything else that it waits for.
-            sleep=self._rest,
-            reraise=True,
-        )
 
         async def send() -> None:
             if isinstance(drive.record.state, Observing):  # else a poll has found that it is over
                 await self._passing(Point.CANCEL, self.session.cancel, _ref(drive))
 
         try:
-            await attempts(send)
+            await self._retrying()(send)
         except SessionError as error:
             if _unknown(error):
                 # A task that the server no longer knows needs no cancelling; the next poll says so.
@@ -269,6 +259,21 @@ class Driver:
         except Exception as error:
             return None, _foreign("tasks/cancel", error)
         return CancelAcknowledged(), None
+
+    def _retrying(self) -> AsyncRetrying:
+        """Tries what somebody waits for, and what nobody polls for, a few times."""
+        back_off = wait_exponential(multiplier=0.1, max=1.0)
+        return AsyncRetrying(
+            # A server that wants to be left alone is not asked again before the time that it names.
+            retry=retry_if_exception(
+                lambda e: isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
+            ),
+            wait=lambda attempt: back_off(attempt) + 0.1 * self.jitter(),
+            stop=stop_after_attempt(3),
+            # By the client's clock and at its jitter, like everything else that it waits for.
+            sleep=self._rest,
+            reraise=True,
+        )
 
     async def _rest(self, seconds: float) -> None:
         await self.clock.wait(anyio.Event(), seconds)

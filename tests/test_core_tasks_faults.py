@@ -13,7 +13,7 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from mcp_tasks_client import MemoryJournal, SessionError, TasksClient, WaitTimeoutError
+from mcp_tasks_client import MemoryJournal, OutcomeUnknownError, SessionError, TasksClient, WaitTimeoutError
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.sessions import answering
@@ -1162,6 +1162,30 @@ async def test_a_lost_task_is_known_by_a_time_to_live_that_no_other_call_asked_f
         with pytest.raises(SessionError):
             await session.created_since(ended, 0.0)
         assert list(await session.created_since(ended, 0.0)) == [], "another session's are another's"
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("refusals", [2, 3])
+async def test_a_lost_task_is_looked_for_again_if_the_list_cannot_be_had(wire: Wire, refusals: int) -> None:
+    refused: list[Reply] = [httpx.Response(503)] * refusals
+    ttls = list[int]()
+
+    def call(params: JSONObject, session: str | None) -> Reply:
+        ttls.append(params["task"]["ttl"])
+        return httpx.ReadError("lost")
+
+    wire.task["status"] = "completed"
+    wire.replies["tools/call"] = call
+    wire.replies["tasks/list"] = lambda params, session: (
+        refused.pop() if refused else {"tasks": [{**wire.task, "ttl": ttls[0]}]}
+    )
+    async with wire.client() as client:
+        if refusals == 2:
+            assert (await client.call_tool("slow", idempotency_key="k")).content
+        else:
+            with pytest.raises((OutcomeUnknownError, ConnectionLostError)):
+                await client.call_tool("slow", idempotency_key="k")
+    assert len(ttls) == 1
 
 
 @requirement("law:3")
