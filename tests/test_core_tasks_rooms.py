@@ -630,7 +630,7 @@ async def test_waits_that_end_soon_again_and_again_are_renewed_ever_more_slowly(
 
 @pytest.mark.anyio
 @requirement("law:3", "law:8")
-@pytest.mark.parametrize("ends", ["let go of", "closed", "over", "taken back by itself"])
+@pytest.mark.parametrize("ends", ["let go of", "closed", "over", "cancelled", "taken back by itself"])
 async def test_who_stops_to_wait_in_good_order_has_the_wait_taken_back(hearing: Hearing, ends: str) -> None:
     peer = ScriptedPeer()
     peer.retracts = ends == "taken back by itself"
@@ -640,13 +640,59 @@ async def test_who_stops_to_wait_in_good_order_has_the_wait_taken_back(hearing: 
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
-            if ends != "closed":
+            if (
+                ends == "cancelled"
+            ):  # by which the server ends it, and one SDK the session if it is taken back then
+                hearing.give_up(TASK)
+            elif ends != "closed":
                 hearing.forget(TASK, over=ends == "over")
                 await anyio.wait_all_tasks_blocked()
                 assert len(peer.taken_back) == (ends == "let go of")
             tasks.cancel_scope.cancel()
     taken_back = [request_id for _, request_id in peer.requests] if ends in ("let go of", "closed") else []
     assert peer.taken_back == taken_back, "the server would hand the next question to it"
+
+
+@pytest.mark.anyio
+async def test_a_wait_for_a_task_that_was_cancelled_is_not_taken_back_when_it_is_let_go_of(
+    hearing: Hearing,
+) -> None:
+    peer = ScriptedPeer()
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: peer.requests)
+            hearing.give_up(TASK)
+            hearing.retrievals._now[TASK].needless = False
+            hearing.forget(TASK, over=False)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    assert peer.taken_back == []
+
+
+@pytest.mark.anyio
+@requirement("law:4")
+async def test_what_is_refused_at_once_after_a_pause_has_not_lasted(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrieval, "_LASTED_S", 0.1)
+    monkeypatch.setattr(retrieval, "_PAUSE_S", 0.2)
+    peer = ScriptedPeer()
+    peer.reply, peer.lasting_s = SessionError("ended", retryable=True, http_status=200), 0.15
+    peer.go.set()
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: len(peer.requests) == 2)
+            await anyio.lowlevel.checkpoint()  # this one lasts as long as the first
+            peer.reply, peer.lasting_s = SessionError("busy", retryable=True, http_status=404), 0.0
+            await settled(lambda: hearing.retrievals.failed_lately(TASK))
+            assert len(peer.requests) == 3
+            tasks.cancel_scope.cancel()
 
 
 @pytest.mark.anyio

@@ -930,7 +930,19 @@ async def test_what_one_replica_says_does_not_end_a_session(code: int, said: str
             await durable.call_tool("tool")
         if isinstance(refused.value, ConnectionLostError):
             assert refused.value.retryable
-            assert refused.value.not_executed == (said == "Session terminated")
+            assert not refused.value.not_executed, "a tool may have said it"
+
+
+@requirement("law:6", "law:7")
+@pytest.mark.parametrize(("code", "said"), DENIALS)
+async def test_what_one_replica_says_is_not_how_a_task_has_failed(code: int, said: str) -> None:
+    denial = {"error": {"code": code, "message": said}}
+    replies = [{**RESULT, "isError": True}, denial, denial]
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        handle = await durable.start_tool("tool")
+        server.replies["tasks/get"] = lambda params: task("failed")
+        server.replies["tasks/result"] = lambda params: replies.pop()
+        assert (await handle.result()).is_error
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])

@@ -189,7 +189,6 @@ class Faults:
             return ConnectionLostError(
                 f"{self._method} was answered {denial.message!r}, but the session is there. Try again later.",
                 retryable=True,
-                not_executed=denial.message == SDK_ENDED,
             )
         error = self.by_code(denial, None, None)
         error.retryable |= self._method != "tools/call"  # which may have failed by this

@@ -125,7 +125,7 @@ class Hearing:
         """Forget a task: it is over, or of no interest any more."""
         self._seen.pop(task_id, None)
         self._close(task_id, over=over)
-        self.retrievals.forget(task_id, over=over)
+        self.retrievals.forget(task_id, over=over or task_id in self._given_up)
         self._given_up.discard(task_id)
         self.progress.forget(task_id)
 
@@ -133,6 +133,7 @@ class Hearing:
         """Answer none of a task's questions any more."""
         self._given_up.add(task_id)
         self._close(task_id, over=True)
+        self.retrievals.expect_end(task_id)
 
     def _close(self, task_id: str, *, over: bool) -> None:
         asked = self._asked.pop(task_id, None)

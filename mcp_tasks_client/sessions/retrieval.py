@@ -22,14 +22,11 @@ _LAST_REPLY_S: Final = 1.0
 """Seconds for a task that is over to be said so to who waits: to take that back meanwhile ends the session on
 one official server."""
 
-_MOST_REFUSALS: Final = 10
-"""Times that the result of a task may be refused that is completed. Then the refusal is the result."""
-
 _LASTED_S: Final = 1.0
 """Seconds that one has to last for the next one to take its place, but for the first that breaks."""
 
 _PAUSE_S: Final = 5.0
-"""Seconds until that, if the last one took another's place and lasted less; and twice as many each time."""
+"""Seconds until then, if the last one took the place of another and lasted less. Doubles each time."""
 
 _LONGEST_PAUSE_S: Final = 30.0
 
@@ -48,7 +45,8 @@ class Retrieval:
         alone: Set once the last one waits no more, or could not be kept from it.
         goes: Called right before it is sent, for what waits has another ID from then on.
         wanted: Set if it is not to be put off.
-        needless: Whether nobody need be told that it waits no more.
+        needless: Whether the server need not be told that it waits no more.
+        sent_at: When it was sent last.
     """
 
     def __init__(self, peer: Peer, before: RequestId | None) -> None:
@@ -60,6 +58,7 @@ class Retrieval:
         self.goes: Callable[[], None] = _nothing
         self.scope = anyio.CancelScope()
         self.needless = False
+        self.sent_at = 0.0
         self.wanted = anyio.Event()
         self.reply: JSONObject | None = None
 
@@ -80,7 +79,7 @@ class Retrieval:
 
     def end(self, *, over: bool) -> None:
         """Have it end, which may wait for ever, even for a task that is over."""
-        self.needless = over
+        self.needless |= over
         if over and self.peer.retracts:
             self.scope.shield = True  # nor is it given up because everything else is
             self.scope.deadline = anyio.current_time() + _LAST_REPLY_S
@@ -136,16 +135,22 @@ class Retrievals:
         """Note a snapshot of a task."""
         self._failed.discard(task_id)
 
+    def expect_end(self, task_id: str) -> None:
+        """Have the one for a task not be taken back, as the server ends it just now: it was cancelled."""
+        retrieval = self._now.get(task_id)
+        if retrieval is not None:
+            retrieval.needless = True
+
     def hurry(self, task_id: str) -> None:
         """Have the one for a task wait again at once, as the task waits for an answer."""
         retrieval = self._now.get(task_id)
         if retrieval is not None:
             retrieval.wanted.set()
 
-    def refused_too_often(self, task_id: str) -> bool:
-        """Note that a result was refused that there is; whether it has been so often as to be final."""
+    def refused_too_often(self, task_id: str, most: int) -> bool:
+        """Note that a result was refused; whether it has been so often as to be final."""
         self._refused[task_id] += 1
-        return self._refused[task_id] >= _MOST_REFUSALS
+        return self._refused[task_id] >= most
 
     def quiet(self, task_id: str, seconds: float) -> None:
         """Have none begin for a task as long as the server wants to be left alone."""
@@ -197,11 +202,10 @@ class Retrievals:
     async def _result(self, task_id: str, retrieval: Retrieval) -> JSONObject:
         lately, pause_s = False, 0.0
         while True:
-            begun = anyio.current_time()
             try:
                 return await self._waited(task_id, retrieval, pause_s)
             except SessionError as error:
-                lasted_s = anyio.current_time() - begun
+                lasted_s = anyio.current_time() - retrieval.sent_at
                 lasted = lasted_s >= min(_LASTED_S, SILENCE_S)
                 # What a gateway refuses at once has never waited; what it ends later, such as by 504, has.
                 broken = error.http_status in (None, 200) or lasted
@@ -224,6 +228,7 @@ class Retrievals:
             await retrieval.wanted.wait()
         retrieval.wanted = anyio.Event()
         retrieval.goes()
+        retrieval.sent_at = anyio.current_time()
         params, request_id = {"taskId": task_id}, retrieval.request_id
         return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
 

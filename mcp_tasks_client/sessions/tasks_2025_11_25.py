@@ -47,7 +47,7 @@ from ..wire import (
 from .answering import Answering
 from .base import INVALID_PARAMS, Leaving, Session, TaskRef, ToolCall
 from .catalogue import Catalogue
-from .faults import Faults
+from .faults import Faults, denies_session
 from .hearing import Hearing
 from .limits import Limits
 from .listing import tasks_of_call
@@ -63,6 +63,12 @@ from .shapes_2025_11_25 import (
 from .task_wish import TaskWish
 
 __all__ = ["CoreTasksSession"]
+
+_MOST_REFUSALS: Final = 10
+"""Times that the result of a task may be refused that is completed. Then the refusal is the result."""
+
+_MOST_DENIALS: Final = 3
+"""The same of one that has failed, where the refusal may be about the session."""
 
 _TTL_SPREAD_MS: Final = 3_600_000
 _LISTING_S: Final = 10.0
@@ -349,14 +355,18 @@ class CoreTasksSession(Session):
         except SessionError as error:
             if not _about_the_call(error) or peer.lost:
                 raise
-            if task.get("status") == "completed":
-                if error.code == INVALID_PARAMS:
-                    raise  # it has forgotten the task meanwhile
-                # There is a result then. A server that has trouble to find it may find it later.
-                if not self._hearing.retrievals.refused_too_often(ref.task_id):
-                    error.retryable = True
-                    raise
-            return RpcError(error.code, error.remote_message, error.data)
+            completed = task.get("status") == "completed"
+            if completed and error.code == INVALID_PARAMS:
+                raise  # it has forgotten the task meanwhile
+            # What is completed has a result, which a server that has trouble to find it may find later.
+            # And one of several servers may have said that there is no such session, if nobody sees the status.
+            said = RpcError(error.code, error.remote_message, error.data)
+            denied = error.http_status is None and denies_session(said)
+            most = _MOST_REFUSALS if completed else _MOST_DENIALS if denied else 0
+            if most and not self._hearing.retrievals.refused_too_often(ref.task_id, most):
+                error.retryable = True
+                raise
+            return said
 
 
 def _about_the_call(error: SessionError) -> bool:
