@@ -121,6 +121,11 @@ def test_what_a_host_has_left_that_knows_nothing_of_tasks_is_brought_home() -> N
     assert list(breaches(above("transport", HELLO, RESUMED))) == []
     (lost,) = breaches(above("transport", HELLO))
     assert lost == "nobody was told how these ended: ['t2']"
+    read = above("transport", HELLO)
+    read.lane.passed.append(exchange(2.5, "tools/list", message={"id": 6}))
+    assert list(breaches(read)) == [lost]
+    read.kills.append(2.6)
+    assert list(breaches(read)) == []
     (mixed,) = breaches(above("transport", HELLO, replace(RESUMED, text="asks t2 Hello, t1-name")))
     assert mixed == "resumed of -1: asks t2 Hello, t1-name"
     assert "2 calls end with Hello, t1-name" in breaches(above("transport", HELLO, replace(HELLO, call=1)))
@@ -168,7 +173,7 @@ def test_who_waits_for_a_question_that_nobody_heard_waits_for_ever(happens: Call
 def test_an_answer_that_is_lost_may_be_hidden_by_the_other_over_a_session_of_the_sdks() -> None:
     voyage = good()
     hangs(voyage)
-    voyage.kind, voyage.calls = "python", ("together",)
+    voyage.calls = ("together",)
     voyage.log.pop()
     voyage.lane.passed[-1].fate = Fate("unavailable")
     assert list(breaches(voyage)) == ["hangs"]

@@ -359,7 +359,7 @@ class CoreTasksSession(Session):
             if completed and error.code == INVALID_PARAMS:
                 raise  # it has forgotten the task meanwhile
             # What is completed has a result, which a server that has trouble to find it may find later.
-            # And one of several servers may have said that there is no such session, if nobody sees the status.
+            # And one of several servers may have denied the session, where nobody sees the status.
             said = RpcError(error.code, error.remote_message, error.data)
             denied = error.http_status is None and denies_session(said)
             most = _MOST_REFUSALS if completed else _MOST_DENIALS if denied else 0
