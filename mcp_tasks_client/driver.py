@@ -11,9 +11,17 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from typing import Final
 
 import anyio
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_exponential,
+)
+from tenacity.stop import stop_base
 
 from .clock import Clock, SystemClock
 from .commits import Commits
@@ -57,6 +65,9 @@ from .states import Calling, Observing, OutcomeUnknown
 from .wire import Created, InputRequired, JSONObject, Returned, Task, shorten
 
 logger = logging.getLogger("mcp_tasks_client")
+
+_LOOKED_S: Final = 3.0
+"""Seconds after which what could not be found is not looked for again."""
 
 
 class Driver:
@@ -161,9 +172,8 @@ class Driver:
         if memo is None:
             return None
         try:
-            listed: Sequence[Created] = await self._retrying()(
-                self.session.created_since, memo, record.created_at
-            )
+            attempts = self._retrying(stop_after_attempt(3) | stop_after_delay(_LOOKED_S))
+            listed: Sequence[Created] = await attempts(self.session.created_since, memo, record.created_at)
         except Exception as error:  # also a session's or an auth flow's own: the outcome just stays unknown
             logger.info("The task of %r could not be looked for: %s", record.tool, error)
             return None
@@ -244,7 +254,7 @@ class Driver:
                 await self._passing(Point.CANCEL, self.session.cancel, _ref(drive))
 
         try:
-            await self._retrying()(send)
+            await self._retrying(stop_after_attempt(3))(send)
         except SessionError as error:
             if _unknown(error):
                 # A task that the server no longer knows needs no cancelling; the next poll says so.
@@ -260,7 +270,7 @@ class Driver:
             return None, _foreign("tasks/cancel", error)
         return CancelAcknowledged(), None
 
-    def _retrying(self) -> AsyncRetrying:
+    def _retrying(self, stop: stop_base) -> AsyncRetrying:
         """Tries what somebody waits for, and what nobody polls for, a few times."""
         back_off = wait_exponential(multiplier=0.1, max=1.0)
         return AsyncRetrying(
@@ -269,7 +279,7 @@ class Driver:
                 lambda e: isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
             ),
             wait=lambda attempt: back_off(attempt) + 0.1 * self.jitter(),
-            stop=stop_after_attempt(3),
+            stop=stop,
             # By the client's clock and at its jitter, like everything else that it waits for.
             sleep=self._rest,
             reraise=True,

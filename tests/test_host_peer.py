@@ -891,10 +891,13 @@ async def test_what_is_told_still_reaches_the_host() -> None:
         assert told == ["notifications/message"]
 
 
-DENIALS: Final = [
+USUAL: Final = [
     (-32600, "Session terminated"),
     (-32600, "Session not found"),
     (-32001, "Session not found"),
+]
+DENIALS: Final = [
+    *USUAL,
     (-32000, "Bad Request: No valid session ID provided"),
     (-32600, "Unknown session"),
 ]
@@ -914,7 +917,7 @@ async def test_a_session_that_has_ended_is_no_error_of_the_tools(code: int, said
 
 
 @requirement("law:7")
-@pytest.mark.parametrize(("code", "said"), DENIALS)
+@pytest.mark.parametrize(("code", "said"), USUAL)
 async def test_what_one_replica_says_does_not_end_a_session(code: int, said: str) -> None:
     denial = {"error": {"code": code, "message": said}}
     async with connected(Host()) as (session, server, _), ours(session) as durable:
@@ -925,16 +928,14 @@ async def test_what_one_replica_says_does_not_end_a_session(code: int, said: str
         assert (await handle.result()).content[0].text == "done"
         assert server.count("ping") == 3
         server.replies["tools/call"] = lambda params: denial
-        # Other words than the SDKs' may be the tool's.
-        with pytest.raises(TaskFailedError if said == "Unknown session" else ConnectionLostError) as refused:
+        with pytest.raises(ConnectionLostError) as refused:
             await durable.call_tool("tool")
-        if isinstance(refused.value, ConnectionLostError):
-            assert refused.value.retryable
-            assert not refused.value.not_executed, "a tool may have said it"
+        assert refused.value.retryable
+        assert not refused.value.not_executed, "a tool may have said it"
 
 
 @requirement("law:6", "law:7")
-@pytest.mark.parametrize(("code", "said"), DENIALS)
+@pytest.mark.parametrize(("code", "said"), USUAL)
 async def test_what_one_replica_says_is_not_how_a_task_has_failed(code: int, said: str) -> None:
     denial = {"error": {"code": code, "message": said}}
     replies = [{**RESULT, "isError": True}, denial, denial]
@@ -945,17 +946,45 @@ async def test_what_one_replica_says_is_not_how_a_task_has_failed(code: int, sai
         assert (await handle.result()).is_error
 
 
-@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
-def test_where_there_are_no_sessions_nobody_can_deny_one(version: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "code", "said", "ended"),
+    [
+        ("2025-06-18", -32001, "Session not found", True),
+        ("2026-07-28", -32001, "Session not found", False),
+        ("2026-07-28", -32600, "Session terminated", True),
+        ("2026-07-28", -32000, "Session terminated", False),
+        ("2025-06-18", -32000, "Invalid session token", False),
+    ],
+)
+def test_only_the_sdks_very_words_deny_a_session_where_nobody_asks_again(
+    version: str, code: int, said: str, ended: bool
+) -> None:
     async def call() -> None:
         session: Any = SimpleNamespace(protocol_version=version)
         with mapped(Faults("tools/call"), session):
-            raise MCPError(-32001, "Session not found")
+            raise MCPError(code, said)
 
     with pytest.raises(SessionError) as raised:
         anyio.run(call)
-    assert isinstance(raised.value, ConnectionLostError) is (version == "2025-11-25")
-    assert (raised.value.code == -32001) is (version == "2026-07-28")
+    assert isinstance(raised.value, ConnectionLostError) is ended
+    assert raised.value.not_executed is (code == -32600)
+    assert raised.value.code == (None if ended else code)
+
+
+@requirement("law:7")
+@pytest.mark.parametrize("said", ["Session terminated", "Unknown session for this task"])
+async def test_what_is_refused_for_good_in_such_words_is_refused(said: str) -> None:
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        handle = await durable.start_tool("tool")
+        server.replies["tasks/get"] = lambda params: task("failed")
+        server.replies["tasks/result"] = lambda params: {"error": {"code": -32600, "message": said}}
+        with pytest.raises(TaskFailedError):
+            await handle.result()
+        handle = await durable.start_tool("tool")
+        server.replies["tasks/get"] = lambda params: {"error": {"code": -32600, "message": "Unknown session"}}
+        with pytest.raises(SessionError) as refused:
+            await handle.result()
+        assert refused.value.code == -32600
 
 
 async def test_a_call_that_was_not_sent_goes_over_the_session_that_the_host_has_by_now() -> None:

@@ -30,10 +30,10 @@ from .transport import OF_HTTPX, Failures
 __all__ = [
     "CREDENTIAL_STATUSES",
     "HEADER_MISMATCH",
-    "SDK_ENDED",
     "UNSUPPORTED_VERSION",
     "Faults",
     "denies_session",
+    "may_deny_session",
     "retry_after_s",
 ]
 
@@ -54,20 +54,22 @@ _NO_SESSION: Final = re.compile(
     r"|\bsession\b.{0,20}\b(not found|unknown|expired|terminated|invalid)\b",
     re.IGNORECASE,
 )
-SDK_ENDED: Final = "Session terminated"
-"""What the official SDK makes of an HTTP 404. Servers have other words."""
+_SDK_ENDED: Final = frozenset({(-32600, "Session terminated"), (32600, "Session terminated")})
+"""What the official SDK makes of an HTTP 404."""
 
-_USUAL: Final = ("Session not found", "No valid session ID provided")
-"""What the official SDKs' servers say, and those in their examples. Other words may be a tool's own."""
+_USUAL: Final = _SDK_ENDED | {(-32600, "Session not found"), (-32001, "Session not found")}
+"""The same, and what the official SDKs' servers say. A tool hardly ever does."""
 
 _SECONDS: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
 def denies_session(error: RpcError) -> bool:
-    """Whether an error says that there is no such session, in the words of servers and of SDKs.
+    """Whether an error says that there is no such session, in the very words of the official SDKs."""
+    return (error.code, error.message) in _USUAL and error.data is None
 
-    A tool may say the same of sessions of its own.
-    """
+
+def may_deny_session(error: RpcError) -> bool:
+    """Whether an error may say so, in whatever words. A tool may say the same of sessions of its own."""
     said = error.code in _SESSION_CODES and _NO_SESSION.search(error.message) is not None
     return said and error.data is None
 
@@ -179,20 +181,19 @@ class Faults:
         return ConnectionLostError(
             f"{self._method} has no result: the server has ended the session, and the SDK begins no other by "
             "itself. Connect the host's client again; then repeat the call, or resume() what is unfinished.",
-            not_executed=denial.message == SDK_ENDED,  # a tool may have said the others
+            not_executed=(denial.code, denial.message) in _SDK_ENDED,  # a tool may have said the others
         )
 
     def denied_once(self, denial: RpcError) -> SessionError:
-        """The session is there, though one of several servers has denied it, or a tool one of its own."""
-        usual = self._method != "tasks/result" and denial.message.endswith(_USUAL)
-        if usual or denial.message == SDK_ENDED:
-            return ConnectionLostError(
-                f"{self._method} was answered {denial.message!r}, but the session is there. Try again later.",
-                retryable=True,
-            )
-        error = self.by_code(denial, None, None)
-        error.retryable |= self._method != "tools/call"  # which may have failed by this
-        return error
+        """The session is there, though one of several servers has denied it."""
+        if self._method == "tasks/result":  # unless it is the very error that the call has ended in
+            error = self.by_code(denial, None, None)
+            error.retryable = True
+            return error
+        return ConnectionLostError(
+            f"{self._method} was answered {denial.message!r}, but the session is there. Try again later.",
+            retryable=True,
+        )
 
     def ended_early(self, status: int) -> ConnectionLostError:
         """An event stream without the response in it."""

@@ -40,6 +40,9 @@ _QUESTION_S: Final = 1.0
 _INSIST_S: Final = 0.3
 """Seconds after which a question is told again for the first time."""
 
+_UNSEEN_S: Final = 30.0
+"""Seconds after which a task that nobody knows is not waited for any more."""
+
 _SILENCES: Final = 5
 """Looks in a row at which a server waits for an answer to nothing, before that is told."""
 
@@ -339,6 +342,8 @@ class Hearing:
             await anyio.sleep(pause_s)
             while self.asks(task_id) and (seen is None or self._seen.get(task_id) is seen):
                 seen = self._seen.get(task_id)  # at first its creation, which is no poll
+                if seen is None and pause_s > _UNSEEN_S:
+                    return
                 self._hint_memo(peer, task_id, status="input_required")
                 pause_s *= 2
                 await anyio.sleep(pause_s)

@@ -10,7 +10,7 @@ Such a session cannot be had again once it has ended. A server that binds its ta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 import anyio
@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint
 from ..errors import ConnectionLostError, SessionError
 from ..wire import TERMINAL_STATUSES, JSONObject, RequestId, RpcError
 from .base import INVALID_PARAMS
-from .faults import Faults
+from .faults import Faults, may_deny_session
 from .lines import Line
 from .peer import Peer, Told
 from .shapes_2025_11_25 import created_task
@@ -131,7 +131,11 @@ class HostPeer(Peer):
         try:
             return await self._line.send(method, params, timeout_s, faults, request_id)
         except SessionError as error:
-            if faults.denial is None or await self._is_over():
+            said = RpcError(error.code, error.remote_message, error.data)
+            denial = faults.denial or (said if may_deny_session(said) else None)
+            if denial is not None and await self._is_over():
+                raise faults.session_ended(denial) from error
+            if faults.denial is None:
                 raise
             raise faults.denied_once(faults.denial) from error
 
@@ -142,9 +146,12 @@ class HostPeer(Peer):
     async def _is_over(self) -> bool:
         """Whether it is said once more that there is no such session: one replica's word does not end it."""
         ping = Faults("ping")
-        with suppress(SessionError):
+        try:
             await self._line.send("ping", {}, _PING_S, ping)
-        return ping.denial is not None
+        except SessionError as error:
+            said = RpcError(error.code, error.remote_message, error.data)
+            return ping.denial is not None or may_deny_session(said)
+        return False
 
     def _over(self, task_id: str, *, cancelled: bool = False) -> None:
         self._line.board.over(task_id)

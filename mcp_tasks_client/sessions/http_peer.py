@@ -17,7 +17,7 @@ from ..wire import JSONObject, RequestId, RpcError, read_rpc_error
 from .bodies import bounded_body, drain
 from .channel import HttpChannel, Message, Read, encoded
 from .event_stream import read_messages
-from .faults import Faults, denies_session
+from .faults import Faults, may_deny_session
 from .peer import SESSION_STATUSES, SILENCE_S, Peer, Told
 from .replies import Reply, parse, read_reply
 from .shapes_2025_11_25 import HANDSHAKE_VERSIONS
@@ -28,6 +28,9 @@ __all__ = ["HttpPeer"]
 _SESSION_ID: Final = "Mcp-Session-Id"
 _VERSION: Final = "MCP-Protocol-Version"
 _PING_S: Final = 10.0
+_USUAL: Final = ("Session not found", "No valid session ID provided")
+"""What the official SDKs' servers say, and those in their examples. Other words may be a tool's own."""
+
 _NOT_OF_SESSIONS: Final = frozenset({-32601, -32602})
 _EVENTS: Final = "text/event-stream"
 
@@ -183,8 +186,11 @@ class HttpPeer(Peer):
         except SessionError as error:
             if self.session_id is not None and _denies_session(error):
                 self.lost = await self._is_over()
-                if self.lost or self.denied(error):
-                    error.not_executed = error.retryable = True
+                denied = self.denied(error)
+                if self.lost or denied:
+                    # What may have been said by a tool does not tell that it was not called.
+                    error.not_executed = denied or message.method != "tools/call"
+                    error.retryable = True
             raise
 
     async def _judged(self, message: Message, read: Read, silence_s: float) -> JSONObject:
@@ -197,7 +203,8 @@ class HttpPeer(Peer):
 
     def denied(self, error: SessionError) -> bool:
         """Whether a request was not read, as the server says that it does not know the session."""
-        return _denies_in_words(error) or (self.lost and error.not_executed and _denies_session(error))
+        unread = self.lost and error.http_status == 404 and error.code is None
+        return unread or (error.remote_message.endswith(_USUAL) and _denies_in_words(error))
 
     async def _is_over(self) -> bool:
         """Whether the server says once more that it does not know the session.
@@ -242,8 +249,8 @@ def _denies_session(error: SessionError) -> bool:
 
 
 def _denies_in_words(error: SessionError) -> bool:
-    said = RpcError(error.code, error.remote_message, None)
-    return error.http_status in SESSION_STATUSES and denies_session(said)
+    said = RpcError(error.code, error.remote_message, error.data)
+    return error.http_status in SESSION_STATUSES and may_deny_session(said)
 
 
 async def _refusal(response: Response, message: Message, max_bytes: int) -> Reply:

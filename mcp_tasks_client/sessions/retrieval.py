@@ -224,9 +224,9 @@ class Retrievals:
             await peer.take_back(retrieval.before, self._timeout_s)
             retrieval.before = None
         retrieval.alone.set()
+        retrieval.wanted = anyio.Event()
         with anyio.move_on_after(pause_s):  # what is asked meanwhile waits at the server
             await retrieval.wanted.wait()
-        retrieval.wanted = anyio.Event()
         retrieval.goes()
         retrieval.sent_at = anyio.current_time()
         params, request_id = {"taskId": task_id}, retrieval.request_id

@@ -13,9 +13,11 @@ __all__ = ["ServerStreams"]
 
 _AGAIN_S: Final = 1.0
 _LONGEST_AGAIN_S: Final = 60.0
-_NEVER: Final = frozenset({405, 501})
-_NONE: Final = frozenset({400, 401, 403, 404, 406}) | _NEVER
-"""By which a server says that it has none, unless it says more than that; some of them for good."""
+_NEVER: Final = frozenset({401, 403, 405, 501})
+_NONE: Final = frozenset({400, 404, 406}) | _NEVER
+"""By which a server says that it has none, unless it says more than that. Some may be a gateway's."""
+
+_MOST_REFUSALS: Final = 5
 
 
 class ServerStreams:
@@ -40,7 +42,7 @@ class ServerStreams:
                 self._peers.discard(peer)  # there will be no other
 
     async def _keep_open(self, peer: Peer) -> None:
-        pause_s = _AGAIN_S
+        pause_s, refusals = _AGAIN_S, 0
         while not peer.lost:
             begun = anyio.current_time()
             try:
@@ -50,7 +52,8 @@ class ServerStreams:
                 wanted_s = error.retry_after_s or 0.0
                 if error.http_status in _NONE:
                     peer.listening.set()  # nobody need wait for it
-                    if error.code is None and error.http_status in _NEVER:
+                    refusals += error.code is None
+                    if error.code is None and (error.http_status in _NEVER or refusals > _MOST_REFUSALS):
                         return
             lasted_s = anyio.current_time() - begun
             pause_s = _AGAIN_S if lasted_s > pause_s else min(2 * pause_s, _LONGEST_AGAIN_S)

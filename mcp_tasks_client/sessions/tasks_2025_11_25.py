@@ -64,7 +64,7 @@ from .task_wish import TaskWish
 
 __all__ = ["CoreTasksSession"]
 
-_MOST_REFUSALS: Final = 10
+_MOST_REFUSALS: Final = 6
 """Times that the result of a task may be refused that is completed. Then the refusal is the result."""
 
 _MOST_DENIALS: Final = 3
@@ -174,7 +174,7 @@ class CoreTasksSession(Session):
                 try:
                     result = await self._called(peer, params)
                 except SessionError as error:
-                    if not peer.denied(error):
+                    if not (error.not_executed and peer.denied(error)):
                         raise
                     # To this very request there was no such session, so that nothing can have happened.
                     progress.drop(token, peer.session_id)
