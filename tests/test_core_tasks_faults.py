@@ -268,12 +268,35 @@ async def test_what_a_tool_may_have_said_does_not_have_it_called_again(
 ) -> None:
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": said, "data": data}}
     wire.replies["tools/call"] = lambda params, session: httpx.Response(status, json=error)
-    wire.replies["ping"] = lambda params, session: httpx.Response(404, text="no ping here")
+    if status == 404:
+        wire.replies["ping"] = lambda params, session: httpx.Response(404, text="no ping here")
     async with wire.session() as session:
         with pytest.raises(SessionError) as raised:
             await session.call(ToolCall(name="plain"))
         assert not raised.value.not_executed
+        # Where the session may have ended as well, nobody knows which it was; else the tool has failed by it.
+        assert isinstance(raised.value, ConnectionLostError) is (status == 404)
     assert wire.of("tools/call") == ["s1"]
+
+
+@requirement("2025:lost-session", "law:2")
+@pytest.mark.parametrize(
+    "said",
+    [
+        refusal(-32600, "Session not found or has expired.", 404),
+        refusal(-32600, "Not Found: Invalid or expired session ID", 404),
+        refusal(-32000, "Bad Request: No valid session ID provided", 400),
+        httpx.Response(404, text="no such session"),
+    ],
+)
+async def test_a_call_goes_again_in_another_session_if_its_own_has_ended(
+    wire: Wire, said: httpx.Response
+) -> None:
+    async with wire.session() as session:
+        await session.tool("plain")
+        wire.gone["s1"] = said
+        assert await session.call(ToolCall(name="plain")) == Returned(text("plain"))
+    assert wire.of("tools/call") == ["s1", "s2"]
 
 
 @requirement("2025:lost-session", "law:2")
@@ -1215,6 +1238,27 @@ async def test_a_lost_task_is_looked_for_again_if_the_list_cannot_be_had(wire: W
             with pytest.raises((OutcomeUnknownError, ConnectionLostError)):
                 await client.call_tool("slow", idempotency_key="k")
     assert len(ttls) == 1
+
+
+@requirement("law:3")
+async def test_an_answer_is_not_kept_from_its_session_by_another_that_is_lost(wire: Wire) -> None:
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        core = session._older
+        lost, asked = await core.connect(), core._hearing.asked(TASK)
+        core._hearing.told(lost, asked_of_us(0))
+        lost.lost = True
+        here = await core._peers.now()
+        core._hearing.told(here, asked_of_us(0))
+        wire.gone["s1"] = refusal(-32600, "Session not found", 404)
+        asked.find(lost)  # as what was asked before it was lost
+        assert core._hearing.memo(here, TASK).asked == {KEY: [0]}, "what are IDs in that session"
+        ref = replace(OLDER, request_state=str(Memo(session_id="s2")))
+        await session.update(ref, {KEY: {"action": "decline"}})
+        core._hearing.told(lost, asked_of_us(1))
+        assert not core._hearing.asks(TASK), "nobody could answer there"
+        core._hearing.find(lost)
+        assert core._hearing.asks(TASK)
 
 
 @requirement("law:3")

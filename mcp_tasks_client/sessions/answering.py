@@ -138,12 +138,22 @@ class Answering:
         requests: Sequence[tuple[Peer, RequestId]],
         answer: JSONObject,
     ) -> None:
+        told, failed = False, list[SessionError]()
         for peer, request_id in requests:
             if self._hearing.given_up(ref.task_id):
                 return  # cancelled meanwhile
-            await peer.answer(request_id, answer, self._timeout_s, ref.task_id)
+            try:
+                await peer.answer(request_id, answer, self._timeout_s, ref.task_id)
+                told = True
+            except SessionError as error:
+                if not peer.lost:
+                    raise
+                failed.append(error)  # of another session it may be the task by now
+                continue
             if asked.was_withdrawn(peer, request_id):
                 raise ConnectionLostError(_TAKEN_BACK, retryable=True)
+        if failed and not told:
+            raise failed[0]
 
     async def _has_effect(
         self, ref: TaskRef, asked: Asked[Peer], said: Said[Peer], answer: JSONObject

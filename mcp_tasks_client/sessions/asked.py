@@ -153,11 +153,12 @@ class Asked(Generic[PeerT]):
         """What is asked, by key, with what was said and may not have arrived."""
         return {key: one.question for key, one in self._keyed()}
 
-    def request_ids(self) -> dict[str, list[RequestId]]:
-        """The IDs of the requests behind what is asked, by key."""
+    def request_ids(self, peer: PeerT | None = None) -> dict[str, list[RequestId]]:
+        """The IDs of the requests behind what is asked, by key; those of one peer, where they are IDs."""
         found: dict[str, list[RequestId]] = {}
         for key, one in self._keyed():
-            found.setdefault(key, []).append(one.request_id)
+            if peer is None or one.peer is peer:
+                found.setdefault(key, []).append(one.request_id)
         return found
 
     def waiting(self, key: str) -> list[tuple[PeerT, RequestId]]:
@@ -224,7 +225,8 @@ class Asked(Generic[PeerT]):
         """Put aside what was asked over a connection that is gone; it may be asked again over another."""
         lost = {name: one for name, one in self._all() if one.peer is peer}
         if lost:
-            self._lost = lost  # of one before nobody has heard for as long as this one lasted
+            # Of another before nobody has heard for as long as this one lasted.
+            self._lost = {name: one for name, one in self._lost.items() if one.peer is peer} | lost
         for name, one in lost.items():
             self._drop(name, one)
 

@@ -178,7 +178,7 @@ class Hearing:
         return Memo(
             session_id=peer.session_id,
             retrieval=self.retrievals.request_id(task_id),
-            asked=asked.request_ids() if asked is not None else {},
+            asked=asked.request_ids(peer) if asked is not None else {},
             progress=self.progress.token_of(task_id),
         )
 
@@ -276,6 +276,9 @@ class Hearing:
                     self._tasks.start_soon(self._safely, self._answer, peer, message)
             elif self._has_room(task_id):
                 self._asked[task_id].add(peer, request_id, str(method), params)
+                if peer.lost:
+                    self._asked[task_id].lose(peer)  # nobody could answer there, unless it is found again
+                    return
                 self._hint_memo(peer, task_id, status="input_required")
                 if self._tasks is not None and task_id not in self._insisting:
                     self._insisting.add(task_id)
@@ -306,14 +309,7 @@ class Hearing:
     def _given_away(
         self, peer: Peer, request_id: RequestId, task_id: str | None, message: JSONObject
     ) -> None:
-        """Note that a request has come under an ID: what had it before is over.
-
-        Args:
-            peer: Where it is an ID.
-            request_id: It.
-            task_id: Whose question it is, which its own know of; ``None`` if nobody's.
-            message: The request.
-        """
+        """Note that a request has come under an ID: what had it before is over, but its own task's."""
         name = peer, id_text(request_id)
         if self._plain.get(name) != message:
             self._plain.pop(name, None)

@@ -28,8 +28,8 @@ __all__ = ["HttpPeer"]
 _SESSION_ID: Final = "Mcp-Session-Id"
 _VERSION: Final = "MCP-Protocol-Version"
 _PING_S: Final = 10.0
-_USUAL: Final = ("Session not found", "No valid session ID provided")
-"""What the official SDKs' servers say, and those in their examples. Other words may be a tool's own."""
+_OF_THE_SDKS: Final = ("Session not found", "No valid session ID provided")
+"""What most of their servers say. Other words may be a tool's own, if the session is there."""
 
 _NOT_OF_SESSIONS: Final = frozenset({-32601, -32602})
 _EVENTS: Final = "text/event-stream"
@@ -187,10 +187,12 @@ class HttpPeer(Peer):
             if self.session_id is not None and _denies_session(error):
                 self.lost = await self._is_over()
                 denied = self.denied(error)
+                if self.lost and not denied and message.method == "tools/call":
+                    # In words that may be a tool's: neither is it known that it was called.
+                    said = f"HTTP {error.http_status}, {error.remote_message!r}"
+                    raise message.faults.lost(said) from error
                 if self.lost or denied:
-                    # What may have been said by a tool does not tell that it was not called.
-                    error.not_executed = denied or message.method != "tools/call"
-                    error.retryable = True
+                    error.not_executed = error.retryable = True
             raise
 
     async def _judged(self, message: Message, read: Read, silence_s: float) -> JSONObject:
@@ -203,8 +205,10 @@ class HttpPeer(Peer):
 
     def denied(self, error: SessionError) -> bool:
         """Whether a request was not read, as the server says that it does not know the session."""
-        unread = self.lost and error.http_status == 404 and error.code is None
-        return unread or (error.remote_message.endswith(_USUAL) and _denies_in_words(error))
+        bare = error.http_status == 404 and error.code is None
+        if self.lost:
+            return bare or _denies_in_words(error)
+        return error.remote_message.endswith(_OF_THE_SDKS) and _denies_in_words(error)
 
     async def _is_over(self) -> bool:
         """Whether the server says once more that it does not know the session.

@@ -47,12 +47,13 @@ class ServerStreams:
             begun = anyio.current_time()
             try:
                 await peer.listen()
-                wanted_s = 0.0
+                wanted_s, refusals = 0.0, 0
             except SessionError as error:
                 wanted_s = error.retry_after_s or 0.0
+                refused = error.http_status in _NONE and error.code is None
+                refusals = refusals + 1 if refused else 0
                 if error.http_status in _NONE:
                     peer.listening.set()  # nobody need wait for it
-                    refusals += error.code is None
                     if error.code is None and (error.http_status in _NEVER or refusals > _MOST_REFUSALS):
                         return
             lasted_s = anyio.current_time() - begun
