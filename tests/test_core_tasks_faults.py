@@ -517,6 +517,20 @@ async def test_a_stream_is_tried_again_unless_it_is_said_that_there_is_none(
         assert len(wire.of("GET")) == 2
 
 
+async def test_a_stream_that_was_there_once_is_not_given_up_for_what_happens_now_and_then(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.001)
+    refused, opened = httpx.Response(404, text="default backend"), {"content-type": "text/event-stream"}
+    replies = [httpx.Response(405), *[refused] * 5, httpx.Response(200, headers=opened), *[refused] * 5]
+    wire.replies["GET"] = lambda params, session: replies.pop()
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        while replies:
+            await anyio.sleep(0.01)
+    assert len(wire.of("GET")) == 12
+
+
 async def test_a_gateway_that_is_at_a_loss_for_a_moment_does_not_change_the_generation(wire: Wire) -> None:
     answers: list[Reply] = [httpx.Response(404, text="default backend - 404")]
     modern = {"supportedVersions": ["2026-07-28"], "capabilities": {}}

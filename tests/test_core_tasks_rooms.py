@@ -536,6 +536,16 @@ def test_what_a_connection_had_asked_that_was_not_gone_after_all_is_asked_again(
         assert list(asked.questions()) == [f"{key}#1"], "it came back, and so it is another one"
 
 
+@requirement("law:3")
+def test_what_is_asked_over_a_connection_that_is_gone_adds_to_what_was() -> None:
+    asked: Asked[str] = Asked()
+    for request_id, question in enumerate((NAME, {**NAME, "message": "And yours?"})):
+        asked.add("one", request_id, "elicitation/create", question)
+        asked.lose("one")
+    asked.find("one")
+    assert sorted(map(str, asked.request_ids().values())) == ["[0]", "[1]"]
+
+
 @pytest.mark.anyio
 @requirement("law:3")
 @pytest.mark.parametrize("ended_by", ["a proxy", "us"])

@@ -47,7 +47,7 @@ class ServerStreams:
             begun = anyio.current_time()
             try:
                 await peer.listen()
-                wanted_s, refusals = 0.0, 0
+                wanted_s = 0.0
             except SessionError as error:
                 wanted_s = error.retry_after_s or 0.0
                 refused = error.http_status in _NONE and error.code is None
