@@ -665,10 +665,12 @@ async def test_who_stops_to_wait_in_good_order_has_the_wait_taken_back(hearing: 
 
 
 @pytest.mark.anyio
-async def test_a_wait_for_a_task_that_was_cancelled_is_not_taken_back_when_it_is_let_go_of(
+async def test_a_wait_for_a_task_that_was_cancelled_ends_by_itself_when_it_is_let_go_of(
     hearing: Hearing,
 ) -> None:
     peer = ScriptedPeer()
+    peer.retracts = True  # by being given up alone
+    peer.reply = {}
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hearing.run)
@@ -676,11 +678,11 @@ async def test_a_wait_for_a_task_that_was_cancelled_is_not_taken_back_when_it_is
             tasks.start_soon(hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
             hearing.give_up(TASK)
-            hearing.retrievals._now[TASK].needless = False
             hearing.forget(TASK, over=False)
             await anyio.wait_all_tasks_blocked()
+            assert peer.cancelled == 0, "the server ends it just now"
+            peer.go.set()
             tasks.cancel_scope.cancel()
-    assert peer.taken_back == []
 
 
 @pytest.mark.anyio
