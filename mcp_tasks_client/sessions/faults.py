@@ -33,6 +33,7 @@ __all__ = [
     "UNSUPPORTED_VERSION",
     "Faults",
     "denies_session",
+    "made_of_404",
     "may_deny_session",
     "retry_after_s",
 ]
@@ -61,6 +62,11 @@ _USUAL: Final = _SDK_ENDED | {(-32600, "Session not found"), (-32001, "Session n
 """The same, and what the official SDKs' servers say. A tool hardly ever does."""
 
 _SECONDS: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+
+
+def made_of_404(error: RpcError) -> bool:
+    """Whether an error is the official SDK's word for an HTTP 404 in a session."""
+    return (error.code, error.message) in _SDK_ENDED and error.data is None
 
 
 def denies_session(error: RpcError) -> bool:
@@ -181,7 +187,7 @@ class Faults:
         return ConnectionLostError(
             f"{self._method} has no result: the server has ended the session, and the SDK begins no other by "
             "itself. Connect the host's client again; then repeat the call, or resume() what is unfinished.",
-            not_executed=(denial.code, denial.message) in _SDK_ENDED,  # a tool may have said the others
+            not_executed=made_of_404(denial),  # a tool may have said the others
         )
 
     def denied_once(self, denial: RpcError) -> SessionError:

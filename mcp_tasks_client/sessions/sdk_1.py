@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from ..errors import ConnectionLostError, SessionError
 from ..inputs import Callbacks, ElicitationCallback, InputContext, Inputs, RootsCallback, SamplingCallback
 from ..wire import JSONObject, RequestId, RpcError
-from .faults import Faults, denies_session
+from .faults import Faults, made_of_404
 from .host_tasks import HostTasksSession
 from .limits import Limits
 from .lines import ANSWERS, SessionLine
@@ -57,7 +57,6 @@ _MOST_ANSWERED: Final = 1000
 
 _INTERNAL_ERROR: Final = -32603
 _INVALID_PARAMS: Final = -32602
-_ENDED: Final = "Session terminated"
 _CONNECTION_CLOSED: Final = -32000, "Connection closed"
 _REQUEST_TIMEOUT: Final = 408
 _GONE: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
@@ -360,7 +359,7 @@ def _fault(faults: Faults, error: RpcError, session: Any) -> SessionError:
     if error.data is None:
         if said == _CONNECTION_CLOSED:
             return faults.disconnected() if _is_closed(session) else faults.lost(error.message)
-        if denies_session(error) and error.message == _ENDED:  # this SDK passes on nobody else's word
+        if made_of_404(error):  # this SDK passes on nobody else's word
             return faults.session_ended(error)
         if error.code == _REQUEST_TIMEOUT:
             return faults.lost(error.message)

@@ -16,14 +16,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import SessionError
 from ..wire import JSONObject, RpcError
-from .faults import Faults, denies_session
+from .faults import Faults, denies_session, made_of_404
 from .sdk_words import made_up
 
 __all__ = ["SEND_REQUEST", "RawRequest", "is_closed", "mapped", "names_a_task", "sent"]
 
 _RAW: Final = TypeAdapter(dict[str, Any])
 _CLOSED: Final = "Connection closed"
-_ENDED: Final = "Session terminated"
 
 _CONNECTION_CLOSED: Final = -32000
 
@@ -111,7 +110,7 @@ def _fault(faults: Faults, error: RpcError, session: ClientSession) -> SessionEr
         return faults.disconnected() if is_closed(session) else faults.lost(error.message)
     # A server that needs no sessions says nothing of one: then it is only the SDK's word for an HTTP 404.
     needed = session.protocol_version not in MODERN_PROTOCOL_VERSIONS
-    if denies_session(error) and (needed or error.message == _ENDED):
+    if made_of_404(error) or (needed and denies_session(error)):
         return faults.session_ended(error)
     if made_up(error):
         return faults.lost(error.message)
