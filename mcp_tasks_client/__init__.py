@@ -29,7 +29,9 @@ The rooms, each importing only those above it:
 ``received``            those tasks: states and replies; pure
 ``custody``             their records in the journal, and who may ask the host for them
 ``asking``              asks the host for them
-``receiver``            serves them, and takes up what a process has left
+``serving``             the requests about them, each answered until the server has that
+``parties``             the sessions that they belong to, and whether those are there still
+``receiver``            runs them, and takes up what a process has left
 ``drive``, ``commits``  a call as it is driven; one step of it: event, advance, commit
 ``driver``              its requests, each of which comes back as the next event
 ``listener``            what the server tells by itself, where it does

@@ -13,7 +13,7 @@ from .custody import Custody
 from .errors import SessionError
 from .inputs import InputContext, Inputs
 from .journal.base import TaskRecord
-from .received import completed, failed, question, shown
+from .received import completed, failed, needed_for, question, shown
 from .sessions.peer import Peer
 from .wire import RpcError
 
@@ -77,6 +77,12 @@ class Asking:
         if run is not None:
             run.scope.cancel()
             run.over.set()
+
+    def stop_for(self, needed_for_it: str) -> None:
+        """End the asking for whatever is needed for one of the server's own tasks."""
+        for task_id, run in self._runs.items():
+            if needed_for(run.record) == needed_for_it:
+                self.stop(task_id)
 
     def goes_on(self, record: TaskRecord) -> None:
         """Note that a task has been taken from us, and given back as it is now."""

@@ -11,22 +11,26 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import anyio
 
 from .clock import Clock
-from .errors import DrivenElsewhereError, JournalError
+from .demands import RefusedError
+from .errors import DrivenElsewhereError, JournalError, TasksClientError
 from .journal.base import Journal, Lease, Scope, Taken, TaskRecord
 from .journal.failures import typed
 from .membership import Membership
 from .owners import Place
 from .points import Passage
-from .received import cancelled, expires_at, made_in, visible
+from .received import abandoned, cancelled, expires_at, made_in, visible
 
 __all__ = ["Custody"]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+End: TypeAlias = Callable[[TaskRecord, float], TaskRecord]
+"""Makes what a task ends as, at a time."""
 
 _AGAIN_S: Final = 1.0
 _LONGEST_AGAIN_S: Final = 60.0
@@ -140,25 +144,39 @@ class Custody:
         """
         if record.finished:
             return cancelled(record, self._clock.time())
+        return await self._taken_and_ended(record, cancelled, uncancelled)
+
+    async def abandon(self, record: TaskRecord, goes_on: Callable[[TaskRecord], None]) -> None:
+        """Have nobody be told of a task any more, whoever owns it.
+
+        Args:
+            record: The task, which has not ended.
+            goes_on: Told of it as it is now, if it has been taken from its owner and goes on.
+        """
+        # It has ended meanwhile, or is forgotten; or is looked at again.
+        with suppress(RefusedError, DrivenElsewhereError):
+            await self._taken_and_ended(record, abandoned, goes_on)
+
+    async def _taken_and_ended(
+        self, record: TaskRecord, end: End, goes_on: Callable[[TaskRecord], None]
+    ) -> TaskRecord:
         self._cancelling.add(record.record_id)
         try:
-            with anyio.CancelScope(shield=True), typed:
-                ended = await self._cancelled(record, uncancelled)
+            with anyio.CancelScope(shield=True):
+                with typed:
+                    taken = await self._taken_from_anybody(record)
+                found = visible(taken and taken.record, made_in(record), self._clock.time())
+                ended = end(found, self._clock.time())
+                try:
+                    with typed:
+                        await self._journal.save(ended, known=True)
+                except TasksClientError:
+                    goes_on(found)
+                    if taken is not None and taken.before is not None:
+                        self._owed[record.record_id] = taken.before
+                    raise
         finally:
             self._cancelling.discard(record.record_id)
-        return ended
-
-    async def _cancelled(self, record: TaskRecord, uncancelled: Callable[[TaskRecord], None]) -> TaskRecord:
-        taken = await self._taken_from_anybody(record)
-        record = visible(taken and taken.record, made_in(record), self._clock.time())
-        ended = cancelled(record, self._clock.time())
-        try:
-            await self._journal.save(ended, known=True)
-        except Exception:  # whatever a journal raises
-            uncancelled(record)
-            if taken is not None and taken.before is not None:
-                self._owed[record.record_id] = taken.before
-            raise
         return ended
 
     async def fetched(self, record: TaskRecord) -> None:

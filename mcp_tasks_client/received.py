@@ -18,13 +18,14 @@ from typing import Final
 
 from .demands import INVALID_PARAMS, AskedTask, Position, RefusedError, cursor
 from .journal.base import Scope, TaskRecord
-from .sessions.shapes_2025_11_25 import CORE_TASKS_VERSION, marked
-from .states import Cancelled, Completed, Failed, Finished, Observing, Outcome, Question
+from .sessions.shapes_2025_11_25 import CORE_TASKS_VERSION, marked, related_task
+from .states import Cancelled, Completed, Failed, Finished, Gone, Observing, Outcome, Question
 from .wire import JSONObject, RpcError, Task, digest
 
 __all__ = [
     "INTERNAL_ERROR",
     "ReceivePolicy",
+    "abandoned",
     "admit",
     "cancelled",
     "completed",
@@ -33,6 +34,7 @@ __all__ = [
     "expires_at",
     "failed",
     "made_in",
+    "needed_for",
     "page",
     "question",
     "received_scope",
@@ -40,6 +42,7 @@ __all__ = [
     "result",
     "shown",
     "visible",
+    "was_abandoned",
 ]
 
 INTERNAL_ERROR: Final = -32603
@@ -126,6 +129,7 @@ def created(
         ttl_ms=ttl_ms,
         poll_interval_ms=policy.poll_interval_ms,
         request_state=party,
+        **({} if asked.related is None else marked({}, asked.related)),
     )
     to_ask = Question(key=task_id, digest=digest(asked.request), stage="asking", request=asked.request)
     return TaskRecord(
@@ -157,11 +161,30 @@ def cancelled(record: TaskRecord, at: float) -> TaskRecord:
     Raises:
         RefusedError: It has ended.
     """
+    said = "The task was cancelled by request."
+    return _given_up(record, Cancelled(status_message=said), said, at)
+
+
+def abandoned(record: TaskRecord, at: float) -> TaskRecord:
+    """The task that was needed for one of the server's own which was cancelled.
+
+    Raises:
+        RefusedError: It has ended.
+    """
+    said = "The task that this was needed for was cancelled."
+    return _given_up(record, Gone(why="not_found", message=said), said, at)
+
+
+def was_abandoned(record: TaskRecord) -> bool:
+    """Whether nobody is to be told anything about a task."""
+    return isinstance(record.state, Finished) and isinstance(record.state.outcome, Gone)
+
+
+def _given_up(record: TaskRecord, outcome: Outcome, message: str, at: float) -> TaskRecord:
     if record.finished:
         status = shown(record)["status"]
         raise RefusedError(INVALID_PARAMS, f"Cannot cancel task: already in terminal status {status!r}")
-    said = "The task was cancelled by request."
-    ended = _ended(record, Cancelled(status_message=said), "cancelled", said, at)
+    ended = _ended(record, outcome, "cancelled", message, at)
     return replace(ended, delivered_at=expires_at(record))  # there is nothing to come back for
 
 
@@ -178,6 +201,11 @@ def _ended(record: TaskRecord, outcome: Outcome, status: str, message: str | Non
 def made_in(record: TaskRecord) -> str:
     """The session that a task was made in."""
     return str(_task(record).request_state)
+
+
+def needed_for(record: TaskRecord) -> str | None:
+    """The server's own task that one is needed for, if it has said so."""
+    return related_task(_task(record).model_extra or {})
 
 
 def expires_at(record: TaskRecord) -> float:

@@ -10,8 +10,10 @@ was made in. What each request means is decided in :mod:`.received`.
 - A task is committed before the server hears of it, its answer before the server can see it.
 - What a process that died was asking for is asked again by the next one here, once it has gone back to the
   session and the server still knows it. What had been answered is only served.
-- A time-to-live that is over ends everything, the asking too; so does the end of the session. Where a
-  server has no name for its sessions, a task is bound to the connection, and ends with it.
+- A time-to-live that is over ends everything, the asking too. The end of the session ends the asking; what
+  was answered is kept. Where a server has no name for its sessions, a task ends with its connection.
+- What a server needs for a task of its own is given up with that: one server loses the session by whatever
+  is said for a task that was cancelled, be it an error. So nothing is.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import secrets
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, TypeAlias, assert_never
+from typing import Final, assert_never
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -44,10 +46,11 @@ from .demands import (
     offered,
     read_request,
 )
-from .errors import DrivenElsewhereError, JournalError, SessionError
+from .errors import DrivenElsewhereError, JournalError
 from .inputs import Inputs
 from .journal.base import Journal, TaskRecord
 from .owners import LEASE_S, Place
+from .parties import LOOK_S, Adopt, Attend, Parties
 from .received import (
     INTERNAL_ERROR,
     ReceivePolicy,
@@ -56,31 +59,28 @@ from .received import (
     creation,
     expires_at,
     made_in,
+    needed_for,
     page,
     received_scope,
     repeated,
     result,
     shown,
+    was_abandoned,
 )
+from .serving import Serving
 from .sessions.peer import Peer
-from .sessions.shapes_2025_11_25 import id_text, request_id_of
+from .sessions.shapes_2025_11_25 import related_task, request_id_of
 from .wire import JSONObject, RequestId, RpcError
 
-__all__ = ["Adopt", "Attend", "Receiver"]
+__all__ = ["Receiver"]
 
 logger = logging.getLogger("mcp_tasks_client")
-
-Adopt: TypeAlias = Callable[[str], Peer]
-"""Gives the peer of a session that there was before, by its ID."""
-
-Attend: TypeAlias = Callable[[Peer], None]
-"""Has it be heard what the server says to a peer."""
 
 _TIMEOUT_S: Final = 30.0
 _LOOK_S: Final = 2.0
 _SWEEP_S: Final = 30.0
-_SESSION: Final = "session:"
-_CONNECTION: Final = "connection:"
+_MOST_GIVEN_UP: Final = 10_000
+"""Tasks of the server's that were cancelled, at most: nobody says when it needs nothing for one any more."""
 
 
 class Receiver:
@@ -116,17 +116,15 @@ class Receiver:
         self._scope = received_scope(endpoint, principal)
         self._policy = policy or ReceivePolicy()
         self._clock = clock or SystemClock()
-        self._timeout_s = timeout_s
         self._place = place
         self._lease_s = lease_s
         self._running: tuple[Custody, TaskGroup] | None = None
         self._admitting = anyio.Lock()
         self._news = anyio.Event()
         self._asking = Asking(inputs, self._clock, timeout_s)
-        self._serving: set[tuple[int, str]] = set()
-        self._waiting: dict[tuple[int, str], anyio.CancelScope] = {}
-        self._present: dict[str, Peer] = {}
-        self._names: WeakKeyDictionary[Peer, str] = WeakKeyDictionary()
+        self._serving = Serving(self._policy.max_requests, self._clock, timeout_s)
+        self._parties = Parties(self._clock, timeout_s)
+        self._given_up: dict[str, None] = {}
         self._allowances: WeakKeyDictionary[Peer, Allowance] = WeakKeyDictionary()
 
     @property
@@ -161,66 +159,60 @@ class Receiver:
         try:
             await self._custody.membership.renew()
             records = await self._custody.records()
-            away: set[str] = set()
             for record in records:
                 if record.finished:
                     self._asking.stop(str(record.task_id))  # for another process may have ended it
-                if expires_at(record) <= self._clock.time() or self._is_lost(record):
-                    await self._forget(record)
-                elif record.pending and not self._asking.has(record):
-                    await self._take_up(record, adopt, attend, away)
+                await self._see_to(record, adopt, attend)
         except JournalError as error:
             logger.warning("What the server has us run is looked after later: %s", error)
             return _SWEEP_S
         left = [expires_at(record) - self._clock.time() for record in records]
         ahead_s = min((left_s for left_s in left if left_s > 0), default=math.inf)
         # With none as well: another process may make one, and die.
-        return min(ahead_s, self._custody.membership.tenure.renew_s, _SWEEP_S) if records else _SWEEP_S
+        sweep_s = LOOK_S if self._parties.searches else _SWEEP_S
+        return min(ahead_s, self._custody.membership.tenure.renew_s, sweep_s) if records else _SWEEP_S
 
-    def _is_lost(self, record: TaskRecord) -> bool:
-        peer = self._present.get(made_in(record))
-        return peer is not None and peer.lost  # nobody will ever come for it
+    async def _see_to(self, record: TaskRecord, adopt: Adopt, attend: Attend) -> None:
+        if expires_at(record) <= self._clock.time():
+            await self._forget(record)
+        elif not record.finished and self._is_given_up(record):
+            await self._custody.abandon(record, self._asking.goes_on)
+        elif not record.pending:
+            pass  # what has ended is served as it is
+        elif not self._asking.has(record):
+            await self._take_up(record, adopt, attend)
+        elif await self._parties.find(made_in(record), adopt, attend) is None:
+            await self._leave(record)
 
     async def _forget(self, record: TaskRecord) -> None:
         self._asking.stop(str(record.task_id))
         await self._custody.forget(record)
         logger.info("A task of the server's is forgotten: %r", record)
 
-    async def _take_up(self, record: TaskRecord, adopt: Adopt, attend: Attend, away: set[str]) -> None:
-        """Go on with a task whose process is gone, in its session, unless the server was away there."""
+    async def _leave(self, record: TaskRecord) -> None:
+        """Ask nobody for what nobody will ever come for. What was answered in a session is kept."""
         party = made_in(record)
-        if party in away or (record.finished and party in self._present):
-            return  # what has ended is served as it is
+        ended, peer = self._parties.was_ended(party), self._parties.of(party)
+        if ended and peer is not None:
+            self._serving.leave(peer)
+        if self._parties.is_gone(party) and not (ended and record.finished):
+            await self._forget(record)
+
+    async def _take_up(self, record: TaskRecord, adopt: Adopt, attend: Attend) -> None:
+        """Go on with a task whose process is gone, in its session, unless the server is away there."""
+        party = made_in(record)
+        if record.finished and (self._parties.of(party) is not None or self._parties.was_ended(party)):
+            return  # it is served as it is
         if not record.finished and not answerable(str(record.tool), self._inputs.capabilities):
             return  # another of our processes may have somebody to ask
         taken = await self._custody.take(record)
         if taken is None:
             return
-        if party not in self._present:
-            if not party.startswith(_SESSION):
-                await self._forget(taken)  # its connection is gone
-                return
-            peer = await self._back_in(adopt(party.removeprefix(_SESSION)))
-            if peer is None:
-                away.add(party)
-                return
-            if peer.lost:
-                await self._forget(taken)
-                return
-            self._present[party] = peer
-            attend(peer)
-        if not taken.finished:
-            self._begin(self._asking.expect(taken, self._present[party]))
-
-    async def _back_in(self, peer: Peer) -> Peer | None:
-        """The peer, if the server knows whether there is its session; else ``None``."""
-        try:
-            if not peer.lost:
-                await peer.request("ping", {}, self._timeout_s)
-        except SessionError as error:
-            logger.info("The server cannot be reached for what it has us run: %s", error)
-            return peer if peer.lost else None
-        return peer
+        peer = await self._parties.find(party, adopt, attend)
+        if peer is None:
+            await self._leave(taken)
+        elif not taken.finished:
+            self._begin(self._asking.expect(taken, peer))
 
     @property
     def _custody(self) -> Custody:
@@ -236,36 +228,41 @@ class Receiver:
             Whether it is.
         """
         if message.get("method") == "notifications/cancelled":
-            self._withdraw(peer, message.get("params"))
+            self._serving.withdraw(peer, message.get("params"))
             return False  # it may as well be about something else
         request_id = request_id_of(message)
         if self._running is None or request_id is None or not concerns(message, self._inputs.capabilities):
             return False
-        self._present[self._party(peer)] = peer
-        name = _name(peer, request_id)
-        if len(self._serving) >= self._policy.max_requests:
-            logger.warning("%r asks for too much at once; a request is left unanswered", peer)
-        elif name not in self._serving:  # or it has come twice
-            self._serving.add(name)
-            self._running[1].start_soon(self._serve, peer, request_id, message)
+        self._parties.heard(peer)
+        params = message.get("params")
+        if not isinstance(params, dict) or related_task(params) not in self._given_up:
+            scope = self._serving.begin(peer, request_id)
+            if scope is not None:
+                self._running[1].start_soon(self._serve, peer, request_id, message, scope)
         return True
 
-    def _withdraw(self, peer: Peer, params: object) -> None:
-        """Do not answer a ``tasks/result`` that the server does not wait for any more. Its task goes on."""
-        request_id = request_id_of({"id": params.get("requestId")} if isinstance(params, dict) else {})
-        scope = None if request_id is None else self._waiting.get(_name(peer, request_id))
-        if scope is not None:
-            scope.cancel()
+    def give_up(self, task_id: str) -> None:
+        """Ask nobody any more what the server needs for a task of its own, and say nothing more about it."""
+        self._given_up[task_id] = None
+        if len(self._given_up) > _MOST_GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
+        self._asking.stop_for(task_id)
+        self._news.set()  # it is to be journaled
 
-    async def _serve(self, peer: Peer, request_id: RequestId, message: JSONObject) -> None:
-        name = _name(peer, request_id)
+    def _is_given_up(self, record: TaskRecord) -> bool:
+        return needed_for(record) in self._given_up
+
+    async def _serve(
+        self, peer: Peer, request_id: RequestId, message: JSONObject, scope: anyio.CancelScope
+    ) -> None:
         try:
-            await self._answer(peer, request_id, message)
+            with scope:
+                await self._answer(peer, request_id, message)
         except Exception:  # whatever a server says must not end the host's client
             logger.exception("A request about a task of the server's could not be served")
-            await self._send(peer, request_id, RpcError(INTERNAL_ERROR, "Internal error", None))
+            await self._serving.say(peer, request_id, RpcError(INTERNAL_ERROR, "Internal error", None))
         finally:
-            self._serving.discard(name)
+            self._serving.end(peer, request_id)
 
     async def _answer(self, peer: Peer, request_id: RequestId, message: JSONObject) -> None:
         try:
@@ -276,13 +273,13 @@ class Receiver:
             elif isinstance(asked, AskedResult):
                 await self._retrieve(peer, request_id, asked.task_id)
             else:
-                await self._send(peer, request_id, await self._look(peer, asked))
+                await self._show(peer, request_id, asked)
         except RefusedError as error:
-            await self._send(peer, request_id, error.error)
+            await self._serving.say(peer, request_id, error.error)
         except (JournalError, DrivenElsewhereError) as error:
             logger.warning("A request about a task of the server's could not be served: %s", error)
             said = "Internal error: the tasks cannot be read or written at present"
-            await self._send(peer, request_id, RpcError(INTERNAL_ERROR, said, None))
+            await self._serving.say(peer, request_id, RpcError(INTERNAL_ERROR, said, None))
 
     def _check_pace(self, peer: Peer) -> None:
         allowance = self._allowances.get(peer)
@@ -293,17 +290,35 @@ class Receiver:
             logger.warning("%r asks about tasks more than %g times a second", peer, allowance.rate)
             raise RefusedError(INTERNAL_ERROR, "Too many requests about tasks; ask again in a second")
 
-    async def _look(self, peer: Peer, asked: AskedGet | AskedCancel | AskedList) -> JSONObject:
+    async def _show(
+        self, peer: Peer, request_id: RequestId, asked: AskedGet | AskedCancel | AskedList
+    ) -> None:
+        party = self._parties.name(peer)
         match asked:
             case AskedGet(task_id):
-                return shown(await self._custody.find(task_id, self._party(peer)))
+                await self._say(peer, request_id, await self._custody.find(task_id, party), shown)
             case AskedList(after):
-                records = await self._custody.records(self._party(peer))
-                return page(records, after, self._policy.page_size)
+                records = await self._custody.records(party)
+                await self._serving.say(peer, request_id, page(records, after, self._policy.page_size))
             case AskedCancel(task_id):
-                return shown(await self._cancel(await self._custody.find(task_id, self._party(peer))))
+                ended = await self._cancel(await self._custody.find(task_id, party))
+                await self._serving.say(peer, request_id, shown(ended))
             case _:
                 assert_never(asked)
+
+    async def _say(
+        self,
+        peer: Peer,
+        request_id: RequestId,
+        record: TaskRecord,
+        reply: Callable[[TaskRecord], JSONObject | RpcError],
+    ) -> bool:
+        """Tell of a task, unless it was needed for one that is given up. Returns whether that was said."""
+        if was_abandoned(record):
+            return False
+        return await self._serving.say(
+            peer, request_id, reply(record), wanted=lambda: not self._is_given_up(record)
+        )
 
     async def _cancel(self, record: TaskRecord) -> TaskRecord:
         ended = await self._custody.cancel(record, self._asking.goes_on)
@@ -313,19 +328,11 @@ class Receiver:
 
     async def _retrieve(self, peer: Peer, request_id: RequestId, task_id: str) -> None:
         """Answer with a task's end, when there is one."""
-        name = _name(peer, request_id)
-        with anyio.CancelScope() as scope:
-            self._waiting[name] = scope
-            try:
-                record = await self._ended(task_id, self._party(peer))
-            finally:
-                del self._waiting[name]
-            reply = result(record)
-            assert reply is not None, "it has ended"
-            if await self._send(peer, request_id, reply):
-                with suppress(JournalError):  # then the next process goes back to the session in vain
-                    await self._custody.fetched(record)
-                logger.info("The server has the end of %r", record)
+        record = await self._ended(task_id, self._parties.name(peer))
+        if await self._say(peer, request_id, record, _result):
+            with suppress(JournalError):  # then the next process goes back to the session in vain
+                await self._custody.fetched(record)
+            logger.info("The server has the end of %r", record)
 
     async def _ended(self, task_id: str, party: str) -> TaskRecord:
         while True:
@@ -339,19 +346,11 @@ class Receiver:
             else:
                 await self._clock.wait(anyio.Event(), _LOOK_S)  # another process asks for it
 
-    async def _send(self, peer: Peer, request_id: RequestId, reply: JSONObject | RpcError) -> bool:
-        try:
-            await peer.answer(request_id, reply, self._timeout_s)
-        except SessionError as error:
-            logger.info("A reply about a task of the server's may not have arrived: %s", error)
-            return False
-        return True
-
     # ── asking ────────────────────────────────────────────────────────────────────────────────
 
     async def _make(self, peer: Peer, request_id: RequestId, asked: AskedTask) -> None:
         """Make a task, say so, and begin with it."""
-        party, run = self._party(peer), None
+        party, run = self._parties.name(peer), None
         async with self._admitting:  # or two that come at once would both be the last one allowed
             records = await self._custody.records(party)
             record = repeated(asked, records)
@@ -367,9 +366,11 @@ class Receiver:
                     raise
         self._news.set()  # for it has a time when it is over
         logger.info("The server has us run %r", record)
-        await self._send(peer, request_id, creation(record, asked.related))
-        if run is not None:
-            self._begin(run)
+        try:
+            await self._say(peer, request_id, record, lambda made: creation(made, asked.related))
+        finally:
+            if run is not None:
+                self._begin(run)
 
     def _record(self, asked: AskedTask, party: str) -> TaskRecord:
         return created(
@@ -387,12 +388,8 @@ class Receiver:
         custody, tasks = self._running
         tasks.start_soon(self._asking.see_through, run, custody)
 
-    def _party(self, peer: Peer) -> str:
-        """By which a session is known, also to other processes of ours if it has a name."""
-        if peer.session_id is not None:
-            return _SESSION + peer.session_id
-        return _CONNECTION + self._names.setdefault(peer, uuid.uuid4().hex)
 
-
-def _name(peer: Peer, request_id: RequestId) -> tuple[int, str]:
-    return id(peer), id_text(request_id)
+def _result(record: TaskRecord) -> JSONObject | RpcError:
+    reply = result(record)
+    assert reply is not None, "it has ended"
+    return reply

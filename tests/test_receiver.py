@@ -14,7 +14,7 @@ import pytest
 from mcp_types import ElicitResult, ErrorData
 
 from mcp_tasks_client import Journal, JournalError, MemoryJournal, ReceivePolicy, SessionError, SqliteJournal
-from mcp_tasks_client.errors import DrivenElsewhereError
+from mcp_tasks_client.errors import CredentialRefusedError, DrivenElsewhereError
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.journal.base import TaskRecord
 from mcp_tasks_client.received import completed, received_scope
@@ -47,7 +47,9 @@ class FakePeer(Peer):
         self.notified: list[tuple[str, JSONObject | None]] = []
         self.requests: list[str] = []
         self.reachable = True
-        self.deaf = False
+        self.refuses: list[SessionError] = []
+        self.looks = 0
+        self.back_at_look = 0
         self._ids = iter(range(10_000))
 
     async def initialize(self, params: JSONObject, timeout_s: float) -> JSONObject:
@@ -71,10 +73,16 @@ class FakePeer(Peer):
         task_id: str | None = None,
     ) -> None:
         await anyio.lowlevel.checkpoint()
-        if self.deaf:
-            raise SessionError("the reply was lost", retryable=True)
+        if self.refuses:
+            self.tell()
+            raise self.refuses.pop(0)
         self.replies.setdefault(request_id, []).append(answer)
         self.tell()
+
+    async def look_again(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.looks += 1
+        self.lost = self.looks != self.back_at_look
 
     async def notify(self, method: str, timeout_s: float, params: JSONObject | None = None) -> None:
         await anyio.lowlevel.checkpoint()
@@ -179,6 +187,12 @@ class Desk:
 
     async def records(self) -> list[TaskRecord]:
         return await self.journal.records(received_scope(ENDPOINT, ""))
+
+    async def pass_until(self, condition: Callable[[], object]) -> None:
+        with anyio.fail_after(LIMIT_S):
+            while not condition():
+                await self.clock.advance(5.0)
+                await anyio.sleep(POLL_S)  # for the journal's thread
 
     async def forgotten(self) -> None:
         with anyio.fail_after(LIMIT_S):
@@ -304,6 +318,160 @@ async def test_a_task_that_is_needed_for_one_of_the_servers_says_so_in_the_reply
         mark = {RELATED: {"taskId": "theirs"}}
         reply = await peer.ask("elicitation/create", message="?", requestedSchema=FORM, task={}, _meta=mark)
         assert reply["_meta"] == mark
+
+
+# ── replies ───────────────────────────────────────────────────────────────────────────────────
+
+DOWN: Final = SessionError("HTTP 503", retryable=True, http_status=503)
+LIMITED: Final = SessionError("HTTP 429", retryable=True, http_status=429, retry_after_s=20.0)
+REFUSED: Final = CredentialRefusedError("HTTP 401", http_status=401)
+WRONG: Final = SessionError("HTTP 400", http_status=400)
+
+
+@requirement("law:3", "2025:receive-result")
+@pytest.mark.parametrize("refusal", [DOWN, LIMITED, REFUSED])
+@pytest.mark.parametrize("which", ["creation", "get", "result"])
+async def test_a_reply_is_said_until_the_server_has_it(desk: Desk, which: str, refusal: SessionError) -> None:
+    person, peer = Person(), FakePeer()
+    person.ready.set()
+    wait_s = refusal.retry_after_s or 0.0
+    async with desk.process(person, peer):
+        params: JSONObject = {"message": "name?", "requestedSchema": FORM, "task": {}}
+        if which != "creation":
+            params = {"taskId": (await peer.make())["taskId"]}
+        peer.refuses, began_at = [refusal, refusal], desk.clock.monotonic()
+        request_id = peer.send("elicitation/create" if which == "creation" else f"tasks/{which}", params)
+        await desk.pass_until(lambda: request_id in peer.replies)
+        assert len(peer.replies[request_id]) == 1
+        assert desk.clock.monotonic() - began_at >= 2 * wait_s
+        await person.until(lambda: person.asked)
+        if which == "result":
+            await desk.delivered()
+    assert person.asked == 1
+
+
+async def test_a_reply_that_the_server_does_not_take_is_said_once(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        peer.refuses = [WRONG]
+        request_id = peer.send("tasks/get", {"taskId": task["taskId"]})
+        await soon(lambda: "may not have arrived" in caplog.text)
+        await desk.clock.advance(100.0)
+        assert request_id not in peer.replies
+
+
+async def test_a_reply_that_nobody_waits_for_any_more_is_not_said_again(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer) as receiver:
+        task = await peer.make()
+        peer.refuses = [DOWN]
+        request_id = peer.send("tasks/get", {"taskId": task["taskId"]})
+        await peer.until(lambda: not peer.refuses)
+        receiver.told(peer, {"method": "notifications/cancelled", "params": {"requestId": request_id}})
+        await desk.clock.advance(100.0)
+        assert request_id not in peer.replies
+        peer.refuses = [DOWN]
+        made = peer.send("elicitation/create", {"message": "!", "requestedSchema": FORM, "task": {}})
+        await peer.until(lambda: not peer.refuses)
+        receiver.told(peer, {"method": "notifications/cancelled", "params": {"requestId": made}})
+        await person.until(lambda: person.asked == 2)  # it is a task all the same, which the server can list
+
+
+# ── what is needed for a task that is cancelled ───────────────────────────────────────────────
+
+
+class Needed:
+    """A task that is needed for one of the server's own."""
+
+    def __init__(self, peer: FakePeer, whose: str = "theirs") -> None:
+        self.peer = peer
+        self.params: JSONObject = {
+            "message": "?",
+            "requestedSchema": FORM,
+            "task": {},
+            "_meta": {RELATED: {"taskId": whose}},
+        }
+        self.task: Any = None
+
+    async def make(self) -> None:
+        self.task = (await self.peer.ask("elicitation/create", **self.params))["task"]
+
+    def send_all(self) -> list[RequestId]:
+        return [*self.look(), self.peer.send("elicitation/create", self.params)]
+
+    def look(self) -> list[RequestId]:
+        about = {"taskId": self.task["taskId"]}
+        return [self.peer.send(f"tasks/{verb}", about) for verb in ("get", "result")]
+
+
+@requirement("law:10")
+async def test_nothing_is_said_for_a_task_that_was_cancelled(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer) as receiver:
+        needed, other = Needed(peer), Needed(peer, "another")
+        await needed.make()
+        await other.make()
+        await person.until(lambda: person.asked == 2)
+        waiting = peer.send("tasks/result", {"taskId": needed.task["taskId"]})
+        await anyio.wait_all_tasks_blocked()
+        receiver.give_up("theirs")
+        await person.until(lambda: person.stopped == 1)
+        sent = [waiting, *needed.send_all()]
+        person.ready.set()
+        assert (await peer.about("result", other.task))["action"] == "accept"
+        await desk.clock.advance(60.0)
+        assert not [one for one in sent if one in peer.replies]
+        assert person.asked == 2
+        assert (await peer.about("cancel", needed.task)).code == -32602  # which its server may do itself
+    peer = FakePeer()
+    needed.peer = peer
+    async with desk.process(again := Person(), peer):
+        sent = needed.look()
+        listed = (await peer.ask("tasks/list"))["tasks"]
+        assert sorted(task["status"] for task in listed) == ["cancelled", "completed"]
+        await desk.clock.advance(60.0)
+        assert not [one for one in sent if one in peer.replies]
+        assert not again.asked
+
+
+@requirement("law:10")
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_an_answer_for_a_task_that_is_cancelled_just_then_is_not_said(
+    desk: Desk, stubborn: bool
+) -> None:
+    """Not even if it was on its way, or if nobody could be stopped from giving it."""
+    person, peer = Person(stubborn=stubborn), FakePeer()
+    async with desk.process(person, peer) as receiver:
+        needed = Needed(peer)
+        await needed.make()
+        await person.until(lambda: person.asked)
+        peer.refuses = [] if stubborn else [DOWN]
+        waiting = peer.send("tasks/result", {"taskId": needed.task["taskId"]})
+        if not stubborn:
+            person.ready.set()
+            await peer.until(lambda: not peer.refuses)
+        await anyio.wait_all_tasks_blocked()
+        receiver.give_up("theirs")
+        person.ready.set()
+        await desk.clock.advance(100.0)
+        await anyio.wait_all_tasks_blocked()
+        assert waiting not in peer.replies
+        assert not [one for one in needed.send_all() if one in peer.replies]
+
+
+async def test_of_cancelled_tasks_so_many_are_known(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_tasks_client.receiver._MOST_GIVEN_UP", 2)
+    async with desk.process(Person(), peer := FakePeer()) as receiver:
+        for one in ("first", "second", "third"):
+            receiver.give_up(one)
+        await Needed(peer, "first").make()
+        late = [peer.send("elicitation/create", Needed(peer, one).params) for one in ("second", "third")]
+        await desk.clock.advance(10.0)
+        assert not [one for one in late if one in peer.replies]
 
 
 # ── cancelling ────────────────────────────────────────────────────────────────────────────────
@@ -598,6 +766,7 @@ async def test_a_process_that_lives_keeps_its_tasks(desk: Desk) -> None:
     assert not attended
 
 
+@requirement("law:1")
 @pytest.mark.parametrize("answered", [False, True])
 async def test_nobody_is_asked_for_a_session_that_the_server_has_forgotten(
     desk: Desk, answered: bool
@@ -610,10 +779,40 @@ async def test_nobody_is_asked_for_a_session_that_the_server_has_forgotten(
             person.ready.set()
             await peer.until(lambda: peer.notified)
     second, again = Person(), FakePeer()
-    again.lost = True
+    again.lost, began_at = True, desk.clock.monotonic()
     async with desk.process(second, again):
+        await desk.pass_until(lambda: again.looks == 3)
+        assert desk.clock.monotonic() - began_at >= 20.0, "one of several servers may have said so"
+        if not answered:
+            await desk.forgotten()
+        await desk.clock.advance(300.0)
+        # What was said costs nothing, and is served should the server come for it after all.
+        assert [record.finished for record in await desk.records()] == [True] * answered
+        assert again.looks == 3
+        await desk.clock.advance(3600.0)
         await desk.forgotten()
     assert not second.asked
+
+
+@requirement("law:1", "law:3")
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_session_that_was_denied_by_mistake_is_gone_on_with(desk: Desk, answered: bool) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        await person.until(lambda: person.asked)
+        if answered:
+            person.ready.set()
+            await peer.until(lambda: peer.notified)
+    second, again = Person(), FakePeer()
+    second.ready.set()
+    again.lost, again.back_at_look = True, 2
+    async with desk.process(second, again):
+        await desk.pass_until(lambda: again in attended)
+        assert (await again.about("result", task))["action"] == "accept"
+        again.lost, again.back_at_look = True, again.looks + 2  # it counts anew
+        await again.make()
+    assert second.asked == 2 - answered
 
 
 async def test_a_server_that_is_away_is_waited_for(desk: Desk) -> None:
@@ -876,15 +1075,31 @@ async def test_an_answer_that_cannot_be_journaled_is_kept_and_not_shown(
 async def test_a_session_that_is_lost_meanwhile_ends_the_asking(desk: Desk) -> None:
     person, peer = Person(), FakePeer()
     async with desk.process(person, peer):
-        await peer.make()
+        task = await peer.make()
         await person.until(lambda: person.asked)
+        waiting = peer.send("tasks/result", {"taskId": task["taskId"]})
         peer.lost, lost_at = True, desk.clock.time()
-        with anyio.fail_after(LIMIT_S):
-            while not person.stopped:
-                await desk.clock.advance(5.0)
-                await anyio.sleep(POLL_S)  # for the journal's thread
-        assert desk.clock.time() - lost_at <= 60.0
+        await desk.pass_until(lambda: person.stopped)
+        assert 20.0 <= desk.clock.time() - lost_at <= 90.0
         await desk.forgotten()
+        peer.lost = False
+        await desk.clock.advance(30.0)
+        assert waiting not in peer.replies
+
+
+@requirement("law:3")
+async def test_a_prompt_stays_up_though_its_session_is_denied_by_mistake(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        task = await peer.make()
+        await person.until(lambda: person.asked)
+        peer.lost, peer.back_at_look = True, 2
+        await desk.pass_until(lambda: peer in attended)
+        peer.lost, peer.back_at_look = True, peer.looks + 2
+        await desk.pass_until(lambda: peer.looks == 4)
+        person.ready.set()
+        assert (await peer.about("result", task))["action"] == "accept"
+    assert (person.asked, person.stopped) == (1, 0)
 
 
 async def test_an_inputs_that_breaks_does_not_end_the_client(caplog: pytest.LogCaptureFixture) -> None:

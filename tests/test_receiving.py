@@ -17,7 +17,7 @@ from mcp_types import CreateMessageResult, ElicitResult, ErrorData, TextContent
 from mcp_tasks_client import MemoryJournal, ReceivePolicy, TasksClient
 
 from ._requirements import requirement
-from .legacy_servers import Arrived, LegacyServer
+from .legacy_servers import Arrived, LegacyProgram, LegacyServer
 from .test_kill import live_and_die
 
 pytestmark = pytest.mark.anyio
@@ -109,6 +109,39 @@ async def test_a_server_takes_its_question_back(legacy_server: LegacyServer) -> 
     assert said["cancelled"]["status"] == "cancelled"
     assert set(said["polled"]) <= {"cancelled"}
     assert "result" not in said
+
+
+@requirement("law:10")
+async def test_nothing_is_said_for_a_task_that_was_cancelled(
+    legacy_python_program: LegacyProgram, tmp_path: Path
+) -> None:
+    # As it is shipped this server loses the session by whatever is said for a task that is over.
+    ready, stopped = anyio.Event(), anyio.Event()
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        ready.set()
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            stopped.set()
+            raise
+
+    with legacy_python_program.listening(tmp_path / "stderr.log", "--as-shipped") as server:
+        with anyio.fail_after(LIMIT_S):
+            async with TasksClient(
+                server.url, journal=MemoryJournal(), elicitation=elicit, receive=FAST
+            ) as client:
+                cancelled = await client.start_tool("asks_as_task_inside")
+                other = await client.start_tool("slow", {"duration_ms": 2000, "hint_ms": 100})
+                await ready.wait()
+                await cancelled.cancel()
+                await stopped.wait()
+                await anyio.sleep(1.0)  # the server has looked again by then, if it is ever told anything
+                before = len(server.witness())
+                assert (await other.result()).content[0].text == "rested"  # type: ignore[union-attr]
+                assert (await client.call_tool("plain")).content[0].text == "plain"  # type: ignore[union-attr]
+        # It waits for the reply to its last look, and has none.
+        assert not [one for one in server.witness()[before:] if one.method is None and one.verb == "POST"]
 
 
 @requirement("2025:receive-result")

@@ -18,16 +18,18 @@ from anyio.abc import TaskGroup
 
 from ..clock import being_stopped
 from ..errors import SessionError
-from ..inputs import InputContext, Inputs
-from ..receiver import Adopt, Receiver
-from ..wire import JSONObject, MalformedError, RequestId, RpcError, Task, digest, read_task, shorten
+from ..inputs import Inputs
+from ..parties import Adopt
+from ..receiver import Receiver
+from ..wire import JSONObject, MalformedError, RequestId, Task, digest, read_task, shorten
 from .asked import Asked, lasting
 from .known_ids import KnownIds
 from .peer import Peer
+from .plain import QUESTIONS, PlainQuestions
 from .progress import Progress
 from .retrieval import Retrieval, Retrievals
 from .server_streams import ServerStreams
-from .shapes_2025_11_25 import Memo, ended, id_text, related_task, request_id_of, snapshot
+from .shapes_2025_11_25 import Memo, ended, related_task, request_id_of, snapshot
 from .switchboard import GIVEN_AWAY
 
 __all__ = ["Hearing"]
@@ -49,12 +51,9 @@ _SILENCES: Final = 5
 _STREAM_S: Final = 1.0
 """Seconds for a stream to open on which a server speaks by itself."""
 
-_QUESTIONS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 _WANTED: Final = frozenset({"completed", "failed", "input_required"})
 _MOST_STRANGERS: Final = 1000
 """Tasks of which nothing is known but that something is asked for them, at most."""
-
-_METHOD_NOT_FOUND: Final = -32601
 
 
 class Hearing:
@@ -84,7 +83,6 @@ class Hearing:
         self.progress = Progress()
         self.retrievals = Retrievals(timeout_s)
         self.ids = KnownIds()
-        self._inputs = inputs
         self._timeout_s = timeout_s
         self._tools_changed = tools_changed
         self._receiver = receiver
@@ -94,7 +92,7 @@ class Hearing:
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
         self._given_up: set[str] = set()
         self._insisting: set[str] = set()
-        self._plain: dict[tuple[Peer, str], JSONObject] = {}
+        self._plain = PlainQuestions(inputs, timeout_s)
 
     async def run(self, adopt: Adopt | None = None) -> None:
         """Keep the streams open on which servers speak. Never returns.
@@ -136,6 +134,8 @@ class Hearing:
         """Answer none of a task's questions any more."""
         self._given_up.add(task_id)
         self._close(task_id, over=True)
+        if self._receiver is not None:
+            self._receiver.give_up(task_id)
         self.retrievals.expect_end(task_id)
 
     def _close(self, task_id: str, *, over: bool) -> None:
@@ -263,17 +263,15 @@ class Hearing:
         request_id = request_id_of(message)
         task_id = related_task(params)
         if request_id is not None:
-            self._given_away(peer, request_id, task_id if method in _QUESTIONS else None, message)
-        if request_id is not None and method in _QUESTIONS and task_id in self._given_up:
+            self._given_away(peer, request_id, task_id if method in QUESTIONS else None, message)
+        if request_id is not None and method in QUESTIONS and task_id in self._given_up:
             return
         if self._receiver is not None and self._receiver.told(peer, message):
             return
         if request_id is not None:
-            if method not in _QUESTIONS or task_id is None:
-                name = peer, id_text(request_id)
-                if self._tasks is not None and self._plain.get(name) != message:  # it may come twice
-                    self._plain[name] = message
-                    self._tasks.start_soon(self._safely, self._answer, peer, message)
+            if method not in QUESTIONS or task_id is None:
+                if self._tasks is not None and self._plain.add(peer, message):
+                    self._tasks.start_soon(self._safely, self._plain.answer, peer, message)
             elif self._has_room(task_id):
                 self._asked[task_id].add(peer, request_id, str(method), params)
                 if peer.lost:
@@ -300,7 +298,7 @@ class Hearing:
                 taken_back = request_id_of({"id": params.get("requestId")})
                 if taken_back is not None:
                     self.ids.note(peer, taken_back, None, "")
-                    self._plain.pop((peer, id_text(taken_back)), None)
+                    self._plain.withdraw(peer, taken_back)
                     for asked in self._asked.values():
                         asked.withdraw(peer, taken_back)
             case _:
@@ -310,9 +308,7 @@ class Hearing:
         self, peer: Peer, request_id: RequestId, task_id: str | None, message: JSONObject
     ) -> None:
         """Note that a request has come under an ID: what had it before is over, but its own task's."""
-        name = peer, id_text(request_id)
-        if self._plain.get(name) != message:
-            self._plain.pop(name, None)
+        self._plain.withdraw(peer, request_id, message)
         whose = digest(lasting(str(message.get("method")), message.get("params") or {})) if task_id else ""
         self.ids.note(peer, request_id, task_id, whose)
         for other, asked in self._asked.items():
@@ -374,24 +370,3 @@ class Hearing:
     def _has_room(self, task_id: str) -> bool:
         known = task_id in self._seen or task_id in self._asked
         return known or len(self._asked) < len(self._seen) + _MOST_STRANGERS
-
-    async def _answer(self, peer: Peer, message: JSONObject) -> None:
-        """Answer what the server asks for a call that is no task, or for itself."""
-        request_id, method = request_id_of(message), message.get("method")
-        assert request_id is not None, "only requests are answered"
-        answer: JSONObject | RpcError = {}
-        wanted, name = False, (peer, id_text(request_id))
-        try:
-            if method in _QUESTIONS:
-                context = InputContext(tool=None, key=str(request_id), task=None)
-                answer = await self._inputs.reply(context, message)
-            elif method != "ping":
-                answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
-        finally:
-            wanted = self._plain.get(name) is message
-            if wanted:
-                del self._plain[name]
-        if not wanted:
-            return  # another request may have its ID by now
-        with suppress(SessionError):  # the call that it was for fails by itself
-            await peer.answer(request_id, answer, self._timeout_s)

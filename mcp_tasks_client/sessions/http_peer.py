@@ -210,6 +210,10 @@ class HttpPeer(Peer):
             return bare or _denies_in_words(error)
         return error.remote_message.endswith(_OF_THE_SDKS) and _denies_in_words(error)
 
+    async def look_again(self) -> None:
+        """Ask whether a session that is lost is there after all. It is not :attr:`lost` then."""
+        self.lost = self.lost and await self._is_over()
+
     async def _is_over(self) -> bool:
         """Whether the server says once more that it does not know the session.
 

@@ -116,6 +116,10 @@ class Peer(ABC):
         """Whether a request was not read, as the server has said that it does not know the session."""
         return False
 
+    async def look_again(self) -> None:
+        """Ask whether a session that is lost is there after all. It is not :attr:`lost` then."""
+        await checkpoint()
+
     async def notify(self, method: str, timeout_s: float, params: JSONObject | None = None) -> None:
         """Send a notification, where that can be done: nobody relies on one.
 

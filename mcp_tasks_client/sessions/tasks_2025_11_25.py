@@ -340,6 +340,8 @@ class CoreTasksSession(Session):
         except MalformedError as error:
             raise faults.malformed(str(error)) from None
         if read.terminal:
+            if read.status == "cancelled":
+                self._hearing.give_up(read.task_id)  # whoever has cancelled it
             self._hearing.forget(read.task_id, over=True)
         else:
             self._hearing.saw(peer, task)
