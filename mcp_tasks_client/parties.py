@@ -18,7 +18,7 @@ from .clock import Clock
 from .errors import SessionError
 from .sessions.peer import Peer
 
-__all__ = ["LOOK_S", "Adopt", "Attend", "Parties"]
+__all__ = ["Adopt", "Attend", "Parties"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -28,8 +28,8 @@ Adopt: TypeAlias = Callable[[str], Peer]
 Attend: TypeAlias = Callable[[Peer], None]
 """Has it be heard what the server says to a peer."""
 
-LOOK_S: Final = 10.0
-"""Seconds between two looks for a session."""
+_LOOK_S: Final = 10.0
+"""Seconds between two looks for a session, at least."""
 
 _DENIALS: Final = 3
 """Looks in a row that have to find none, before there is none."""
@@ -84,11 +84,6 @@ class Parties:
         """Whether it is such a one, or a connection that has ended."""
         return self.was_ended(party) or not (party.startswith(_SESSION) or party in self._present)
 
-    @property
-    def searches(self) -> bool:
-        """Whether one is being looked for."""
-        return any(search.denials < _DENIALS for search in self._searches.values())
-
     async def find(self, party: str, adopt: Adopt, attend: Attend) -> Peer | None:
         """The one of that name, if it is there just now.
 
@@ -103,7 +98,7 @@ class Parties:
         if self.is_gone(party):
             return None
         search, now = self._searches.setdefault(party, _Search(0, -math.inf)), self._clock.monotonic()
-        if now < search.looked_at + LOOK_S:
+        if now < search.looked_at + _LOOK_S:
             return None
         search.looked_at = now
         peer = adopt(party.removeprefix(_SESSION)) if peer is None else peer

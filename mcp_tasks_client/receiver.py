@@ -50,7 +50,7 @@ from .errors import DrivenElsewhereError, JournalError
 from .inputs import Inputs
 from .journal.base import Journal, TaskRecord
 from .owners import LEASE_S, Place
-from .parties import LOOK_S, Adopt, Attend, Parties
+from .parties import Adopt, Attend, Parties
 from .received import (
     INTERNAL_ERROR,
     ReceivePolicy,
@@ -169,8 +169,7 @@ class Receiver:
         left = [expires_at(record) - self._clock.time() for record in records]
         ahead_s = min((left_s for left_s in left if left_s > 0), default=math.inf)
         # With none as well: another process may make one, and die.
-        sweep_s = LOOK_S if self._parties.searches else _SWEEP_S
-        return min(ahead_s, self._custody.membership.tenure.renew_s, sweep_s) if records else _SWEEP_S
+        return min(ahead_s, self._custody.membership.tenure.renew_s, _SWEEP_S) if records else _SWEEP_S
 
     async def _see_to(self, record: TaskRecord, adopt: Adopt, attend: Attend) -> None:
         if expires_at(record) <= self._clock.time():

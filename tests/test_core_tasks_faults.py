@@ -153,6 +153,7 @@ def wire() -> Wire:
         (refusal(-32600, "Session not found", 404, "server-error"), True),
         (refusal(-32001, "Session not found", 404), True),
         (refusal(-32000, "Bad Request: No valid session ID provided", 400), True),
+        (refusal(-32000, "Bad Request: Server not initialized", 400), True),
         (refusal(-32602, "Task not found", 404), False),
         (refusal(-32603, "booked, but could not close the database session", 400), False),
         (httpx.Response(503, text="later"), False),
@@ -370,6 +371,65 @@ async def test_a_session_that_is_found_again_has_what_was_asked_there_a_moment_b
         assert wire.of("POST") == ["s1"]
 
 
+@requirement("law:7")
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Session not found or has expired.",
+        "Not Found: Session has been terminated",
+        "Bad Request: Missing session ID",
+        "Bad Request: Server not initialized",
+    ],
+)
+async def test_a_session_that_one_of_several_servers_denies_in_its_own_words_is_asked_again(
+    wire: Wire, said: str
+) -> None:
+    wire.replies["tasks/get"] = lambda params, session: refusal(-32600, said, 404)
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        with pytest.raises(SessionError) as raised:
+            await session.get(OLDER)
+        assert raised.value.retryable, "for a ping is answered"
+    assert wire.sessions == 1
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("back", ["at the third time", "not heard of", "never"])
+async def test_what_was_asked_in_a_session_that_is_denied_can_be_answered_there_alone(
+    wire: Wire, back: str
+) -> None:
+    # The server knows its tasks in whichever session; but it has asked in one, and waits there.
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    denied, requests = refusal(-32001, "Session not found", 404), list[bool]()
+
+    def deny(params: JSONObject, session: str | None) -> Reply:
+        if session != "s1":
+            return wire.task
+        requests.append(True)
+        if back == "at the third time" and len(requests) > 2:
+            return wire.task
+        return httpx.Response(503) if back == "not heard of" and len(requests) == 3 else denied
+
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        session._older._hearing.told(await session._older.connect(), asked_of_us(7))
+        left = replace(OLDER, request_state=(await session.get(OLDER)).request_state)
+        wire.replies["tasks/get"] = wire.replies["ping"] = deny
+        if back == "not heard of":
+            with pytest.raises(SessionError):  # nor is the task taken for one of another session
+                await session.get(left)
+            wire.replies["tasks/get"] = lambda params, session: wire.task
+        task = await session.get(left)
+        if back == "never":
+            assert Memo.read(task.request_state).session_id == "s2"
+            assert task.input_requests == {}
+        else:
+            assert task.input_requests == {KEY: QUESTION}
+            await session.update(left, {KEY: {"action": "decline"}})
+            assert wire.of("POST") == ["s1"]
+
+
 async def test_a_session_that_is_lost_before_another_could_be_begun_is_the_same_still(wire: Wire) -> None:
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
@@ -521,14 +581,16 @@ async def test_a_stream_that_was_there_once_is_not_given_up_for_what_happens_now
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.001)
+    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._LONGEST_AGAIN_S", 0.01)
     refused, opened = httpx.Response(404, text="default backend"), {"content-type": "text/event-stream"}
-    replies = [httpx.Response(405), *[refused] * 5, httpx.Response(200, headers=opened), *[refused] * 5]
-    wire.replies["GET"] = lambda params, session: replies.pop()
+    never = [httpx.Response(status) for status in (405, 401, 403)]
+    replies = [refused, *never, *[refused] * 7, httpx.Response(200, headers=opened), *[refused] * 5]
+    wire.replies["GET"] = lambda params, session: replies.pop() if replies else refused
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
-        while replies:
-            await anyio.sleep(0.01)
-    assert len(wire.of("GET")) == 12
+        with anyio.fail_after(LIMIT_S):
+            while replies:
+                await anyio.sleep(0.01)
 
 
 async def test_a_gateway_that_is_at_a_loss_for_a_moment_does_not_change_the_generation(wire: Wire) -> None:

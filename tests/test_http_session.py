@@ -1628,6 +1628,19 @@ async def test_an_error_may_come_without_our_id(
     assert (await fails(session)).code == -32602
 
 
+@requirement("law:2")
+@pytest.mark.parametrize("status", [408, 500, 503])
+@pytest.mark.parametrize("code", [-32600, -32603])
+async def test_an_error_of_the_servers_that_names_no_request_says_nothing_of_what_became_of_ours(
+    server: ScriptedServer, session: HttpSession, status: int, code: int
+) -> None:
+    said = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "Internal server error"}}
+    server.answers("tasks/get", http(status, json.dumps(said)))
+    failed = await fails(session)
+    assert (failed.code, failed.http_status, failed.retryable) == (None, status, True)
+    assert not failed.not_executed
+
+
 async def test_an_error_beside_an_empty_result_is_an_error(
     server: ScriptedServer, session: HttpSession
 ) -> None:

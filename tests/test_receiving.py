@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
+import httpx
 import mcp
 import pytest
 from mcp_types import CreateMessageResult, ElicitResult, ErrorData, TextContent
@@ -111,9 +112,21 @@ async def test_a_server_takes_its_question_back(legacy_server: LegacyServer) -> 
     assert "result" not in said
 
 
+def cancel_elsewhere(server: LegacyServer, task_id: str | None) -> None:
+    """As another process in the same session would."""
+    message = {"jsonrpc": "2.0", "id": "c", "method": "tasks/cancel", "params": {"taskId": task_id}}
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "Mcp-Session-Id": server.witness("tools/call")[-1].session_id or "",
+        "MCP-Protocol-Version": "2025-11-25",
+    }
+    httpx.post(server.url, json=message, headers=headers, trust_env=False).raise_for_status()
+
+
 @requirement("law:10")
+@pytest.mark.parametrize("by", ["us", "another process"])
 async def test_nothing_is_said_for_a_task_that_was_cancelled(
-    legacy_python_program: LegacyProgram, tmp_path: Path
+    legacy_python_program: LegacyProgram, tmp_path: Path, by: str
 ) -> None:
     # As it is shipped this server loses the session by whatever is said for a task that is over.
     ready, stopped = anyio.Event(), anyio.Event()
@@ -131,10 +144,13 @@ async def test_nothing_is_said_for_a_task_that_was_cancelled(
             async with TasksClient(
                 server.url, journal=MemoryJournal(), elicitation=elicit, receive=FAST
             ) as client:
-                cancelled = await client.start_tool("asks_as_task_inside")
+                cancelled = await client.start_tool("asks_as_task_inside", {"hint_ms": 100})
                 other = await client.start_tool("slow", {"duration_ms": 2000, "hint_ms": 100})
                 await ready.wait()
-                await cancelled.cancel()
+                if by == "us":
+                    await cancelled.cancel()
+                else:
+                    cancel_elsewhere(server, cancelled.task_id)
                 await stopped.wait()
                 await anyio.sleep(1.0)  # the server has looked again by then, if it is ever told anything
                 before = len(server.witness())

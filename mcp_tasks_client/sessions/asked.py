@@ -230,10 +230,16 @@ class Asked(Generic[PeerT]):
         for name, one in lost.items():
             self._drop(name, one)
 
+    def was_asked_in(self, peer: PeerT) -> bool:
+        """Whether anything is put aside that was asked over a connection."""
+        return any(one.peer is peer for one in self._lost.values())
+
     def find(self, peer: PeerT) -> None:
         """Have what was put aside be asked again: the connection was not gone after all."""
-        for name, one in self._lost.items():
-            if one.peer is peer and name not in self._withdrawn:
+        found = {name: one for name, one in self._lost.items() if one.peer is peer}
+        for name, one in found.items():
+            del self._lost[name]
+            if name not in self._withdrawn:
                 self._requests.setdefault(name, one)
                 self.news.set()
 

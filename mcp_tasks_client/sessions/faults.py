@@ -52,7 +52,8 @@ _LONGEST_QUOTE: Final = 300
 _SESSION_CODES: Final = frozenset({-32600, -32000, -32001, 32600})
 _NO_SESSION: Final = re.compile(
     r"\b(unknown|invalid|missing|no|expired)\b.{0,20}\bsession\b"
-    r"|\bsession\b.{0,20}\b(not found|unknown|expired|terminated|invalid)\b",
+    r"|\bsession\b.{0,20}\b(not found|unknown|expired|terminated|invalid)\b"
+    r"|\bserver not initialized\b",  # as one SDK says after a restart, where it has one session at a time
     re.IGNORECASE,
 )
 _SDK_ENDED: Final = frozenset({(-32600, "Session terminated"), (32600, "Session terminated")})

@@ -158,6 +158,11 @@ class Hearing:
         for asked in self._asked.values():
             asked.find(peer)
 
+    def was_asked_in(self, peer: Peer, task_id: str) -> bool:
+        """Whether something was asked for a task over a session that is gone, and has no answer."""
+        asked = self._asked.get(task_id)
+        return asked is not None and asked.was_asked_in(peer)
+
     def asked(self, task_id: str) -> Asked[Peer]:
         """What is open for a task."""
         return self._asked[task_id]

@@ -162,6 +162,7 @@ class HttpPeer(Peer):
 
         async def read(response: Response) -> Reply:
             if 200 <= response.status < 300:
+                self.has_listened = True
                 self.listening.set()
             return await read_messages(response, message, self._heard, self._max_bytes, _nothing)
 
@@ -193,6 +194,8 @@ class HttpPeer(Peer):
                     raise message.faults.lost(said) from error
                 if self.lost or denied:
                     error.not_executed = error.retryable = True
+                elif message.method != "tools/call":
+                    error.retryable = True  # one of several servers has never heard of the session
             raise
 
     async def _judged(self, message: Message, read: Read, silence_s: float) -> JSONObject:

@@ -33,7 +33,8 @@ class Peer(ABC):
         session_id: What the server has called the session; ``None`` where it needs no name.
         version: The protocol version that was agreed on.
         lost: Whether the server does not know the session any more.
-        listening: Set once what the server says outside of responses is heard.
+        listening: Set once what the server says outside of responses is heard, or never will be.
+        has_listened: Whether it was heard at any time.
         retracts: Whether a request that is given up is taken back by that alone.
         acknowledges: Whether an answer has arrived when :meth:`answer` returns; else nobody knows.
     """
@@ -46,6 +47,7 @@ class Peer(ABC):
         self.version = CORE_TASKS_VERSION
         self.lost = False
         self.listening = anyio.Event()
+        self.has_listened = False
 
     def __repr__(self) -> str:
         name = shorten(self.session_id) if self.session_id else "without a session ID"

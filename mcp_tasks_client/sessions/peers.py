@@ -123,7 +123,10 @@ class Peers:
         own = Memo.read(ref.request_state).session_id
         peer = await self.of(own)
         try:
-            return peer, await self.ask_in(peer, method, ref)
+            raw = await self.ask_in(peer, method, ref)
+            if self._hearing.was_asked_in(peer, ref.task_id):
+                self._hearing.find(peer)
+            return peer, raw
         except SessionError as error:
             unknown, lost = error.code == INVALID_PARAMS, peer.lost  # another task may find it again
             if lost:
@@ -136,11 +139,18 @@ class Peers:
             found = error
         other = await self.now()
         try:
-            return other, await self.ask_in(other, method, ref)
+            raw = await self.ask_in(other, method, ref)
         except SessionError as again:
             if again.code == INVALID_PARAMS and lost and own not in (None, other.session_id):
                 return await self._back_in(own, method, ref, again)
             raise again from found
+        if own is not None and self._hearing.was_asked_in(peer, ref.task_id):
+            try:
+                return await self._back_in(own, method, ref, found)  # it can be answered there alone
+            except SessionError:
+                if not peer.lost:
+                    raise  # which says nothing of the session
+        return other, raw
 
     async def ask_in(self, peer: Peer, method: str, ref: TaskRef) -> JSONObject:
         """Send one of ``tasks/*`` in this session.

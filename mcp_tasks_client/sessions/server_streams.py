@@ -54,8 +54,9 @@ class ServerStreams:
                 refusals = refusals + 1 if refused else 0
                 if error.http_status in _NONE:
                     peer.listening.set()  # nobody need wait for it
-                    if error.code is None and (error.http_status in _NEVER or refusals > _MOST_REFUSALS):
-                        return
+                final = error.http_status in _NEVER or refusals > _MOST_REFUSALS
+                if refused and final and not peer.has_listened:
+                    return
             lasted_s = anyio.current_time() - begun
             pause_s = _AGAIN_S if lasted_s > pause_s else min(2 * pause_s, _LONGEST_AGAIN_S)
             await anyio.sleep(max(pause_s, wanted_s))
