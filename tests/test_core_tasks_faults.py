@@ -393,6 +393,21 @@ async def test_a_session_that_one_of_several_servers_denies_in_its_own_words_is_
     assert wire.sessions == 1
 
 
+async def test_a_session_that_was_denied_by_mistake_can_be_found_again(wire: Wire) -> None:
+    denied = refusal(-32001, "Session not found", 404)
+    answers: list[Reply] = [{}, httpx.Response(503), denied]
+    wire.replies["ping"] = lambda params, session: answers.pop()
+    async with wire.session() as session:
+        peer = await session._older.connect()
+        found = []
+        for lost in (True, True, True, False):
+            peer.lost = lost
+            await peer.look_again()
+            found.append(not peer.lost)
+        assert found == [False, True, True, True], "that it is out of reach says nothing"
+    assert not answers, "one that is there is not looked for"
+
+
 @requirement("law:3")
 @pytest.mark.parametrize("back", ["at the third time", "not heard of", "never"])
 async def test_what_was_asked_in_a_session_that_is_denied_can_be_answered_there_alone(
