@@ -226,19 +226,20 @@ class Receiver:
         Returns:
             Whether it is.
         """
-        if message.get("method") == "notifications/cancelled":
-            self._serving.withdraw(peer, message.get("params"))
-            return False  # it may as well be about something else
         request_id = request_id_of(message)
         if self._running is None or request_id is None or not concerns(message, self._inputs.capabilities):
             return False
         self._parties.heard(peer)
         params = message.get("params")
         if not isinstance(params, dict) or related_task(params) not in self._given_up:
-            scope = self._serving.begin(peer, request_id)
+            scope = self._serving.begin(peer, request_id, message)
             if scope is not None:
                 self._running[1].start_soon(self._serve, peer, request_id, message, scope)
         return True
+
+    def withdraw(self, peer: Peer, request_id: RequestId, message: JSONObject | None = None) -> None:
+        """Do not answer what has come under an ID, unless it is this message. Its task goes on."""
+        self._serving.withdraw(peer, request_id, message)
 
     def give_up(self, task_id: str) -> None:
         """Ask nobody any more what the server needs for a task of its own, and say nothing more about it."""
@@ -261,7 +262,7 @@ class Receiver:
             logger.exception("A request about a task of the server's could not be served")
             await self._serving.say(peer, request_id, RpcError(INTERNAL_ERROR, "Internal error", None))
         finally:
-            self._serving.end(peer, request_id)
+            self._serving.end(peer, request_id, message)
 
     async def _answer(self, peer: Peer, request_id: RequestId, message: JSONObject) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -11,12 +12,18 @@ from .clock import Clock
 from .errors import SessionError
 from .sessions.peer import Peer
 from .sessions.saying import say
-from .sessions.shapes_2025_11_25 import id_text, request_id_of
+from .sessions.shapes_2025_11_25 import id_text
 from .wire import JSONObject, RequestId, RpcError
 
 __all__ = ["Serving"]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+
+@dataclass(slots=True)
+class _Served:
+    message: JSONObject
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 class Serving:
@@ -32,34 +39,38 @@ class Serving:
         self._most = most
         self._clock = clock
         self._timeout_s = timeout_s
-        self._scopes: dict[tuple[int, str], anyio.CancelScope] = {}
+        self._open: dict[tuple[Peer, str], _Served] = {}
 
-    def begin(self, peer: Peer, request_id: RequestId) -> anyio.CancelScope | None:
+    def begin(self, peer: Peer, request_id: RequestId, message: JSONObject) -> anyio.CancelScope | None:
         """Note a request. Returns what it is to be served in; ``None`` if it is not, or is already."""
-        name = _name(peer, request_id)
-        if len(self._scopes) >= self._most:
+        name = peer, id_text(request_id)
+        if len(self._open) >= self._most:
             logger.warning("%r asks for too much at once; a request is left unanswered", peer)
-        elif name not in self._scopes:  # or it has come twice
-            scope = self._scopes[name] = anyio.CancelScope()
-            return scope
+        elif name not in self._open:  # or it has come twice
+            served = self._open[name] = _Served(message)
+            return served.scope
         return None
 
-    def end(self, peer: Peer, request_id: RequestId) -> None:
+    def end(self, peer: Peer, request_id: RequestId, message: JSONObject) -> None:
         """Note that it is served no more."""
-        del self._scopes[_name(peer, request_id)]
+        name = peer, id_text(request_id)
+        if name in self._open and self._open[name].message is message:
+            del self._open[name]
 
-    def withdraw(self, peer: Peer, params: object) -> None:
-        """Do not answer a request that the server does not wait for any more. Its task goes on."""
-        request_id = request_id_of({"id": params.get("requestId")} if isinstance(params, dict) else {})
-        scope = None if request_id is None else self._scopes.get(_name(peer, request_id))
-        if scope is not None:
-            scope.cancel()
+    def withdraw(self, peer: Peer, request_id: RequestId, message: JSONObject | None = None) -> None:
+        """Do not answer what came under an ID, unless it is this message, which has come again.
+
+        One server gives its IDs away again, so that another request would be answered by that.
+        """
+        name = peer, id_text(request_id)
+        if name in self._open and self._open[name].message != message:
+            self._open.pop(name).scope.cancel()
 
     def leave(self, peer: Peer) -> None:
         """Answer none of a session that is over."""
-        for (whose, _), scope in self._scopes.items():
-            if whose == id(peer):
-                scope.cancel()
+        for (whose, _), served in self._open.items():
+            if whose is peer:
+                served.scope.cancel()
 
     async def say(
         self,
@@ -77,7 +88,3 @@ class Serving:
 
     async def _rest(self, seconds: float) -> None:
         await self._clock.wait(anyio.Event(), seconds)
-
-
-def _name(peer: Peer, request_id: RequestId) -> tuple[int, str]:
-    return id(peer), id_text(request_id)

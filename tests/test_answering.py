@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -172,13 +172,13 @@ class SayingPeer(Peer):
 class World:
     """A task that asks the same over two requests, and who answers."""
 
-    def __init__(self, *, acknowledges: bool) -> None:
+    def __init__(self, *, acknowledges: bool, request_ids: Sequence[RequestId] = (0, 1)) -> None:
         self.peer = SayingPeer(acknowledges=acknowledges)
         self.hearing = Hearing(Callbacks(), LIMIT_S, lambda: None)
         peers = Peers(lambda *_: self.peer, {}, self.hearing, lambda peer: anyio.sleep(0), LIMIT_S)
         self.answering = Answering(self.hearing, peers, LIMIT_S)
         self.asked = self.hearing.asked("t")
-        for request_id in (0, 1):
+        for request_id in request_ids:
             self.asked.add(self.peer, request_id, METHOD, NAME)
         ((self.key, _),) = self.asked.questions().items()
 
@@ -281,3 +281,23 @@ async def test_each_time_that_an_answer_is_said_two_snapshots_come_first(
         await anyio.wait_all_tasks_blocked()
         world.asked.looked(world.asked.all_said(), waits=False)
     assert len(world.peer.answers) == 6
+
+
+@pytest.mark.anyio
+@requirement("law:3")
+@pytest.mark.parametrize(("request_ids", "again"), [((0, 1), True), (("0", "1"), False), ((0, "1"), False)])
+async def test_an_answer_is_said_again_after_a_stream_has_ended_if_no_other_question_can_have_its_id(
+    monkeypatch: pytest.MonkeyPatch, request_ids: Sequence[RequestId], again: bool
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.0)
+    monkeypatch.setattr(Retrievals, "stream", lambda self, task_id: object())  # another one each time
+    world = World(acknowledges=False, request_ids=request_ids)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.update)
+        await world.until(lambda: world.asked.said(world.key))
+        for _ in range(2):
+            await anyio.wait_all_tasks_blocked()
+            world.asked.looked(world.asked.all_said(), waits=True)
+        await anyio.wait_all_tasks_blocked()
+        assert len(world.peer.answers) == (4 if again else 2), "to both requests"
+        world.asked.looked(world.asked.all_said(), waits=False)

@@ -19,6 +19,7 @@ from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.journal.base import TaskRecord
 from mcp_tasks_client.received import completed, received_scope
 from mcp_tasks_client.receiver import Receiver
+from mcp_tasks_client.sessions.hearing import Hearing
 from mcp_tasks_client.sessions.peer import Peer
 from mcp_tasks_client.testing import ManualClock
 from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
@@ -376,14 +377,45 @@ async def test_a_reply_that_nobody_waits_for_any_more_is_not_said_again(desk: De
         peer.refuses = [DOWN]
         request_id = peer.send("tasks/get", {"taskId": task["taskId"]})
         await peer.until(lambda: not peer.refuses)
-        receiver.told(peer, {"method": "notifications/cancelled", "params": {"requestId": request_id}})
+        receiver.withdraw(peer, request_id)
         await desk.clock.advance(100.0)
         assert request_id not in peer.replies
         peer.refuses = [DOWN]
         made = peer.send("elicitation/create", {"message": "!", "requestedSchema": FORM, "task": {}})
         await peer.until(lambda: not peer.refuses)
-        receiver.told(peer, {"method": "notifications/cancelled", "params": {"requestId": made}})
+        receiver.withdraw(peer, made)
         await person.until(lambda: person.asked == 2)  # it is a task all the same, which the server can list
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("then", ["tasks/result", "ping", "the same again"])
+async def test_a_reply_is_not_said_to_another_request_that_has_the_id_by_then(desk: Desk, then: str) -> None:
+    """It may have arrived, though nobody says so; and one server gives its IDs away again at once."""
+    person, peer = Person(), FakePeer()
+    inputs = Callbacks(elicitation=person)
+    receiver = peer.receiver = Receiver(desk.journal, inputs, ENDPOINT, clock=desk.clock)
+    hearing = Hearing(inputs, LIMIT_S, lambda: None, receiver)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hearing.run, lambda name: peer)
+        await anyio.wait_all_tasks_blocked()
+        task = await peer.make()
+        person.ready.set()
+        await peer.until(lambda: peer.notified)
+        peer.refuses = [DOWN]
+        about = {"taskId": task["taskId"]}
+        hearing.told(peer, {"id": 5, "method": "tasks/get", "params": about})
+        await peer.until(lambda: not peer.refuses)
+        method = "tasks/get" if then == "the same again" else then
+        hearing.told(peer, {"id": 5, "method": method, "params": about})
+        await desk.pass_until(lambda: 5 in peer.replies)
+        await desk.clock.advance(100.0)
+        (reply,) = peer.replies[5]
+        assert isinstance(reply, dict)
+        assert ("status" in reply, "action" in reply) == (then == "the same again", then == "tasks/result")
+        peer.replies.clear()
+        hearing.told(peer, {"id": 5, "method": "tasks/get", "params": about})
+        assert (await peer.reply(5))["status"] == "completed"
+        tasks.cancel_scope.cancel()
 
 
 # ── what is needed for a task that is cancelled ───────────────────────────────────────────────
@@ -531,8 +563,7 @@ async def test_a_result_that_nobody_waits_for_any_more_is_not_sent_and_the_task_
         task = await peer.make()
         waiting = peer.send("tasks/result", {"taskId": task["taskId"]})
         await anyio.wait_all_tasks_blocked()
-        said = {"method": "notifications/cancelled", "params": {"requestId": waiting}}
-        assert not receiver.told(peer, said)
+        receiver.withdraw(peer, waiting)
         await anyio.wait_all_tasks_blocked()
         person.ready.set()
         assert (await peer.about("result", task))["action"] == "accept"

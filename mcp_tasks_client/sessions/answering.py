@@ -3,7 +3,8 @@
 Where a connection tells nothing of what becomes of an answer, the task does: it waits no more. An answer
 without that effect is said again, under the same ID, ever more rarely: a server that has it passes over the
 second one. It is not said where another question may have the ID by now, since one official server gives
-its IDs away again. So nothing is, once the stream has ended on which that question would have come.
+its IDs away again: unless they are numbers, no answer is, once the stream has ended on which that question
+would have come.
 """
 
 from __future__ import annotations
@@ -164,12 +165,15 @@ class Answering:
             SessionError: It was not for what the server wants to know now.
         """
         stream = self._hearing.retrievals.stream(ref.task_id)
+        # Whoever counts its requests gives no ID away again.
+        counted = all(isinstance(request_id, int) for _, request_id in said.requests)
         pause_s, since = _AGAIN_S, anyio.current_time()
         while said.arrived is None:
             await said.news.wait()
             stream = stream or self._hearing.retrievals.stream(ref.task_id)
             if said.arrived is None and said.looks >= _LOOKS and anyio.current_time() - since >= pause_s:
-                if stream is not None and stream is self._hearing.retrievals.stream(ref.task_id):
+                now = self._hearing.retrievals.stream(ref.task_id)
+                if counted or (stream is not None and stream is now):
                     logger.info("An answer has shown no effect for %.0f s, and is said again.", pause_s)
                     await self._tell(ref, asked, said.requests, answer)
                 said.looks, pause_s, since = 0, 2 * pause_s, anyio.current_time()

@@ -303,7 +303,7 @@ class Hearing:
                 taken_back = request_id_of({"id": params.get("requestId")})
                 if taken_back is not None:
                     self.ids.note(peer, taken_back, None, "")
-                    self._plain.withdraw(peer, taken_back)
+                    self._withdraw(peer, taken_back)
                     for asked in self._asked.values():
                         asked.withdraw(peer, taken_back)
             case _:
@@ -313,12 +313,17 @@ class Hearing:
         self, peer: Peer, request_id: RequestId, task_id: str | None, message: JSONObject
     ) -> None:
         """Note that a request has come under an ID: what had it before is over, but its own task's."""
-        self._plain.withdraw(peer, request_id, message)
+        self._withdraw(peer, request_id, message)
         whose = digest(lasting(str(message.get("method")), message.get("params") or {})) if task_id else ""
         self.ids.note(peer, request_id, task_id, whose)
         for other, asked in self._asked.items():
             if other != task_id:
                 asked.given_away(peer, request_id)
+
+    def _withdraw(self, peer: Peer, request_id: RequestId, message: JSONObject | None = None) -> None:
+        self._plain.withdraw(peer, request_id, message)
+        if self._receiver is not None:
+            self._receiver.withdraw(peer, request_id, message)
 
     def _status(self, peer: Peer, params: JSONObject) -> None:
         task = snapshot(params)
