@@ -200,7 +200,7 @@ class Receiver:
     async def _take_up(self, record: TaskRecord, adopt: Adopt, attend: Attend) -> None:
         """Go on with a task whose process is gone, in its session, unless the server is away there."""
         party = made_in(record)
-        if record.finished and (self._parties.of(party) is not None or self._parties.was_ended(party)):
+        if record.finished and self._parties.of(party) is not None:
             return  # it is served as it is
         if not record.finished and not answerable(str(record.tool), self._inputs.capabilities):
             return  # another of our processes may have somebody to ask

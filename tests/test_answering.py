@@ -128,6 +128,15 @@ def test_two_questions_of_one_text_are_still_two_in_the_next_process() -> None:
     assert after.waiting(first) == [("there", 0), ("there", 2)], "it may be the first one, asked again"
 
 
+def test_what_is_found_again_is_put_aside_no_more() -> None:
+    asked: Asked[str] = Asked()
+    asked.add("here", 0, METHOD, NAME)
+    asked.lose("here")
+    assert (asked.open, asked.was_asked_in("here"), asked.was_asked_in("there")) == (False, True, False)
+    asked.find("here")
+    assert (asked.open, asked.was_asked_in("here")) == (True, False)
+
+
 def test_what_another_process_was_asked_is_not_put_in_the_place_of_what_is_asked_now() -> None:
     asked: Asked[str] = Asked()
     asked.add("here", 0, "roots/list", {})

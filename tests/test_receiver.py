@@ -399,14 +399,16 @@ async def test_a_reply_is_not_said_to_another_request_that_has_the_id_by_then(de
         tasks.start_soon(hearing.run, lambda name: peer)
         await anyio.wait_all_tasks_blocked()
         task = await peer.make()
-        person.ready.set()
-        await peer.until(lambda: peer.notified)
         peer.refuses = [DOWN]
         about = {"taskId": task["taskId"]}
         hearing.told(peer, {"id": 5, "method": "tasks/get", "params": about})
         await peer.until(lambda: not peer.refuses)
         method = "tasks/get" if then == "the same again" else then
-        hearing.told(peer, {"id": 5, "method": method, "params": about})
+        for _ in range(1 if then == "ping" else 2):
+            hearing.told(peer, {"id": 5, "method": method, "params": about})
+            await anyio.wait_all_tasks_blocked()
+        assert (5 in peer.replies) == (then == "ping"), "what has come twice is said no sooner for that"
+        person.ready.set()
         await desk.pass_until(lambda: 5 in peer.replies)
         await desk.clock.advance(100.0)
         (reply,) = peer.replies[5]
@@ -414,7 +416,7 @@ async def test_a_reply_is_not_said_to_another_request_that_has_the_id_by_then(de
         assert ("status" in reply, "action" in reply) == (then == "the same again", then == "tasks/result")
         peer.replies.clear()
         hearing.told(peer, {"id": 5, "method": "tasks/get", "params": about})
-        assert (await peer.reply(5))["status"] == "completed"
+        assert "status" in await peer.reply(5)
         tasks.cancel_scope.cancel()
 
 
@@ -827,7 +829,9 @@ async def test_nobody_is_asked_for_a_session_that_the_server_has_forgotten(
         assert [record.finished for record in await desk.records()] == [True] * answered
         assert again.looks == 3
         await desk.clock.advance(3600.0)
-        await desk.forgotten()
+        with anyio.fail_after(LIMIT_S):
+            while await desk.records():
+                await desk.clock.advance(5.0)
     assert not second.asked
 
 
