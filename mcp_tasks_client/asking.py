@@ -29,6 +29,7 @@ class Run:
         record: The task.
         peer: Who is told of its end.
         scope: Ends the asking.
+        begun: Whether it has begun.
         over: Set once nobody is asked any more, and what was said is journaled.
     """
 
@@ -36,6 +37,7 @@ class Run:
         self.record = record
         self.peer = peer
         self.scope = anyio.CancelScope()
+        self.begun = False
         self.over = anyio.Event()
 
 
@@ -66,6 +68,16 @@ class Asking:
         """Note that the host is going to be asked for a task."""
         run = self._runs[str(record.task_id)] = Run(record, peer)
         return run
+
+    def begins(self, run: Run) -> bool:
+        """Whether the host is to be asked now, and not already."""
+        if run.begun:
+            return False
+        run.begun = True
+        if run.over.is_set():
+            self.forget(run)
+            return False
+        return True
 
     def forget(self, run: Run) -> None:
         """Note that it is not."""

@@ -24,6 +24,7 @@ from .membership import Membership
 from .owners import Place
 from .points import Passage
 from .received import abandoned, cancelled, expires_at, made_in, visible
+from .states import Cancelled, Finished, Observing
 
 __all__ = ["Custody"]
 
@@ -34,6 +35,7 @@ End: TypeAlias = Callable[[TaskRecord, float], TaskRecord]
 
 _AGAIN_S: Final = 1.0
 _LONGEST_AGAIN_S: Final = 60.0
+_MOST_TRIES: Final = 3
 
 
 class Custody:
@@ -78,6 +80,20 @@ class Custody:
         with typed:
             record = await self._journal.by_task_id(self._scope, task_id)
         return visible(record, party, self._clock.time())
+
+    async def was_cancelled(self, calls: Scope, task_id: str) -> bool:
+        """Whether the host has cancelled one of the server's own tasks, as far as the journal knows.
+
+        Args:
+            calls: Where those are.
+            task_id: The task.
+        """
+        with typed:
+            record = await self._journal.by_task_id(calls, task_id)
+        state = None if record is None else record.state
+        if isinstance(state, Finished):
+            return isinstance(state.outcome, Cancelled)
+        return isinstance(state, Observing) and state.cancel != "no"
 
     async def keep(self, record: TaskRecord) -> None:
         """Store a new task."""
@@ -181,9 +197,15 @@ class Custody:
 
     async def fetched(self, record: TaskRecord) -> None:
         """Note that the server has the result. It is kept until its time is over."""
+        found: TaskRecord | None = record
         with anyio.CancelScope(shield=True), typed:
-            # In the future: from then on the journal may prune it, though nobody of us be there.
-            await self._journal.deliver(expires_at(record), {record.record_id: record.fence})
+            for _ in range(_MOST_TRIES):
+                if found is None or found.delivered_at is not None:
+                    return
+                # In the future: from then on the journal may prune it, though nobody of us be there.
+                await self._journal.deliver(expires_at(found), {found.record_id: found.fence})
+                # It may have been taken meanwhile, by whoever saw it before it had ended.
+                found = await self._journal.by_task_id(self._scope, str(record.task_id))
 
     async def forget(self, record: TaskRecord) -> None:
         """Forget a task, unless somebody has taken it meanwhile."""

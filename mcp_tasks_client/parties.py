@@ -108,8 +108,9 @@ class Parties:
             else:
                 await peer.request("ping", {}, self._timeout_s)
         except SessionError as error:
-            logger.info("The server cannot be reached for what it has us run: %s", error)
-            if not peer.lost:
+            answered = error.code is not None and not error.retryable  # one need not know a ping
+            if not peer.lost and not answered:
+                logger.info("The server cannot be reached for what it has us run: %s", error)
                 return None
         if peer.lost:
             search.denials += 1

@@ -24,8 +24,8 @@ import secrets
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, assert_never
-from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,7 +34,6 @@ from .asking import Asking, Run
 from .clock import Clock, SystemClock
 from .custody import Custody
 from .demands import (
-    Allowance,
     AskedCancel,
     AskedGet,
     AskedList,
@@ -48,7 +47,7 @@ from .demands import (
 )
 from .errors import DrivenElsewhereError, JournalError
 from .inputs import Inputs
-from .journal.base import Journal, TaskRecord
+from .journal.base import Journal, Scope, TaskRecord
 from .owners import LEASE_S, Place
 from .parties import Adopt, Attend, Parties
 from .received import (
@@ -114,6 +113,7 @@ class Receiver:
         self._journal = journal
         self._inputs = inputs
         self._scope = received_scope(endpoint, principal)
+        self._calls = Scope(endpoint, principal)
         self._policy = policy or ReceivePolicy()
         self._clock = clock or SystemClock()
         self._place = place
@@ -122,10 +122,9 @@ class Receiver:
         self._admitting = anyio.Lock()
         self._news = anyio.Event()
         self._asking = Asking(inputs, self._clock, timeout_s)
-        self._serving = Serving(self._policy.max_requests, self._clock, timeout_s)
+        self._serving = Serving(self._policy, self._clock, timeout_s)
         self._parties = Parties(self._clock, timeout_s)
         self._given_up: dict[str, None] = {}
-        self._allowances: WeakKeyDictionary[Peer, Allowance] = WeakKeyDictionary()
 
     @property
     def capabilities(self) -> JSONObject:
@@ -174,7 +173,7 @@ class Receiver:
     async def _see_to(self, record: TaskRecord, adopt: Adopt, attend: Attend) -> None:
         if expires_at(record) <= self._clock.time():
             await self._forget(record)
-        elif not record.finished and self._is_given_up(record):
+        elif not record.finished and self._is_given_up(record) and self._parties.of(made_in(record)):
             await self._custody.abandon(record, self._asking.goes_on)
         elif not record.pending:
             pass  # what has ended is served as it is
@@ -206,6 +205,10 @@ class Receiver:
             return  # another of our processes may have somebody to ask
         taken = await self._custody.take(record)
         if taken is None:
+            return
+        needed = None if taken.finished else needed_for(taken)
+        if needed is not None and await self._custody.was_cancelled(self._calls, needed):
+            await self._custody.abandon(taken, self._asking.goes_on)  # by a process that has died since
             return
         peer = await self._parties.find(party, adopt, attend)
         if peer is None:
@@ -266,7 +269,7 @@ class Receiver:
 
     async def _answer(self, peer: Peer, request_id: RequestId, message: JSONObject) -> None:
         try:
-            self._check_pace(peer)
+            self._serving.check_pace(peer)
             asked = read_request(request_id, message)
             if isinstance(asked, AskedTask):
                 await self._make(peer, request_id, asked)
@@ -281,15 +284,6 @@ class Receiver:
             said = "Internal error: the tasks cannot be read or written at present"
             await self._serving.say(peer, request_id, RpcError(INTERNAL_ERROR, said, None))
 
-    def _check_pace(self, peer: Peer) -> None:
-        allowance = self._allowances.get(peer)
-        if allowance is None:
-            allowance = Allowance(self._policy.max_requests_per_s, self._clock.time())
-            self._allowances[peer] = allowance
-        if not allowance.take(self._clock.time()):
-            logger.warning("%r asks about tasks more than %g times a second", peer, allowance.rate)
-            raise RefusedError(INTERNAL_ERROR, "Too many requests about tasks; ask again in a second")
-
     async def _show(
         self, peer: Peer, request_id: RequestId, asked: AskedGet | AskedCancel | AskedList
     ) -> None:
@@ -301,7 +295,8 @@ class Receiver:
                 records = await self._custody.records(party)
                 await self._serving.say(peer, request_id, page(records, after, self._policy.page_size))
             case AskedCancel(task_id):
-                ended = await self._cancel(await self._custody.find(task_id, party))
+                record = await self._custody.find(task_id, party)
+                ended = record if was_abandoned(record) else await self._cancel(record)
                 await self._serving.say(peer, request_id, shown(ended))
             case _:
                 assert_never(asked)
@@ -312,12 +307,13 @@ class Receiver:
         request_id: RequestId,
         record: TaskRecord,
         reply: Callable[[TaskRecord], JSONObject | RpcError],
+        tried: Callable[[], None] = lambda: None,
     ) -> bool:
         """Tell of a task, unless it was needed for one that is given up. Returns whether that was said."""
         if was_abandoned(record):
             return False
         return await self._serving.say(
-            peer, request_id, reply(record), wanted=lambda: not self._is_given_up(record)
+            peer, request_id, reply(record), wanted=lambda: not self._is_given_up(record), tried=tried
         )
 
     async def _cancel(self, record: TaskRecord) -> TaskRecord:
@@ -366,11 +362,12 @@ class Receiver:
                     raise
         self._news.set()  # for it has a time when it is over
         logger.info("The server has us run %r", record)
+        begin = partial(self._begin, run)
         try:
-            await self._say(peer, request_id, record, lambda made: creation(made, asked.related))
+            # From the first try on the server may know of it, though nobody says so.
+            await self._say(peer, request_id, record, lambda made: creation(made, asked.related), begin)
         finally:
-            if run is not None:
-                self._begin(run)
+            begin()
 
     def _record(self, asked: AskedTask, party: str) -> TaskRecord:
         return created(
@@ -383,10 +380,12 @@ class Receiver:
             policy=self._policy,
         )
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: Run | None) -> None:
+        """Have the host be asked, unless that was begun, or is not wanted any more."""
         assert self._running is not None, "nothing is begun before"
         custody, tasks = self._running
-        tasks.start_soon(self._asking.see_through, run, custody)
+        if run is not None and self._asking.begins(run):
+            tasks.start_soon(self._asking.see_through, run, custody)
 
 
 def _result(record: TaskRecord) -> JSONObject | RpcError:

@@ -390,6 +390,10 @@ async def test_a_session_that_one_of_several_servers_denies_in_its_own_words_is_
         with pytest.raises(SessionError) as raised:
             await session.get(OLDER)
         assert raised.value.retryable, "for a ping is answered"
+        wire.replies["tasks/get"] = lambda params, session: refusal(-32600, "There is no such task", 404)
+        with pytest.raises(SessionError) as raised:
+            await session.get(OLDER)
+        assert not raised.value.retryable, "that is said of no session"
     assert wire.sessions == 1
 
 
@@ -409,9 +413,10 @@ async def test_a_session_that_was_denied_by_mistake_can_be_found_again(wire: Wir
 
 
 @requirement("law:3")
+@pytest.mark.parametrize("denied_to", ["a poll", "a call"])
 @pytest.mark.parametrize("back", ["at the third time", "not heard of", "never"])
 async def test_what_was_asked_in_a_session_that_is_denied_can_be_answered_there_alone(
-    wire: Wire, back: str
+    wire: Wire, back: str, denied_to: str
 ) -> None:
     # The server knows its tasks in whichever session; but it has asked in one, and waits there.
     wire.task["status"] = "input_required"
@@ -431,6 +436,12 @@ async def test_what_was_asked_in_a_session_that_is_denied_can_be_answered_there_
         session._older._hearing.told(await session._older.connect(), asked_of_us(7))
         left = replace(OLDER, request_state=(await session.get(OLDER)).request_state)
         wire.replies["tasks/get"] = wire.replies["ping"] = deny
+        if denied_to == "a call":
+            plain = wire.replies["tools/call"]
+            wire.replies["tools/call"] = lambda params, session: (
+                plain(params, session) if session != "s1" else deny(params, session)
+            )
+            assert await session.call(ToolCall(name="plain")) == Returned(text("plain"))
         if back == "not heard of":
             with pytest.raises(SessionError):  # nor is the task taken for one of another session
                 await session.get(left)

@@ -1635,10 +1635,14 @@ async def test_an_error_of_the_servers_that_names_no_request_says_nothing_of_wha
     server: ScriptedServer, session: HttpSession, status: int, code: int
 ) -> None:
     said = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "Internal server error"}}
-    server.answers("tasks/get", http(status, json.dumps(said)))
-    failed = await fails(session)
+    server.answers("tools/call", http(status, json.dumps(said)))
+    with pytest.raises(SessionError) as raised:
+        await session.call(ToolCall(name="t"))
+    failed = raised.value
     assert (failed.code, failed.http_status, failed.retryable) == (None, status, True)
     assert not failed.not_executed
+    server.answers("tasks/get", http(status, json.dumps(said)))
+    assert (await fails(session)).code == code, "what can be asked again does no harm"
 
 
 async def test_an_error_beside_an_empty_result_is_an_error(

@@ -16,13 +16,14 @@ from mcp_types import ElicitResult, ErrorData
 from mcp_tasks_client import Journal, JournalError, MemoryJournal, ReceivePolicy, SessionError, SqliteJournal
 from mcp_tasks_client.errors import CredentialRefusedError, DrivenElsewhereError
 from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.journal.base import TaskRecord
+from mcp_tasks_client.journal.base import Scope, TaskRecord
 from mcp_tasks_client.received import completed, received_scope
 from mcp_tasks_client.receiver import Receiver
 from mcp_tasks_client.sessions.hearing import Hearing
 from mcp_tasks_client.sessions.peer import Peer
+from mcp_tasks_client.states import Cancelled, Completed, Finished, Observing, State
 from mcp_tasks_client.testing import ManualClock
-from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
+from mcp_tasks_client.wire import JSONObject, RequestId, RpcError, Task
 
 from ._requirements import requirement
 
@@ -48,6 +49,7 @@ class FakePeer(Peer):
         self.notified: list[tuple[str, JSONObject | None]] = []
         self.requests: list[str] = []
         self.reachable = True
+        self.pings = True
         self.refuses: list[SessionError] = []
         self.looks = 0
         self.back_at_look = 0
@@ -61,6 +63,8 @@ class FakePeer(Peer):
         await anyio.lowlevel.checkpoint()
         if self.lost or not self.reachable:
             raise SessionError("no such session" if self.lost else "down", retryable=not self.lost)
+        if not self.pings:
+            raise SessionError("no such method", code=-32601, not_executed=True)
         return {}
 
     async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
@@ -356,6 +360,47 @@ async def test_a_reply_is_said_until_the_server_has_it(desk: Desk, which: str, r
     assert person.asked == 1
 
 
+@requirement("law:3")
+async def test_the_host_is_asked_once_the_server_may_know_of_the_task(desk: Desk) -> None:
+    """Though nobody says so: its time would run out meanwhile."""
+    person, peer = Person(), FakePeer()
+    peer.refuses = [DOWN] * 6
+    async with desk.process(person, peer):
+        params: JSONObject = {"message": "name?", "requestedSchema": FORM, "task": {"ttl": 40_000}}
+        request_id = peer.send("elicitation/create", params)
+        await person.until(lambda: person.asked)
+        assert len(peer.refuses) == 5
+        await desk.pass_until(lambda: request_id in peer.replies)
+        assert (person.asked, person.stopped) == (1, 1), "its time is over by now"
+
+
+@requirement("2025:receive-ttl")
+async def test_nobody_is_asked_for_what_is_over_before_the_server_knows_of_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person, peer = Person(), FakePeer()
+    going = anyio.Event()
+    answer = peer.answer
+
+    async def slowly(*about: Any) -> None:
+        await going.wait()
+        await answer(*about)
+
+    monkeypatch.setattr(peer, "answer", slowly)
+    async with desk.process(person, peer):
+        params: JSONObject = {"message": "name?", "requestedSchema": FORM, "task": {"ttl": 5_000}}
+        request_id = peer.send("elicitation/create", params)
+        with anyio.fail_after(LIMIT_S):
+            while not await desk.records():
+                await anyio.sleep(POLL_S)
+            while await desk.records():
+                await desk.clock.advance(1.0)
+        going.set()
+        await peer.reply(request_id)
+        await anyio.wait_all_tasks_blocked()
+        assert not person.asked
+
+
 async def test_a_reply_that_the_server_does_not_take_is_said_once(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -466,7 +511,8 @@ async def test_nothing_is_said_for_a_task_that_was_cancelled(desk: Desk) -> None
         await desk.clock.advance(60.0)
         assert not [one for one in sent if one in peer.replies]
         assert person.asked == 2
-        assert (await peer.about("cancel", needed.task)).code == -32602  # which its server may do itself
+        # Which its server may do itself; and an error may be as much as it can bear.
+        assert (await peer.about("cancel", needed.task))["status"] == "cancelled"
     peer = FakePeer()
     needed.peer = peer
     async with desk.process(again := Person(), peer):
@@ -501,6 +547,54 @@ async def test_an_answer_for_a_task_that_is_cancelled_just_then_is_not_said(
         await anyio.wait_all_tasks_blocked()
         assert waiting not in peer.replies
         assert not [one for one in needed.send_all() if one in peer.replies]
+
+
+@requirement("law:10")
+@pytest.mark.parametrize("how", ["wished for", "over", "not at all", "otherwise over"])
+async def test_nobody_is_asked_for_what_a_cancelled_task_needed_of_the_process_before(
+    desk: Desk, how: str
+) -> None:
+    async with desk.process(person := Person(), peer := FakePeer()):
+        await Needed(peer).make()
+        await person.until(lambda: person.asked)
+    task = Task(task_id="theirs", status="working")
+    state: State = Observing(task=task, received_at=0.0, due_at=0.0, cancel="sending")
+    if how == "not at all":
+        state = Observing(task=task, received_at=0.0, due_at=0.0)
+    elif how != "wished for":
+        outcome = Cancelled() if how == "over" else Completed(result={})
+        state = Finished(outcome=outcome, task=task)
+    theirs = TaskRecord(
+        record_id="theirs",
+        scope=Scope(ENDPOINT, ""),
+        tool="tool",
+        arguments_digest="",
+        state=state,
+        created_at=0.0,
+        updated_at=0.0,
+    )
+    await desk.journal.save(theirs)
+    asked = how in ("not at all", "otherwise over")
+    async with desk.process(again := Person(), FakePeer()):
+        if asked:
+            await again.until(lambda: again.asked)
+        else:
+            (record,) = await desk.records()
+            await desk.ended(str(record.task_id))
+    assert again.asked == asked
+
+
+@requirement("law:9")
+async def test_what_another_session_has_asked_for_a_task_of_that_name_is_none_of_ours(desk: Desk) -> None:
+    person, peer = Person(), FakePeer("theirs")
+    async with desk.process(person, peer), desk.process(Person(), FakePeer("ours")) as other:
+        needed = Needed(peer)
+        await needed.make()
+        await person.until(lambda: person.asked)
+        other.give_up("theirs")
+        await desk.clock.advance(60.0)
+        person.ready.set()
+        assert (await peer.about("result", needed.task))["action"] == "accept"
 
 
 async def test_of_cancelled_tasks_so_many_are_known(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -691,6 +785,7 @@ async def test_two_requests_at_once_do_not_both_take_the_last_place(desk: Desk) 
 async def test_requests_that_are_being_answered_are_bounded(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     person, peer = Person(), FakePeer()
     async with desk.process(person, peer, policy=ReceivePolicy(max_requests=3)):
         task = await peer.make()
@@ -701,8 +796,9 @@ async def test_requests_that_are_being_answered_are_bounded(
         for one in waiting[:3]:
             assert (await peer.reply(one))["action"] == "accept"
         await desk.delivered()
-        await anyio.wait_all_tasks_blocked()
+        await soon(lambda: caplog.text.count("The server has the end of") == 3)
         assert waiting[3] not in peer.replies
+        await anyio.wait_all_tasks_blocked()
         assert (await peer.about("get", task))["status"] == "completed"
 
 
@@ -874,6 +970,17 @@ async def test_a_server_that_is_away_is_waited_for(desk: Desk) -> None:
                 await desk.clock.advance(5.0)
                 await anyio.sleep(POLL_S)  # for the journal's thread
     assert attended[-1] is again
+
+
+async def test_a_server_that_knows_no_ping_is_there(desk: Desk) -> None:
+    async with desk.process(person := Person(), peer := FakePeer()):
+        await peer.make()
+        await person.until(lambda: person.asked)
+    second, again = Person(), FakePeer()
+    again.pings = False
+    async with desk.process(second, again):
+        await second.until(lambda: second.asked)
+    assert again in attended
 
 
 async def test_a_connection_without_a_name_ends_with_its_process(desk: Desk) -> None:

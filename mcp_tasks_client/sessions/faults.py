@@ -119,6 +119,11 @@ class Faults:
         self.denial: RpcError | None = None
         self._task_ids = task_ids if task_id is None else (task_id, *task_ids)
 
+    @property
+    def of_call(self) -> bool:
+        """Whether it is a request that must not be repeated."""
+        return self._method == "tools/call"
+
     def mapped(self, failures: Failures = OF_HTTPX) -> _Mapped:
         """Turn what a library raises into :class:`SessionError`; everything else passes through."""
         return _Mapped(self, failures)

@@ -194,7 +194,7 @@ class HttpPeer(Peer):
                     raise message.faults.lost(said) from error
                 if self.lost or denied:
                     error.not_executed = error.retryable = True
-                elif message.method != "tools/call":
+                elif message.method != "tools/call" and _denies_in_words(error):
                     error.retryable = True  # one of several servers has never heard of the session
             raise
 

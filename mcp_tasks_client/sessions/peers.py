@@ -121,6 +121,10 @@ class Peers:
             SessionError: It was not.
         """
         own = Memo.read(ref.request_state).session_id
+        if own is not None and self.adopt(own).lost:
+            back = await self._where_asked(own, method, ref)  # somebody else has found it lost
+            if back is not None:
+                return back
         peer = await self.of(own)
         try:
             raw = await self.ask_in(peer, method, ref)
@@ -144,13 +148,8 @@ class Peers:
             if again.code == INVALID_PARAMS and lost and own not in (None, other.session_id):
                 return await self._back_in(own, method, ref, again)
             raise again from found
-        if own is not None and self._hearing.was_asked_in(peer, ref.task_id):
-            try:
-                return await self._back_in(own, method, ref, found)  # it can be answered there alone
-            except SessionError:
-                if not peer.lost:
-                    raise  # which says nothing of the session
-        return other, raw
+        back = None if own is None else await self._where_asked(own, method, ref)
+        return back or (other, raw)
 
     async def ask_in(self, peer: Peer, method: str, ref: TaskRef) -> JSONObject:
         """Send one of ``tasks/*`` in this session.
@@ -170,6 +169,23 @@ class Peers:
         """
         peer = await self.now()
         return await self._in_time(method, peer.request(method, params, self._timeout_s))
+
+    async def _where_asked(
+        self, session_id: str, method: str, ref: TaskRef
+    ) -> tuple[Peer, JSONObject] | None:
+        """Ask once more in a session that is lost, if it has asked something: only there it is answered."""
+        peer = self.adopt(session_id)
+        if not self._hearing.was_asked_in(peer, ref.task_id):
+            return None
+        peer.lost = False
+        try:
+            raw = await self.ask_in(peer, method, ref)
+        except SessionError:
+            if peer.lost:
+                return None
+            raise  # which says nothing of the session
+        self._hearing.find(peer)
+        return peer, raw
 
     async def _back_in(
         self, session_id: str, method: str, ref: TaskRef, unknown: SessionError

@@ -33,12 +33,14 @@ class PlainQuestions:
         self._inputs = inputs
         self._timeout_s = timeout_s
         self._open: dict[tuple[Peer, str], JSONObject] = {}
+        self._said: set[tuple[Peer, str]] = set()
 
     def add(self, peer: Peer, message: JSONObject) -> bool:
-        """Note a request. False if it has come twice, and is being answered already."""
+        """Note a request. False if it has come twice, and nothing was said to it yet."""
         name = peer, id_text(_id(message))
-        if self._open.get(name) == message:
+        if self._open.get(name) == message and name not in self._said:
             return False
+        self._said.discard(name)
         self._open[name] = message
         return True
 
@@ -47,6 +49,7 @@ class PlainQuestions:
         name = peer, id_text(request_id)
         if self._open.get(name) != message:
             self._open.pop(name, None)
+            self._said.discard(name)
 
     async def answer(self, peer: Peer, message: JSONObject) -> None:
         """Answer a request, unless it is withdrawn meanwhile."""
@@ -59,6 +62,8 @@ class PlainQuestions:
                 answer = await self._inputs.reply(context, message)
             elif method != "ping":
                 answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
+            if self._open.get(name) is message:
+                self._said.add(name)  # it may arrive though nobody says so
             with suppress(SessionError):  # the call that it was for fails by itself
                 await say(
                     peer,
@@ -72,6 +77,7 @@ class PlainQuestions:
         finally:
             if self._open.get(name) is message:
                 del self._open[name]
+                self._said.discard(name)
 
 
 def _id(message: JSONObject) -> RequestId:

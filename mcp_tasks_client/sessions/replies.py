@@ -23,7 +23,7 @@ from .transport import Response
 __all__ = ["Reply", "is_event_stream", "parse", "read_reply", "reply_in"]
 
 _OF_NOTHING: Final = frozenset({408, *range(500, 600)})
-"""By which an error that names no request says nothing of what became of this one."""
+"""By which an error that names no request does not say that a tool was not called."""
 
 Reply: TypeAlias = JSONObject | RpcError
 """The ``result`` of a JSON-RPC response, or its error."""
@@ -128,7 +128,9 @@ def reply_in(message: object, request_id: RequestId, status: int, faults: Faults
         raise faults.malformed(f"HTTP {status} with JSON that is not a JSON-RPC reply", status=status)
     reply_id, error, result = message.get("id"), message.get("error"), message.get("result")
     ours = reply_id == request_id and not isinstance(reply_id, bool)
-    if isinstance(error, dict) and (ours or (reply_id is None and status not in _OF_NOTHING)):
+    if isinstance(error, dict) and (
+        ours or (reply_id is None and not (faults.of_call and status in _OF_NOTHING))
+    ):
         return read_rpc_error(error)
     if not ours:
         raise faults.malformed("it answers another request", status=status)

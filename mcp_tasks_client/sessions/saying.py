@@ -28,6 +28,7 @@ async def say(
     *,
     rest: Callable[[float], Awaitable[None]],
     wanted: Callable[[], bool],
+    tried: Callable[[], None] = lambda: None,
 ) -> bool:
     """Answer a request of a server's, again and again until it has the answer, ever more rarely, for an hour.
 
@@ -40,6 +41,7 @@ async def say(
         timeout_s: Seconds that it may take to be taken, each time.
         rest: Waits for so many seconds.
         wanted: Whether anybody waits for it still.
+        tried: Called after each try.
 
     Returns:
         Whether the server has it; else nobody waits for it any more.
@@ -51,7 +53,10 @@ async def say(
     async def once() -> bool:
         if not wanted():
             return False
-        await peer.answer(request_id, reply, timeout_s)
+        try:
+            await peer.answer(request_id, reply, timeout_s)
+        finally:
+            tried()
         return True
 
     retrying = AsyncRetrying(
