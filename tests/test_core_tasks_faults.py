@@ -413,8 +413,8 @@ async def test_a_session_that_was_denied_by_mistake_can_be_found_again(wire: Wir
 
 
 @requirement("law:3")
-@pytest.mark.parametrize("denied_to", ["a poll", "a call"])
-@pytest.mark.parametrize("back", ["at the third time", "not heard of", "never"])
+@pytest.mark.parametrize("denied_to", ["a poll", "a call", "a call that has just seen it"])
+@pytest.mark.parametrize("back", ["at the third time", "not heard of", "never", "without the task"])
 async def test_what_was_asked_in_a_session_that_is_denied_can_be_answered_there_alone(
     wire: Wire, back: str, denied_to: str
 ) -> None:
@@ -429,6 +429,8 @@ async def test_what_was_asked_in_a_session_that_is_denied_can_be_answered_there_
         requests.append(True)
         if back == "at the third time" and len(requests) > 2:
             return wire.task
+        if back == "without the task" and len(requests) > 2:
+            return refusal(-32602, "Task not found", 200)
         return httpx.Response(503) if back == "not heard of" and len(requests) == 3 else denied
 
     async with wire.session() as session:
@@ -442,12 +444,20 @@ async def test_what_was_asked_in_a_session_that_is_denied_can_be_answered_there_
                 plain(params, session) if session != "s1" else deny(params, session)
             )
             assert await session.call(ToolCall(name="plain")) == Returned(text("plain"))
+        elif denied_to != "a poll":
+            (await session._older.connect()).lost = True
+            requests += [True, True]
         if back == "not heard of":
             with pytest.raises(SessionError):  # nor is the task taken for one of another session
                 await session.get(left)
             wire.replies["tasks/get"] = lambda params, session: wire.task
+        if back == "without the task" and denied_to == "a call that has just seen it":
+            with pytest.raises(SessionError) as raised:
+                await session.get(left)
+            assert raised.value.code == INVALID_PARAMS, "there is no other session to ask in"
+            return
         task = await session.get(left)
-        if back == "never":
+        if back in ("never", "without the task"):
             assert Memo.read(task.request_state).session_id == "s2"
             assert task.input_requests == {}
         else:

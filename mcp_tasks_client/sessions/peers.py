@@ -175,13 +175,15 @@ class Peers:
     ) -> tuple[Peer, JSONObject] | None:
         """Ask once more in a session that is lost, if it has asked something: only there it is answered."""
         peer = self.adopt(session_id)
+        if peer.lost:
+            self._hearing.lose(peer)  # whoever begins another one has yet to say so
         if not self._hearing.was_asked_in(peer, ref.task_id):
             return None
         peer.lost = False
         try:
             raw = await self.ask_in(peer, method, ref)
-        except SessionError:
-            if peer.lost:
+        except SessionError as error:
+            if peer.lost or error.code == INVALID_PARAMS:
                 return None
             raise  # which says nothing of the session
         self._hearing.find(peer)
