@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -1053,6 +1053,27 @@ class FailingJournal(MemoryJournal):
 
 
 @requirement("2025:receive-errors")
+async def test_what_the_server_has_had_is_known_though_somebody_takes_it_just_then() -> None:
+    class TakenMeanwhile(MemoryJournal):
+        times = 2
+
+        async def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+            if self.times:
+                self.times -= 1
+                for record_id in fences:
+                    await self.take(record_id, "somebody", lambda owner, lease: True)
+            await super().deliver(at, fences)
+
+    async with TakenMeanwhile() as journal:
+        desk = Desk(journal)
+        person, peer = Person(), FakePeer()
+        person.ready.set()
+        async with desk.process(person, peer):
+            await peer.about("result", await peer.make())
+            await desk.delivered()
+        assert not journal.times
+
+
 async def test_a_task_that_cannot_be_journaled_is_not_begun() -> None:
     async with FailingJournal() as journal:
         desk, person, peer = Desk(journal), Person(), FakePeer()
