@@ -384,6 +384,8 @@ class Receiver:
         """Have the host be asked, unless that was begun, or is not wanted any more."""
         assert self._running is not None, "nothing is begun before"
         custody, tasks = self._running
+        if run is not None and self._is_given_up(run.record):
+            self._asking.stop(str(run.record.task_id))  # meanwhile
         if run is not None and self._asking.begins(run):
             tasks.start_soon(self._asking.see_through, run, custody)
 

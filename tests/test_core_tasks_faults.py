@@ -379,6 +379,8 @@ async def test_a_session_that_is_found_again_has_what_was_asked_there_a_moment_b
         "Not Found: Session has been terminated",
         "Bad Request: Missing session ID",
         "Bad Request: Server not initialized",
+        "Session does not exist",
+        "Not found",
     ],
 )
 async def test_a_session_that_one_of_several_servers_denies_in_its_own_words_is_asked_again(
@@ -464,6 +466,36 @@ async def test_what_was_asked_in_a_session_that_is_denied_can_be_answered_there_
             assert task.input_requests == {KEY: QUESTION}
             await session.update(left, {KEY: {"action": "decline"}})
             assert wire.of("POST") == ["s1"]
+
+
+@requirement("law:7")
+@pytest.mark.parametrize("found_by", ["a poll", "a call"])
+async def test_a_session_that_is_out_of_reach_is_not_waited_for_for_ever(wire: Wire, found_by: str) -> None:
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    denied = [refusal(-32001, "Session not found", 404)] * 2
+
+    def gone(params: JSONObject, session: str | None) -> Reply:
+        if session != "s1":
+            return text("plain") if "name" in params else wire.task
+        return denied.pop() if denied else httpx.Response(502)
+
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        session._older._hearing.told(await session._older.connect(), asked_of_us(7))
+        left = replace(OLDER, request_state=(await session.get(OLDER)).request_state)
+        wire.replies["tasks/get"] = wire.replies["ping"] = wire.replies["tools/call"] = gone
+        if found_by == "a call":
+            assert await session.call(ToolCall(name="plain")) == Returned(text("plain"))
+        for _ in range(3):
+            with pytest.raises(SessionError) as raised:
+                await session.get(left)
+            assert raised.value.retryable
+        task = await session.get(left)
+        assert Memo.read(task.request_state).session_id == "s2"
+        wire.arrived.clear()
+        await session.get(replace(left, request_state=task.request_state))
+        assert wire.of("tasks/get") == ["s2"]
 
 
 async def test_a_session_that_is_lost_before_another_could_be_begun_is_the_same_still(wire: Wire) -> None:

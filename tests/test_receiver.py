@@ -584,6 +584,46 @@ async def test_nobody_is_asked_for_what_a_cancelled_task_needed_of_the_process_b
     assert again.asked == asked
 
 
+@requirement("law:10")
+async def test_nobody_is_asked_for_what_is_given_up_while_it_is_made(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer) as receiver:
+        sent = peer.send("elicitation/create", Needed(peer).params)
+        receiver.give_up("theirs")
+        with anyio.fail_after(LIMIT_S):
+            while not any(record.finished for record in await desk.records()):
+                await desk.clock.advance(5.0)
+        assert sent not in peer.replies
+    assert not person.asked
+
+
+@requirement("law:10")
+async def test_nobody_is_asked_for_what_is_given_up_while_its_session_is_looked_for(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk.process(person := Person(), peer := FakePeer()):
+        await Needed(peer).make()
+        await person.until(lambda: person.asked)
+    again = FakePeer()
+    pinged, going = anyio.Event(), anyio.Event()
+
+    async def slowly(*_: Any, **__: Any) -> JSONObject:
+        pinged.set()
+        await going.wait()
+        return {}
+
+    monkeypatch.setattr(again, "request", slowly)
+    async with desk.process(second := Person(), again) as receiver:
+        with anyio.fail_after(LIMIT_S):
+            await pinged.wait()
+        receiver.give_up("theirs")
+        going.set()
+        with anyio.fail_after(LIMIT_S):
+            while not any(record.finished for record in await desk.records()):
+                await desk.clock.advance(5.0)
+    assert not second.asked
+
+
 @requirement("law:9")
 async def test_what_another_session_has_asked_for_a_task_of_that_name_is_none_of_ours(desk: Desk) -> None:
     person, peer = Person(), FakePeer("theirs")

@@ -91,6 +91,7 @@ class Asked(Generic[PeerT]):
         self._lost: dict[tuple[int, str], _Request[PeerT]] = {}
         self._withdrawn: dict[tuple[int, str], None] = {}
         self._over: bool | None = None
+        self._vain = 0
 
     @property
     def over(self) -> bool:
@@ -234,8 +235,14 @@ class Asked(Generic[PeerT]):
         """Whether anything is put aside that was asked over a connection."""
         return any(one.peer is peer for one in self._lost.values())
 
+    def looks_in_vain(self) -> int:
+        """How often a connection was looked for that could not be reached, with this time."""
+        self._vain += 1
+        return self._vain
+
     def find(self, peer: PeerT) -> None:
         """Have what was put aside be asked again: the connection was not gone after all."""
+        self._vain = 0
         found = {name: one for name, one in self._lost.items() if one.peer is peer}
         for name, one in found.items():
             del self._lost[name]

@@ -7,6 +7,7 @@ A session is never ended by a DELETE: servers bind tasks to it, and end them wit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -31,6 +32,7 @@ _PING_S: Final = 10.0
 _OF_THE_SDKS: Final = ("Session not found", "No valid session ID provided")
 """What most of their servers say. Other words may be a tool's own, if the session is there."""
 
+_OF_A_TASK: Final = re.compile(r"\btasks?\b", re.IGNORECASE)
 _NOT_OF_SESSIONS: Final = frozenset({-32601, -32602})
 _EVENTS: Final = "text/event-stream"
 
@@ -194,7 +196,7 @@ class HttpPeer(Peer):
                     raise message.faults.lost(said) from error
                 if self.lost or denied:
                     error.not_executed = error.retryable = True
-                elif message.method != "tools/call" and _denies_in_words(error):
+                elif message.method != "tools/call" and not _OF_A_TASK.search(error.remote_message):
                     error.retryable = True  # one of several servers has never heard of the session
             raise
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from copy import copy
+from typing import Final
 
 import anyio
 
@@ -16,6 +17,9 @@ from .peer import SESSION_STATUSES, Peer, Told
 from .shapes_2025_11_25 import CORE_TASKS_VERSION, HOSTS_OWN, Memo
 
 __all__ = ["Peers"]
+
+_MOST_IN_VAIN: Final = 3
+"""Looks at a task in a session that is out of reach, at most, before it is asked of in another one."""
 
 
 class Peers:
@@ -185,7 +189,10 @@ class Peers:
         except SessionError as error:
             if peer.lost or error.code == INVALID_PARAMS:
                 return None
-            raise  # which says nothing of the session
+            peer.lost = True  # as far as is known; one that is out of reach is not waited for for ever
+            if self._hearing.asked(ref.task_id).looks_in_vain() > _MOST_IN_VAIN:
+                return None
+            raise
         self._hearing.find(peer)
         return peer, raw
 
