@@ -18,8 +18,8 @@ from .shapes_2025_11_25 import CORE_TASKS_VERSION, HOSTS_OWN, Memo
 
 __all__ = ["Peers"]
 
-_MOST_IN_VAIN: Final = 3
-"""Looks at a task in a session that is out of reach, at most, before it is asked of in another one."""
+_MOST_IN_VAIN: Final = 1
+"""Looks for a lost session that cannot be reached, at most, before a task is asked for in another one."""
 
 
 class Peers:
