@@ -128,6 +128,13 @@ def test_two_questions_of_one_text_are_still_two_in_the_next_process() -> None:
     assert after.waiting(first) == [("there", 0), ("there", 2)], "it may be the first one, asked again"
 
 
+def test_a_connection_that_is_found_again_was_not_looked_for_in_vain() -> None:
+    asked: Asked[str] = Asked()
+    assert [asked.looks_in_vain(), asked.looks_in_vain()] == [1, 2]
+    asked.find("here")
+    assert asked.looks_in_vain() == 1
+
+
 def test_what_is_found_again_is_put_aside_no_more() -> None:
     asked: Asked[str] = Asked()
     asked.add("here", 0, METHOD, NAME)
