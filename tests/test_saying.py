@@ -18,6 +18,7 @@ from mcp_tasks_client.sessions.saying import say
 from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
 
 from ._requirements import requirement
+from .test_answering import SayingPeer
 
 pytestmark = pytest.mark.anyio
 
@@ -25,36 +26,21 @@ LIMIT_S: Final = 10.0
 DOWN: Final = SessionError("HTTP 503", retryable=True)
 
 
-class RefusingPeer(Peer):
+class RefusingPeer(SayingPeer):
     """Refuses answers, and then takes them."""
 
     def __init__(self, *refusals: SessionError) -> None:
-        super().__init__("s")
+        super().__init__(acknowledges=True)
         self.refusals = [*refusals]
-        self.answers: list[JSONObject | RpcError] = []
+        self.said: list[JSONObject | RpcError] = []
         self.tried = anyio.Event()
 
-    async def initialize(self, params: JSONObject, timeout_s: float) -> JSONObject:
-        raise AssertionError("not here")
-
-    async def request(self, method: str, params: JSONObject, silence_s: float, **about: Any) -> JSONObject:
-        raise AssertionError("not here")
-
-    async def take_back(self, request_id: RequestId, timeout_s: float) -> None:
-        raise AssertionError("not here")
-
-    async def answer(
-        self,
-        request_id: RequestId,
-        answer: JSONObject | RpcError,
-        timeout_s: float,
-        task_id: str | None = None,
-    ) -> None:
-        await anyio.lowlevel.checkpoint()
+    async def answer(self, request_id: RequestId, answer: JSONObject | RpcError, *limits: Any) -> None:
+        await super().answer(request_id, answer, *limits)
         self.tried.set()
         if self.refusals:
             raise self.refusals.pop(0)
-        self.answers.append(answer)
+        self.said.append(answer)
 
 
 async def said(peer: Peer, *, wanted: Sequence[bool] = ()) -> tuple[bool, list[float]]:
@@ -75,7 +61,7 @@ async def test_it_is_said_ever_more_rarely_until_the_server_has_it() -> None:
     peer = RefusingPeer(*[DOWN] * 7)
     done, rests = await said(peer)
     assert done
-    assert len(peer.answers) == 1
+    assert len(peer.said) == 1
     assert rests == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
@@ -108,7 +94,7 @@ async def test_what_the_server_refuses_for_good_is_not_said_again() -> None:
     peer = RefusingPeer(SessionError("HTTP 400"))
     with pytest.raises(SessionError, match="400"):
         await said(peer)
-    assert not peer.answers
+    assert not peer.said
 
 
 async def test_what_is_no_trouble_of_the_servers_passes() -> None:
@@ -158,7 +144,7 @@ class Plain:
 async def test_the_answer_to_a_call_that_is_no_task_is_said_until_the_server_has_it() -> None:
     plain = Plain()
     await plain.answer()
-    assert plain.peer.answers == [{"action": "accept", "content": {}}]
+    assert plain.peer.said == [{"action": "accept", "content": {}}]
     assert plain.questions.add(plain.peer, NAME), "which is another by now"
 
 
@@ -176,7 +162,7 @@ async def test_it_is_not_said_again_if_the_question_is_over_meanwhile(how: str) 
         else:
             plain.questions.withdraw(plain.peer, 7, like := dict(NAME))
             assert plain.questions.add(plain.peer, like), "the answer may have arrived though nobody says so"
-    assert not plain.peer.answers
+    assert not plain.peer.said
     # Whoever has the ID now is not forgotten with it.
     assert plain.questions.add(plain.peer, {**NAME, "params": {}}) is (how != "another has its ID")
 
@@ -187,4 +173,4 @@ async def test_what_comes_twice_before_it_is_answered_is_asked_once() -> None:
     plain.questions.withdraw(plain.peer, 7, dict(NAME))
     assert not plain.questions.add(plain.peer, dict(NAME))
     await plain.questions.answer(plain.peer, NAME)
-    assert len(plain.peer.answers) == 1
+    assert len(plain.peer.said) == 1
