@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -658,6 +659,33 @@ async def test_a_stream_that_was_there_once_is_not_given_up_for_what_happens_now
         with anyio.fail_after(LIMIT_S):
             while replies:
                 await anyio.sleep(0.01)
+
+
+@requirement("law:3")
+async def test_a_stream_that_lasted_is_opened_again_at_once(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One server waits for ever for the reply to what it says meanwhile.
+    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.1)
+    opened, ends = {"content-type": "text/event-stream"}, 3
+    begun: list[float] = []
+
+    async def lasting() -> AsyncIterator[bytes]:
+        yield b": here\n\n"
+        await anyio.sleep(0.2 if len(begun) <= ends else 60.0)
+
+    def get(params: JSONObject, session: str | None) -> httpx.Response:
+        begun.append(anyio.current_time())
+        return httpx.Response(200, headers=opened, content=lasting())
+
+    wire.replies["GET"] = get
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        with anyio.fail_after(LIMIT_S):
+            while len(begun) <= ends:
+                await anyio.sleep(0.01)
+    gaps = [later - earlier - 0.2 for earlier, later in pairwise(begun)]
+    assert min(gaps) < 0.1, gaps
 
 
 async def test_a_gateway_that_is_at_a_loss_for_a_moment_does_not_change_the_generation(wire: Wire) -> None:

@@ -231,3 +231,19 @@ async def test_a_task_whose_question_was_a_task_as_well_ends_in_another_process(
     assert result.structured_content is not None
     assert unmarked(result.structured_content["result"]) == SAID["asks"]
     assert host.asked == asks_again
+
+
+@requirement("law:3")
+async def test_another_process_listens_before_it_lets_the_server_ask(
+    legacy_python_server: LegacyServer,
+) -> None:
+    # It looks at once whether its question has been answered, and what it says to nobody is lost.
+    server, journal, host = legacy_python_server, MemoryJournal(), Host()
+    async with host.client(server.url, journal) as client:
+        await client.start_tool("asks_as_task_inside", {"hint_ms": 1000})
+    async with host.client(server.url, journal) as client:
+        (handle,) = await client.resume()
+        result = await handle.result()
+    assert result.structured_content is not None
+    assert unmarked(result.structured_content["result"]) == SAID["asks"]
+    assert host.asked == 1

@@ -249,9 +249,10 @@ class Hearing:
     async def attended(self, peer: Peer) -> None:
         """The same, before anything is asked: what it says to nobody is lost."""
         self.attend(peer)
-        if self._tasks is not None:
+        if self._tasks is not None and not peer.listening.is_set():
             with anyio.move_on_after(_STREAM_S):
                 await peer.listening.wait()
+            peer.listening.set()  # nobody else waits for it
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────
 

@@ -42,14 +42,14 @@ class ServerStreams:
                 self._peers.discard(peer)  # there will be no other
 
     async def _keep_open(self, peer: Peer) -> None:
-        pause_s, refusals = _AGAIN_S, 0
+        pause_s, refusals = 0.0, 0
         while not peer.lost:
-            begun = anyio.current_time()
+            begun, wanted_s, answered = anyio.current_time(), 0.0, False
             try:
                 await peer.listen()
-                wanted_s = 0.0
             except SessionError as error:
                 wanted_s = error.retry_after_s or 0.0
+                answered = error.http_status not in (None, 200)
                 refused = error.http_status in _NONE and error.code is None
                 refusals = refusals + 1 if refused else 0
                 if error.http_status in _NONE:
@@ -57,6 +57,7 @@ class ServerStreams:
                 final = error.http_status in _NEVER or refusals > _MOST_REFUSALS
                 if refused and final and not peer.has_listened:
                     return
-            lasted_s = anyio.current_time() - begun
-            pause_s = _AGAIN_S if lasted_s > pause_s else min(2 * pause_s, _LONGEST_AGAIN_S)
+            # What is said before the next one is open is lost, with whoever waits for a reply to it.
+            at_once = not answered and anyio.current_time() - begun > _AGAIN_S
+            pause_s = 0.0 if at_once else min(max(_AGAIN_S, 2 * pause_s), _LONGEST_AGAIN_S)
             await anyio.sleep(max(pause_s, wanted_s))

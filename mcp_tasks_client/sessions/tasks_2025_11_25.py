@@ -236,6 +236,7 @@ class CoreTasksSession(Session):
         with self._obeying(ref):
             async with self._poll_slots:
                 peer, raw = await self._peers.ask("tasks/get", ref)
+        await self._attended(peer)
         self._hearing.retrievals.looked(ref.task_id)
         self._hearing.retrievals.answered_in(peer, ref.task_id)
         faults = Faults("tasks/get", ref.task_id)
@@ -307,6 +308,10 @@ class CoreTasksSession(Session):
     async def _begun(self, peer: Peer) -> None:
         # The last session's tools may not be this one's.
         self._catalogue.forget_tools()
+        await self._attended(peer)
+
+    async def _attended(self, peer: Peer) -> None:
+        """Have a server be heard before it is let ask: it looks at tasks of ours on another stream."""
         if self._receives:
             await self._hearing.attended(peer)
 

@@ -18,12 +18,13 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack
+from itertools import count, islice
 from pathlib import Path
 from typing import Final
 
 from .._legacy_installs import NODE_SERVER, node_modules, python_with_legacy_sdk
 from ..legacy_servers import LegacyProgram, LegacyServer
-from .run import storm
+from .run import is_for_us, storm
 from .verdict import breaches, unheard
 
 __all__ = ["main"]
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument(
         "--seed", type=int, default=random.SystemRandom().getrandbits(24), help="the first one's"
     )
+    parser.add_argument("--receiving", action="store_true", help="only voyages with tasks of the client's")
     parser.add_argument("--debug", action="store_true", help="keep what the clients log")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="storm-"))
@@ -65,7 +67,8 @@ async def sail(
 ) -> tuple[int, Counter[str]]:
     """Make the voyages, and tell of those on which something was broken."""
     broken, kinds = 0, Counter[str]()
-    seeds = range(arguments.seed, arguments.seed + arguments.voyages)
+    these = (seed for seed in count(arguments.seed) if not arguments.receiving or is_for_us(seed))
+    seeds = list(islice(these, arguments.voyages))
     async for voyage in storm(seeds, servers, folder, interval_ms=INTERVAL_MS, debug=arguments.debug):
         found = list(breaches(voyage))
         kinds["voyages with a question that nobody heard"] += unheard(voyage)

@@ -21,6 +21,7 @@ from mcp_types import CreateMessageResult, ElicitResult, TextContent
 from mcp_tasks_client import (
     InputContext,
     PollPolicy,
+    ReceivePolicy,
     SessionError,
     Task,
     TaskHandle,
@@ -29,7 +30,7 @@ from mcp_tasks_client import (
     TasksTransport,
 )
 
-__all__ = ["CALLS", "Life", "Way", "live", "mark"]
+__all__ = ["AS_TASK", "CALLS", "Life", "Way", "live", "mark"]
 
 Event: TypeAlias = Literal["created", "asked", "answered", "cancels", "result", "resumed", "error", "down"]
 Way: TypeAlias = Literal["url", "session", "transport", "resume"]
@@ -37,12 +38,24 @@ Way: TypeAlias = Literal["url", "session", "transport", "resume"]
 ``TasksTransport(...)``; and ``TasksClient(url).resume()`` for what the last one has left."""
 
 POLL: Final = PollPolicy(backoff_floor_s=0.1, backoff_ceiling_s=1.0)
+
+RELATED: Final = "io.modelcontextprotocol/related-task"
+AS_TASK: Final = {
+    "asks": "asks as task",
+    "together": "asks as task",
+    "samples": "samples as task",
+    "one by one": "samples as task",
+}
+"""In their place, with a question that the host is to make a task of."""
+
 CALLS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "asks": ("asks", {}, "Hello, {}-name"),
     "together": ("asks_twice", {"together": True}, "{0}-cat and {0}-dog"),
     "one by one": ("asks_twice", {"together": False}, "{0}-cat and {0}-dog"),
     "samples": ("samples", {}, "{}-says"),
     "slow": ("slow", {}, "rested"),
+    "asks as task": ("asks_as_task_inside", {}, "{}-name"),
+    "samples as task": ("samples_as_task_inside", {}, "{}-says"),
 }
 """By what is seen of them: a tool, its arguments, and the text of the result with the task's mark in it."""
 
@@ -65,6 +78,9 @@ class Life:
     duration_ms: int
     cancel_after_s: float | None
     """Of the first of them; ``None`` for not at all."""
+
+    looks_ms: int
+    """Between the looks of the server at what it has us run."""
 
     seed: int
     debug: str | None = None
@@ -96,7 +112,9 @@ class Host:
         """Do what is to be done."""
         match self._life.way:
             case "url":
-                async with TasksClient(self._life.url, **self._own, **self._answers) as client:
+                async with TasksClient(
+                    self._life.url, **self._own, **self._answers, receive=self._receive
+                ) as client:
                     await self._call_all(client)
             case "resume":
                 async with (
@@ -126,6 +144,10 @@ class Host:
     @property
     def _own(self) -> dict[str, Any]:
         return {"journal": self._life.journal, "poll": POLL}
+
+    @property
+    def _receive(self) -> ReceivePolicy:
+        return ReceivePolicy(poll_interval_ms=self._life.looks_ms)
 
     @property
     def _answers(self) -> dict[str, Any]:
@@ -197,17 +219,18 @@ class Host:
     # ── questions ──
 
     async def _elicit(self, context: Any, params: Any) -> ElicitResult:
-        said = await self._thought(context, params.message.rstrip("?").split()[-1])
+        said = await self._thought(context, params, params.message.rstrip("?").split()[-1])
         return ElicitResult(action="accept", content={"name": said})
 
     async def _sample(self, context: Any, params: Any) -> CreateMessageResult:
-        content = TextContent(type="text", text=await self._thought(context, "says"))
+        content = TextContent(type="text", text=await self._thought(context, params, "says"))
         return CreateMessageResult(role="assistant", content=content, model="m")
 
-    async def _thought(self, context: Any, what: str) -> str:
+    async def _thought(self, context: Any, params: Any, what: str) -> str:
         assert isinstance(context, InputContext), "a session's own callbacks are not told of a task"
-        assert context.task is not None
-        said = f"{mark(context.task.task_id)}-{what}"
+        # What is a task of ours is marked with the server's.
+        task_id = params.meta[RELATED]["taskId"] if context.task is None else context.task.task_id
+        said = f"{mark(task_id)}-{what}"
         self._note("asked", -1, said)
         await anyio.sleep(self._thinks.choice((0.0, 0.0, 0.1, 0.4)))
         self._note("answered", -1, said)
@@ -219,4 +242,6 @@ class Host:
 
 
 def text_of(result: Any) -> str:
-    return str(result.content[0].text)
+    """The text of a result; or of what a task of ours came to, as the server tells it again."""
+    answer = (result.structured_content or {}).get("result", {}).get("content")
+    return str(result.content[0].text if answer is None else answer.get("name") or answer.get("text"))

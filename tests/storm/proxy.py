@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from .weather import Fate, Weather
 
-__all__ = ["Lane", "Passed", "Proxy"]
+__all__ = ["Lane", "Look", "Passed", "Proxy"]
 
 STALL_S: Final = 2.0
 LINGER_S: Final = 60.0
@@ -43,8 +43,23 @@ class Passed:
     asks: list[float] = field(default_factory=list)
     """When the server has asked something in its response."""
 
+    looks: list[Look] = field(default_factory=list)
+    """What the server has asked in its response about tasks that it has us run."""
+
+    until: float = math.inf
+    """When the client heard no more of the response."""
+
     swallowed: bool = False
     """Whether some of that was heard by nobody. No server of this generation asks it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A request of the server's about a task of ours, at ``time.monotonic()`` seconds."""
+
+    at: float
+    message: dict[str, Any]
+    heard: bool
 
 
 @dataclass
@@ -144,9 +159,11 @@ class Proxy:
         gone = asyncio.create_task(reader.read(1))
         await asyncio.wait([forwarding, gone], return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
-        way.open = False
-        # What the server says from here on is heard by nobody, but it should be known.
-        async with asyncio.timeout(LINGER_S):
+        way.end()
+        # What the server says from here on is heard by nobody, but it should be known. A session has one
+        # stream only, and its server is told when that is cut, or there would be no other one.
+        linger_s = LINGER_S if method != "GET" else STALL_S if passed.fate.what == "stalled" else 0.0
+        async with asyncio.timeout(linger_s):
             await forwarding
 
 
@@ -197,10 +214,10 @@ class _Way:
         match fate.what:
             case "ended":
                 await self._say(LAST_CHUNK)
-                self.open = False
+                self.end()
                 self._writer.close()
             case "stalled":
-                self.open = False
+                self.end()
                 asyncio.get_running_loop().call_later(STALL_S, self._writer.transport.abort)
             case _:
                 self._cut()
@@ -211,6 +228,8 @@ class _Way:
             if any(method in chunk for method in _QUESTIONS):
                 self._passed.asks.append(time.monotonic())
                 self._passed.swallowed |= not self.open
+            looks = [message for message in messages(chunk) if message.get("method") in _LOOKS]
+            self._passed.looks += [Look(time.monotonic(), one, self.open) for one in looks]
             await self._say(chunk)
 
     async def _say(self, data: bytes) -> None:
@@ -220,14 +239,29 @@ class _Way:
                 await self._writer.drain()
 
     def _cut(self) -> None:
-        self.open = False
+        self.end()
         self._writer.transport.abort()
+
+    def end(self) -> None:
+        """Nobody hears any more what the server says here."""
+        self.open = False
+        self._passed.until = min(self._passed.until, time.monotonic())
 
 
 _OF_THE_WAY: Final = frozenset({"host", "connection"})
 _QUESTIONS: Final = (b"elicitation/create", b"sampling/createMessage")
+_LOOKS: Final = frozenset({"tasks/get", "tasks/result"})
 _CUT: Final = frozenset({"cut", "stalled", "ended"})
 _REFUSALS: Final = frozenset({"unavailable", "no_session", "not_found"})
+
+
+def messages(chunk: bytes) -> list[dict[str, Any]]:
+    """Those of an event stream that are in a chunk of it; the servers write each at once."""
+    found = []
+    for line in chunk.splitlines():
+        with suppress(ValueError):
+            found.append(json.loads(line.removeprefix(b"data:")))
+    return [one for one in found if isinstance(one, dict)]
 
 
 def closing(head: bytes) -> bytes:

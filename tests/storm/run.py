@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from ..legacy_servers import LegacyServer
-from .host import CALLS, Life, Way, live
+from .host import AS_TASK, CALLS, Life, Way, live
 from .proxy import Lane, Proxy
 from .verdict import Voyage, hidden, read_log, unheard
 from .weather import Weather
 
-__all__ = ["storm"]
+__all__ = ["is_for_us", "storm"]
 
 IMPORTED_ON_USE: Final = ("mcp_tasks_client.sessions.generations", "mcp_tasks_client.journal.sqlite")
 AT_ONCE: Final = 10
@@ -39,6 +39,13 @@ FORGETFUL: Final = 0.1
 WAYS: Final[tuple[Way, ...]] = ("url", "session", "transport")
 BREAKING: Final = 0.3
 """Of the voyages with a session of the SDK's, in so many its connections break, which ends it."""
+
+FOR_US: Final = 0.5
+"""Of the voyages with clients of our own, in so many what the server asks is to be a task of ours."""
+
+LOOKS_MS: Final = 1000
+LOOKS_AFTER_KILL_MS: Final = 4000
+"""The next process is there by then: what a server asks nobody is lost."""
 
 LOOK_S: Final = 0.02
 
@@ -86,7 +93,8 @@ async def voyage(
     seed: int, kind: str, proxy: Proxy, processes: ForkServerContext, folder: Path, debug: bool
 ) -> Voyage:
     drawn = random.Random(f"voyage {seed}")
-    calls = tuple(drawn.choices(sorted(CALLS), k=drawn.choice((1, 1, 2, 4))))
+    plainly = sorted(CALLS.keys() - set(AS_TASK.values()))
+    calls = tuple(drawn.choices(plainly, k=drawn.choice((1, 1, 2, 4))))
     lane = Lane(Weather(seed, drawn.choice((0.0, 0.1, 0.3, 0.6))))
     if drawn.random() < FORGETFUL:
         lane.forgets_at = time.monotonic() + drawn.uniform(0.5, 4.0)
@@ -94,6 +102,8 @@ async def voyage(
     lives, cancels = drawn.choice((1, 1, 2, 3)), drawn.random() < 0.15
     duration_ms, log = drawn.choice((0, 50, 400, 1500)), folder / f"{seed}.log"
     way = way_of(seed)
+    if is_for_us(seed):
+        calls = tuple(AS_TASK.get(one, one) for one in calls)
     if way != "url":
         lane.weather.breaks = drawn.random() < BREAKING
         lane.weather.most_denials = 1  # for it cannot be gone back to
@@ -112,6 +122,7 @@ async def voyage(
             calls=calls,
             duration_ms=duration_ms,
             cancel_after_s=cancel_after_s,
+            looks_ms=LOOKS_MS if lives == 1 else LOOKS_AFTER_KILL_MS,
             seed=seed,
             debug=str(folder / f"{seed}.debug") if debug else None,
         )
@@ -130,6 +141,11 @@ async def voyage(
 def way_of(seed: int) -> Way:
     """How the host of a voyage reaches the server."""
     return random.Random(f"way {seed}").choice(WAYS)
+
+
+def is_for_us(seed: int) -> bool:
+    """Whether what the server asks on a voyage is to be a task of ours."""
+    return way_of(seed) == "url" and random.Random(f"as task {seed}").random() < FOR_US
 
 
 def planned(way: Way, lives: int) -> list[tuple[Way, bool]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 from .host import CALLS, Way, mark
 from .proxy import Lane, Passed
+from .received import answered_late, unserved
 from .weather import BREAKS
 
 __all__ = ["Noted", "Voyage", "breaches", "hidden", "read_log", "unheard"]
@@ -73,6 +75,10 @@ class Voyage:
             lines.append((one.at, f"{what} · {one.fate.what} {one.fate.seconds:.2f}"))
             to_nobody = " to nobody" if one.swallowed else ""
             lines += [(at, f"  < id={one.message.get('id')!r} asks{to_nobody}") for at in one.asks]
+            lines += [
+                (look.at, f"  < {look.message['method']} id={look.message['id']!r}, heard: {look.heard}")
+                for look in one.looks
+            ]
         begun = min(at for at, _ in lines)
         return "\n".join(f"{at - begun:8.3f} {line}" for at, line in sorted(lines))
 
@@ -163,7 +169,7 @@ def _lost(voyage: Voyage) -> Iterator[str]:
 
 
 def unheard(voyage: Voyage) -> bool:
-    """Whether the server has asked what nobody could have journaled: it waits for ever then."""
+    """Whether the server has asked what nobody could have journaled or replied to: it waits for ever then."""
     asks = [at for one in voyage.lane.passed for at in one.asks]
     # Nothing is in the journal before the task is, which a call is told of in each life.
     noted = {one.call: one.at for one in reversed(voyage.log) if one.event == "created"}.values()
@@ -173,7 +179,9 @@ def unheard(voyage: Voyage) -> bool:
         for at in asks
         for end in ends
     )
-    return killed or any(one.swallowed for one in voyage.lane.passed)
+    if killed or any(one.swallowed for one in voyage.lane.passed):
+        return True
+    return unserved(voyage.kind, voyage.lane.passed, voyage.kills)
 
 
 def hidden(voyage: Voyage) -> bool:
@@ -196,6 +204,12 @@ def _asked_again(voyage: Voyage) -> Iterator[str]:
         again = [one for one in asked if one.at > passed.at]
         if again:
             yield f"asked again in life {again[0].life}, though its answer was sent in {passed.life}: {whose}"
+    for said in voyage.log:
+        killed_at = min((kill for kill in voyage.kills if kill > said.at), default=math.inf)
+        asked = (one for one in voyage.log if one.event == "asked" and one.text == said.text)
+        again = [one for one in asked if one.at > killed_at]
+        if said.event == "answered" and again and killed_at > said.at + JOURNALED_S:
+            yield f"asked again in life {again[0].life}, though it was answered in {said.life}: {said.text}"
 
 
 def _answered_late(voyage: Voyage) -> Iterator[str]:
@@ -210,6 +224,7 @@ def _answered_late(voyage: Voyage) -> Iterator[str]:
         since = cancelled.get(answer.partition("-")[0]) if answer else None
         if since is not None and passed.at > since + 0.05:
             yield f"answered after the task was cancelled: {answer}"
+    yield from answered_late(voyage.lane.passed, cancelled)
 
 
 def _polled_early(voyage: Voyage) -> Iterator[str]:
