@@ -30,6 +30,7 @@ The rooms, each importing only those above it:
 ``custody``             their records in the journal, and who may ask the host for them
 ``asking``              asks the host for them
 ``serving``             the requests about them, each answered until the server has that
+``telling``             what the server is told of them, and of which it is told nothing
 ``parties``             the sessions that they belong to, and whether those are there still
 ``receiver``            runs them, and takes up what a process has left
 ``drive``, ``commits``  a call as it is driven; one step of it: event, advance, commit

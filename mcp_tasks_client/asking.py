@@ -108,7 +108,7 @@ class Asking:
         in_time = False
         try:
             with run.scope:
-                ended = await self._asked_host(run.record)
+                ended = await self._asked_host(run)
             if ended is not None:
                 ended = replace(ended, owner=run.record.owner, fence=run.record.fence)
                 in_time = await custody.end(ended)
@@ -120,8 +120,8 @@ class Asking:
             with suppress(SessionError):  # nobody relies on it
                 await run.peer.notify("notifications/tasks/status", self._timeout_s, shown(ended))
 
-    async def _asked_host(self, record: TaskRecord) -> TaskRecord:
-        context = InputContext(tool=None, key=str(record.task_id), task=None)
-        said = await self._inputs.reply(context, question(record))
-        now = self._clock.time()
+    async def _asked_host(self, run: Run) -> TaskRecord:
+        context = InputContext(tool=None, key=str(run.record.task_id), task=None)
+        said = await self._inputs.reply(context, question(run.record))
+        record, now = run.record, self._clock.time()
         return failed(record, said, now) if isinstance(said, RpcError) else completed(record, said, now)

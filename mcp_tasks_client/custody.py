@@ -8,8 +8,8 @@ back. Of two who ask all the same, the first answer counts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -23,7 +23,7 @@ from .journal.failures import typed
 from .membership import Membership
 from .owners import Place
 from .points import Passage
-from .received import abandoned, cancelled, expires_at, made_in, visible
+from .received import abandoned, cancelled, expires_at, made_in, owed, owing_these, visible
 from .states import Cancelled, Finished, Observing
 
 __all__ = ["Custody"]
@@ -59,7 +59,8 @@ class Custody:
         self._journal = journal
         self._scope = scope
         self._clock = clock
-        self._cancelling: set[str] = set()
+        self._taking = anyio.Lock()
+        self._taken: str | None = None
         self._owed: dict[str, str] = {}
 
     async def records(self, party: str | None = None) -> list[TaskRecord]:
@@ -107,7 +108,7 @@ class Custody:
         Returns:
             The record as it stands, if it is ours.
         """
-        if record.record_id in self._cancelling:
+        if record.record_id == self._taken:
             return None
         with anyio.CancelScope(shield=True), typed:
             await self._give_back(record)
@@ -142,7 +143,7 @@ class Custody:
                     return True
             if taken is None:
                 return False
-            ended = replace(ended, owner=taken.owner, fence=taken.fence)
+            ended = replace(owing_these(owed(taken), ended), owner=taken.owner, fence=taken.fence)
 
     async def cancel(self, record: TaskRecord, uncancelled: Callable[[TaskRecord], None]) -> TaskRecord:
         """Have a task be cancelled, whoever owns it.
@@ -176,24 +177,67 @@ class Custody:
     async def _taken_and_ended(
         self, record: TaskRecord, end: End, goes_on: Callable[[TaskRecord], None]
     ) -> TaskRecord:
-        self._cancelling.add(record.record_id)
+        async with self._in_hand(record):
+            for _ in range(_MOST_TRIES - 1):
+                with suppress(DrivenElsewhereError):  # another process has stored something just then
+                    return await self._take_and_end(record, end, goes_on)
+            return await self._take_and_end(record, end, goes_on)
+
+    async def _take_and_end(
+        self, record: TaskRecord, end: End, goes_on: Callable[[TaskRecord], None]
+    ) -> TaskRecord:
+        with typed:
+            taken = await self._taken_from_anybody(record)
+        found = visible(taken and taken.record, made_in(record), self._clock.time())
+        ended = end(found, self._clock.time())
         try:
-            with anyio.CancelScope(shield=True):
-                with typed:
-                    taken = await self._taken_from_anybody(record)
-                found = visible(taken and taken.record, made_in(record), self._clock.time())
-                ended = end(found, self._clock.time())
-                try:
-                    with typed:
-                        await self._journal.save(ended, known=True)
-                except TasksClientError:
-                    goes_on(found)
-                    if taken is not None and taken.before is not None:
-                        self._owed[record.record_id] = taken.before
-                    raise
-        finally:
-            self._cancelling.discard(record.record_id)
+            with typed:
+                await self._journal.save(ended, known=True)
+        except TasksClientError:
+            goes_on(found)
+            if taken is not None and taken.before is not None:
+                self._owed[record.record_id] = taken.before
+            raise
+        self._owed.pop(record.record_id, None)
         return ended
+
+    async def note(
+        self,
+        record: TaskRecord,
+        change: Callable[[TaskRecord], TaskRecord],
+        goes_on: Callable[[TaskRecord], None],
+    ) -> None:
+        """Note what the server knows of a task, or waits for, whoever owns it.
+
+        Args:
+            record: The task.
+            change: Makes what it is then.
+            goes_on: Told of that, if it goes on.
+        """
+        async with self._in_hand(record):
+            for _ in range(_MOST_TRIES):
+                with suppress(DrivenElsewhereError), typed:  # another process has taken it up just then
+                    await self._noted(record, change, goes_on)
+                    return
+
+    async def _noted(
+        self,
+        record: TaskRecord,
+        change: Callable[[TaskRecord], TaskRecord],
+        goes_on: Callable[[TaskRecord], None],
+    ) -> None:
+        taken = await self._taken_from_anybody(record)
+        if taken is not None and taken.record.owner == self.membership.owner:
+            noted = replace(change(taken.record), owner=taken.before)
+            if not noted.finished:
+                goes_on(noted)
+            try:
+                with typed:
+                    await self._journal.save(noted, known=True)
+            except JournalError:
+                if taken.before is not None:
+                    self._owed[record.record_id] = taken.before
+                raise
 
     async def fetched(self, record: TaskRecord) -> None:
         """Note that the server has the result. It is kept until its time is over."""
@@ -224,6 +268,17 @@ class Custody:
     def owned(self, record: TaskRecord) -> TaskRecord:
         """A new record, as ours."""
         return replace(record, owner=self.membership.owner)
+
+    @asynccontextmanager
+    async def _in_hand(self, record: TaskRecord) -> AsyncIterator[None]:
+        """Take and store a record in one go, as far as we are concerned."""
+        async with self._taking:
+            self._taken = record.record_id
+            try:
+                with anyio.CancelScope(shield=True):
+                    yield
+            finally:
+                self._taken = None
 
     async def _taken_from_anybody(self, record: TaskRecord) -> Taken | None:
         await self.membership.enrol()

@@ -52,6 +52,7 @@ class RefusedError(Exception):
 class AskedTask:
     """An elicitation or a sampling as a task."""
 
+    request_id: RequestId
     method: str
     request: JSONObject = field(repr=False)
     """What the host is to be asked."""
@@ -172,6 +173,7 @@ def read_request(request_id: RequestId, message: JSONObject) -> Asked:
     if method in _CALLBACKS:
         question = {name: value for name, value in params.items() if name != "task"}
         return AskedTask(
+            request_id=request_id,
             method=method,
             request={"method": method, "params": question},
             ttl_ms=_wish(params.get("task")),

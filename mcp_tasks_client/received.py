@@ -18,12 +18,14 @@ from typing import Final
 
 from .demands import INVALID_PARAMS, AskedTask, Position, RefusedError, cursor
 from .journal.base import Scope, TaskRecord
-from .sessions.shapes_2025_11_25 import CORE_TASKS_VERSION, marked, related_task
+from .sessions.shapes_2025_11_25 import CORE_TASKS_VERSION, id_text, marked, related_task
 from .states import Cancelled, Completed, Failed, Finished, Gone, Observing, Outcome, Question
-from .wire import JSONObject, RpcError, Task, digest
+from .wire import JSONObject, RequestId, RpcError, Task, digest
 
 __all__ = [
+    "CREATION",
     "INTERNAL_ERROR",
+    "RESULT",
     "ReceivePolicy",
     "abandoned",
     "admit",
@@ -35,20 +37,30 @@ __all__ = [
     "failed",
     "made_in",
     "needed_for",
+    "owed",
+    "owing",
+    "owing_these",
     "page",
+    "paid",
     "question",
     "received_scope",
     "repeated",
     "result",
     "shown",
+    "told",
     "visible",
     "was_abandoned",
 ]
+
+CREATION: Final = "creation"
+RESULT: Final = "tasks/result"
+"""What can be owed to a request: the task that it has become, or what another of its kind is told."""
 
 INTERNAL_ERROR: Final = -32603
 _INVALID_REQUEST: Final = -32600
 
 _LARGEST_TTL_MS: Final = 2**53 - 1
+_OWED: Final = "owed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +121,7 @@ def created(
     at: float,
     policy: ReceivePolicy,
 ) -> TaskRecord:
-    """The record of a new task.
+    """The record of a new task, which the server has yet to be told of.
 
     Args:
         asked: What the server wants.
@@ -120,6 +132,7 @@ def created(
         at: Wall clock, seconds since the epoch.
         policy: The limits.
     """
+    marks: JSONObject = {} if asked.related is None else marked({}, asked.related)
     ttl_ms = math.ceil(min(asked.ttl_ms or policy.default_ttl_ms, policy.max_ttl_ms))
     task = Task(
         task_id=task_id,
@@ -129,7 +142,7 @@ def created(
         ttl_ms=ttl_ms,
         poll_interval_ms=policy.poll_interval_ms,
         request_state=party,
-        **({} if asked.related is None else marked({}, asked.related)),
+        **{**marks, _OWED: [[asked.request_id, CREATION]]},
     )
     to_ask = Question(key=task_id, digest=digest(asked.request), stage="asking", request=asked.request)
     return TaskRecord(
@@ -206,6 +219,34 @@ def made_in(record: TaskRecord) -> str:
 def needed_for(record: TaskRecord) -> str | None:
     """The server's own task that one is needed for, if it has said so."""
     return related_task(_task(record).model_extra or {})
+
+
+def owed(record: TaskRecord) -> list[tuple[RequestId, str]]:
+    """The requests about a task for whose replies the server waits, as far as is known, and their kinds."""
+    return [(request_id, kind) for request_id, kind in (_task(record).model_extra or {}).get(_OWED, ())]
+
+
+def owing(record: TaskRecord, request_id: RequestId, kind: str) -> TaskRecord:
+    """The task with one more of them."""
+    return owing_these([*owed(paid(record, request_id)), (request_id, kind)], record)
+
+
+def paid(record: TaskRecord, request_id: RequestId) -> TaskRecord:
+    """The task without one."""
+    rest = [one for one in owed(record) if id_text(one[0]) != id_text(request_id)]
+    return owing_these(rest, record)
+
+
+def told(record: TaskRecord) -> TaskRecord:
+    """The task that the server knows of, for it has asked about it."""
+    return owing_these([one for one in owed(record) if one[1] != CREATION], record)
+
+
+def owing_these(these: Sequence[tuple[RequestId, str]], record: TaskRecord) -> TaskRecord:
+    """The task with these and no other."""
+    assert isinstance(record.state, Observing | Finished)
+    task = _task(record).model_copy(update={_OWED: [list(one) for one in these]})
+    return replace(record, state=replace(record.state, task=task))
 
 
 def expires_at(record: TaskRecord) -> float:
@@ -289,24 +330,18 @@ def shown(record: TaskRecord) -> JSONObject:
     }
 
 
-def creation(record: TaskRecord, related: str | None) -> JSONObject:
-    """The reply to a question as a task.
-
-    Args:
-        record: The task that it has become.
-        related: The server's own task that it is needed for.
-    """
-    reply = {"task": shown(record)}
+def creation(record: TaskRecord) -> JSONObject:
+    """The reply to the question that has become a task."""
+    reply, related = {"task": shown(record)}, needed_for(record)
     return reply if related is None else marked(reply, related)
 
 
-def result(record: TaskRecord) -> JSONObject | RpcError | None:
-    """What the question would have been answered with, had it been a plain one; ``None`` until the end.
+def result(record: TaskRecord) -> JSONObject | RpcError:
+    """What the question would have been answered with, had it been a plain one. The task has ended.
 
     Source: 2025-11-25, "Result Retrieval", and "Associating Task-Related Messages" for the mark (MUST).
     """
-    if not isinstance(record.state, Finished):
-        return None
+    assert isinstance(record.state, Finished), "there is none before"
     match record.state.outcome:
         case Completed(result=answer):
             return marked(answer, _task(record).task_id)

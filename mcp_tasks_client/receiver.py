@@ -12,8 +12,6 @@ was made in. What each request means is decided in :mod:`.received`.
   session and the server still knows it. What had been answered is only served.
 - A time-to-live that is over ends everything, the asking too. The end of the session ends the asking; what
   was answered is kept. Where a server has no name for its sessions, a task ends with its connection.
-- What a server needs for a task of its own is given up with that: one server loses the session by whatever
-  is said for a task that was cancelled, be it an error. So nothing is.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ import logging
 import math
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 import anyio
 from anyio.abc import TaskGroup
@@ -51,11 +49,12 @@ from .journal.base import Journal, Scope, TaskRecord
 from .owners import LEASE_S, Place
 from .parties import Adopt, Attend, Parties
 from .received import (
+    CREATION,
     INTERNAL_ERROR,
+    RESULT,
     ReceivePolicy,
     admit,
     created,
-    creation,
     expires_at,
     made_in,
     needed_for,
@@ -69,6 +68,7 @@ from .received import (
 from .serving import Serving
 from .sessions.peer import Peer
 from .sessions.shapes_2025_11_25 import related_task, request_id_of
+from .telling import Change, Telling
 from .wire import JSONObject, RequestId, RpcError
 
 __all__ = ["Receiver"]
@@ -78,8 +78,6 @@ logger = logging.getLogger("mcp_tasks_client")
 _TIMEOUT_S: Final = 30.0
 _LOOK_S: Final = 2.0
 _SWEEP_S: Final = 30.0
-_MOST_GIVEN_UP: Final = 10_000
-"""Tasks of the server's that were cancelled, at most: nobody says when it needs nothing for one any more."""
 
 
 class Receiver:
@@ -124,7 +122,7 @@ class Receiver:
         self._asking = Asking(inputs, self._clock, timeout_s)
         self._serving = Serving(self._policy, self._clock, timeout_s)
         self._parties = Parties(self._clock, timeout_s)
-        self._given_up: dict[str, None] = {}
+        self._telling = Telling(self._serving, self._note, self._in_background)
 
     @property
     def capabilities(self) -> JSONObject:
@@ -173,7 +171,7 @@ class Receiver:
     async def _see_to(self, record: TaskRecord, adopt: Adopt, attend: Attend) -> None:
         if expires_at(record) <= self._clock.time():
             await self._forget(record)
-        elif not record.finished and self._is_given_up(record) and self._parties.of(made_in(record)):
+        elif not record.finished and self._telling.is_over(record) and self._parties.of(made_in(record)):
             await self._custody.abandon(record, self._asking.goes_on)
         elif not record.pending:
             pass  # what has ended is served as it is
@@ -185,6 +183,7 @@ class Receiver:
     async def _forget(self, record: TaskRecord) -> None:
         self._asking.stop(str(record.task_id))
         await self._custody.forget(record)
+        self._telling.forget(record)
         logger.info("A task of the server's is forgotten: %r", record)
 
     async def _leave(self, record: TaskRecord) -> None:
@@ -199,27 +198,44 @@ class Receiver:
     async def _take_up(self, record: TaskRecord, adopt: Adopt, attend: Attend) -> None:
         """Go on with a task whose process is gone, in its session, unless the server is away there."""
         party = made_in(record)
-        if record.finished and self._parties.of(party) is not None:
+        owes = bool(self._telling.owed_by_others(record))
+        if record.finished and not owes and self._parties.of(party) is not None:
             return  # it is served as it is
         if not record.finished and not answerable(str(record.tool), self._inputs.capabilities):
             return  # another of our processes may have somebody to ask
         taken = await self._custody.take(record)
         if taken is None:
             return
-        needed = None if taken.finished else needed_for(taken)
+        needed = None if taken.finished and not owes else needed_for(taken)
         if needed is not None and await self._custody.was_cancelled(self._calls, needed):
             await self._custody.abandon(taken, self._asking.goes_on)  # by a process that has died since
             return
         peer = await self._parties.find(party, adopt, attend)
         if peer is None:
             await self._leave(taken)
-        elif not taken.finished:
+            return
+        for owed_id, kind in self._telling.owed_by_others(taken):
+            self._pay(peer, owed_id, kind, taken)
+        if not taken.finished:
             self._begin(self._asking.expect(taken, peer))
 
     @property
     def _custody(self) -> Custody:
         assert self._running is not None, "nothing is served before it runs"
         return self._running[0]
+
+    async def _note(self, record: TaskRecord, change: Change) -> None:
+        await self._custody.note(record, change, self._asking.goes_on)
+        self._news.set()  # whoever has looked before that could not store anything
+
+    def _in_background(self, do: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+        assert self._running is not None, "nothing is begun before"
+        self._running[1].start_soon(do, *args)
+
+    def _pay(self, peer: Peer, request_id: RequestId, kind: str, record: TaskRecord) -> None:
+        """Say what a process has owed that is gone, unless another request has the ID by then."""
+        self._telling.take_over(request_id, record)
+        self._take(peer, request_id, {"method": kind, "params": {"taskId": record.task_id}})
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
@@ -233,12 +249,14 @@ class Receiver:
         if self._running is None or request_id is None or not concerns(message, self._inputs.capabilities):
             return False
         self._parties.heard(peer)
-        params = message.get("params")
-        if not isinstance(params, dict) or related_task(params) not in self._given_up:
-            scope = self._serving.begin(peer, request_id, message)
-            if scope is not None:
-                self._running[1].start_soon(self._serve, peer, request_id, message, scope)
+        if not self._telling.has_given_up(related_task(message.get("params"))):
+            self._take(peer, request_id, message)
         return True
+
+    def _take(self, peer: Peer, request_id: RequestId, message: JSONObject) -> None:
+        scope = self._serving.begin(peer, request_id, message)
+        if scope is not None:
+            self._in_background(self._serve, peer, request_id, message, scope)
 
     def withdraw(self, peer: Peer, request_id: RequestId, message: JSONObject | None = None) -> None:
         """Do not answer what has come under an ID, unless it is this message. Its task goes on."""
@@ -246,14 +264,9 @@ class Receiver:
 
     def give_up(self, task_id: str) -> None:
         """Ask nobody any more what the server needs for a task of its own, and say nothing more about it."""
-        self._given_up[task_id] = None
-        if len(self._given_up) > _MOST_GIVEN_UP:
-            del self._given_up[next(iter(self._given_up))]
+        self._telling.give_up(task_id)
         self._asking.stop_for(task_id)
         self._news.set()  # it is to be journaled
-
-    def _is_given_up(self, record: TaskRecord) -> bool:
-        return needed_for(record) in self._given_up
 
     async def _serve(
         self, peer: Peer, request_id: RequestId, message: JSONObject, scope: anyio.CancelScope
@@ -270,6 +283,9 @@ class Receiver:
     async def _answer(self, peer: Peer, request_id: RequestId, message: JSONObject) -> None:
         try:
             self._serving.check_pace(peer)
+            if message["method"] == CREATION:
+                record = await self._custody.find(message["params"]["taskId"], self._parties.name(peer))
+                return await self._telling.made(peer, request_id, record)
             asked = read_request(request_id, message)
             if isinstance(asked, AskedTask):
                 await self._make(peer, request_id, asked)
@@ -290,31 +306,24 @@ class Receiver:
         party = self._parties.name(peer)
         match asked:
             case AskedGet(task_id):
-                await self._say(peer, request_id, await self._custody.find(task_id, party), shown)
+                await self._telling.say(
+                    peer, request_id, await self._find(task_id, party), "tasks/get", shown
+                )
             case AskedList(after):
                 records = await self._custody.records(party)
                 await self._serving.say(peer, request_id, page(records, after, self._policy.page_size))
             case AskedCancel(task_id):
-                record = await self._custody.find(task_id, party)
+                record = await self._find(task_id, party)
                 ended = record if was_abandoned(record) else await self._cancel(record)
                 await self._serving.say(peer, request_id, shown(ended))
             case _:
                 assert_never(asked)
 
-    async def _say(
-        self,
-        peer: Peer,
-        request_id: RequestId,
-        record: TaskRecord,
-        reply: Callable[[TaskRecord], JSONObject | RpcError],
-        tried: Callable[[], None] = lambda: None,
-    ) -> bool:
-        """Tell of a task, unless it was needed for one that is given up. Returns whether that was said."""
-        if was_abandoned(record):
-            return False
-        return await self._serving.say(
-            peer, request_id, reply(record), wanted=lambda: not self._is_given_up(record), tried=tried
-        )
+    async def _find(self, task_id: str, party: str) -> TaskRecord:
+        """A task that the server asks about, of which it then knows."""
+        record = await self._custody.find(task_id, party)
+        await self._telling.knows(record)
+        return record
 
     async def _cancel(self, record: TaskRecord) -> TaskRecord:
         ended = await self._custody.cancel(record, self._asking.goes_on)
@@ -324,10 +333,15 @@ class Receiver:
 
     async def _retrieve(self, peer: Peer, request_id: RequestId, task_id: str) -> None:
         """Answer with a task's end, when there is one."""
-        record = await self._ended(task_id, self._parties.name(peer))
-        if await self._say(peer, request_id, record, _result):
+        party = self._parties.name(peer)
+        record = await self._find(task_id, party)
+        if not record.finished:
+            await self._telling.owe(request_id, record, RESULT)
+            record = await self._ended(task_id, party)
+        if await self._telling.say(peer, request_id, record, RESULT, result):
             with suppress(JournalError):  # then the next process goes back to the session in vain
                 await self._custody.fetched(record)
+                self._telling.forget(record)
             logger.info("The server has the end of %r", record)
 
     async def _ended(self, task_id: str, party: str) -> TaskRecord:
@@ -352,7 +366,16 @@ class Receiver:
             record = repeated(asked, records)
             if record is None:
                 admit(records, self._policy)
-                record = self._custody.owned(self._record(asked, party))
+                record = created(
+                    asked,
+                    record_id=uuid.uuid4().hex,
+                    task_id=secrets.token_urlsafe(24),
+                    party=party,
+                    scope=self._scope,
+                    at=self._clock.time(),
+                    policy=self._policy,
+                )
+                record = self._custody.owned(record)
                 # Before it is journaled, for what nobody runs is taken up.
                 run = self._asking.expect(record, peer)
                 try:
@@ -365,32 +388,13 @@ class Receiver:
         begin = partial(self._begin, run)
         try:
             # From the first try on the server may know of it, though nobody says so.
-            await self._say(peer, request_id, record, lambda made: creation(made, asked.related), begin)
+            await self._telling.made(peer, request_id, record, begin)
         finally:
             begin()
 
-    def _record(self, asked: AskedTask, party: str) -> TaskRecord:
-        return created(
-            asked,
-            record_id=uuid.uuid4().hex,
-            task_id=secrets.token_urlsafe(24),
-            party=party,
-            scope=self._scope,
-            at=self._clock.time(),
-            policy=self._policy,
-        )
-
     def _begin(self, run: Run | None) -> None:
         """Have the host be asked, unless that was begun, or is not wanted any more."""
-        assert self._running is not None, "nothing is begun before"
-        custody, tasks = self._running
-        if run is not None and self._is_given_up(run.record):
+        if run is not None and self._telling.is_over(run.record):
             self._asking.stop(str(run.record.task_id))  # meanwhile
         if run is not None and self._asking.begins(run):
-            tasks.start_soon(self._asking.see_through, run, custody)
-
-
-def _result(record: TaskRecord) -> JSONObject | RpcError:
-    reply = result(record)
-    assert reply is not None, "it has ended"
-    return reply
+            self._in_background(self._asking.see_through, run, self._custody)

@@ -97,15 +97,25 @@ class Serving:
         reply: JSONObject | RpcError,
         wanted: Callable[[], bool] = lambda: True,
         tried: Callable[[], None] = lambda: None,
+        failed: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Answer a request. Returns whether the server has that."""
+        """Answer a request. Returns whether the server has that.
+
+        Args:
+            peer: Who asked.
+            request_id: Of the request.
+            reply: The answer.
+            wanted: Whether anybody waits for it still.
+            tried: Called after each try.
+            failed: Called after each one after which there is another.
+        """
+
+        async def rest(seconds: float) -> None:
+            failed()
+            await self._clock.wait(anyio.Event(), seconds)
+
         try:
-            return await say(
-                peer, request_id, reply, self._timeout_s, rest=self._rest, wanted=wanted, tried=tried
-            )
+            return await say(peer, request_id, reply, self._timeout_s, rest=rest, wanted=wanted, tried=tried)
         except SessionError as error:
             logger.info("A reply about a task of the server's may not have arrived: %s", error)
             return False
-
-    async def _rest(self, seconds: float) -> None:
-        await self._clock.wait(anyio.Event(), seconds)

@@ -73,6 +73,7 @@ ORDER: Final = (
     "asking",
     "serving",
     "parties",
+    "telling",
     "receiver",
     "sessions.plain",
     "sessions.asked",

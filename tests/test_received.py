@@ -26,6 +26,8 @@ from mcp_tasks_client.demands import (
 )
 from mcp_tasks_client.journal.base import TaskRecord, dump_state, load_state
 from mcp_tasks_client.received import (
+    CREATION,
+    RESULT,
     admit,
     cancelled,
     completed,
@@ -33,12 +35,17 @@ from mcp_tasks_client.received import (
     creation,
     expires_at,
     failed,
+    needed_for,
+    owed,
+    owing,
     page,
+    paid,
     question,
     received_scope,
     repeated,
     result,
     shown,
+    told,
     visible,
 )
 from mcp_tasks_client.wire import RpcError
@@ -66,10 +73,10 @@ def asked(task: Any, request_id: Any = 0, **params: Any) -> AskedTask:
 
 
 def record(
-    task: Any = None, *, name: str = "1", at: float = NOW, policy: ReceivePolicy | None = None
+    task: Any = None, *, name: str = "1", at: float = NOW, policy: ReceivePolicy | None = None, **params: Any
 ) -> TaskRecord:
     return created(
-        asked(task if task is not None else {}),
+        asked(task if task is not None else {}, **params),
         record_id=f"record-{name}",
         task_id=f"task-{name}",
         party="session:s",
@@ -261,7 +268,8 @@ def test_a_task_ends_once_and_says_how(ended: TaskRecord, status: str, said: str
 def test_a_state_comes_back_from_a_journal_as_it_was() -> None:
     for one in (record(), completed(record(), ANSWER, NOW), failed(record(), RpcError(1, "", None), NOW)):
         back = one.with_state(load_state(dump_state(one.state)))
-        assert (shown(back), result(back), expires_at(back)) == (shown(one), result(one), expires_at(one))
+        assert (shown(back), owed(back), expires_at(back)) == (shown(one), owed(one), expires_at(one))
+        assert not one.finished or result(back) == result(one)
     assert question(record())["method"] == "elicitation/create"
 
 
@@ -309,13 +317,26 @@ def test_a_result_is_marked_with_its_task_and_a_snapshot_is_not() -> None:
     assert result(done) == {**ANSWER, "_meta": {"own": 1, RELATED: {"taskId": "task-1"}}}
     assert "_meta" not in shown(done)
     assert "_meta" not in page([done], None, 1)
-    assert creation(record(), None) == {"task": shown(record())}
-    assert creation(record(), "theirs")["_meta"] == {RELATED: {"taskId": "theirs"}}
+    assert creation(record()) == {"task": shown(record())}
+    mark = {RELATED: {"taskId": "theirs"}}
+    assert creation(record(_meta=mark)) == {"task": shown(record()), "_meta": mark}
+
+
+@requirement("law:1")
+def test_what_is_owed_to_the_server_is_kept_with_the_task_until_it_is_paid() -> None:
+    one = record(_meta={RELATED: {"taskId": "theirs"}})
+    assert owed(one) == [(0, CREATION)]
+    both = owing(owing(one, "0", RESULT), "0", RESULT)
+    assert owed(both) == [(0, CREATION), ("0", RESULT)]
+    assert (owed(paid(both, 0)), owed(paid(both, "0"))) == ([("0", RESULT)], [(0, CREATION)])
+    assert owed(told(both)) == [("0", RESULT)]
+    done = completed(both, ANSWER, NOW)
+    assert (owed(done), result(told(done))) == (owed(both), result(done))
+    assert (shown(told(both)), needed_for(told(both))) == (shown(one), "theirs")
 
 
 @requirement("2025:receive-result")
 def test_what_the_question_would_have_been_answered_with_is_the_result() -> None:
-    assert result(record()) is None
     error = RpcError(-1, "User rejected sampling request", {"why": "private"})
     assert result(failed(record(), error, NOW)) == error
     assert result(cancelled(record(), NOW)) == RpcError(-32603, "The task was cancelled.", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,7 +18,7 @@ from mcp_tasks_client import Journal, JournalError, MemoryJournal, ReceivePolicy
 from mcp_tasks_client.errors import CredentialRefusedError, DrivenElsewhereError
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.journal.base import Scope, TaskRecord
-from mcp_tasks_client.received import completed, received_scope
+from mcp_tasks_client.received import completed, owed, received_scope
 from mcp_tasks_client.receiver import Receiver
 from mcp_tasks_client.sessions.hearing import Hearing
 from mcp_tasks_client.sessions.peer import Peer
@@ -38,6 +39,10 @@ ANSWER: Final = {"action": "accept", "content": {"name": "Ada"}}
 GONE: Final = RpcError(-32602, "Failed to retrieve task: Task not found", None)
 
 
+_ids: Final = itertools.count()
+"""Of requests. No session gives one twice, whichever process of ours hears it."""
+
+
 class FakePeer(Peer):
     """A server in one session: it asks, and gets replies."""
 
@@ -53,7 +58,6 @@ class FakePeer(Peer):
         self.refuses: list[SessionError] = []
         self.looks = 0
         self.back_at_look = 0
-        self._ids = iter(range(10_000))
 
     async def initialize(self, params: JSONObject, timeout_s: float) -> JSONObject:
         raise AssertionError("not here")
@@ -101,7 +105,7 @@ class FakePeer(Peer):
     # ── what the server does ──
 
     def send(self, method: str, params: Any, request_id: RequestId | None = None) -> RequestId:
-        request_id = next(self._ids) if request_id is None else request_id
+        request_id = next(_ids) if request_id is None else request_id
         assert self.receiver is not None
         message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
         assert self.receiver.told(self, message)
@@ -202,6 +206,18 @@ class Desk:
     async def ended(self, task_id: str) -> None:
         with anyio.fail_after(LIMIT_S):
             while any(record.task_id == task_id and not record.finished for record in await self.records()):
+                await anyio.sleep(POLL_S)
+
+    async def told(self) -> None:
+        """Until it is journaled that the server has what was said."""
+        with anyio.fail_after(LIMIT_S):
+            while any(map(owed, await self.records())):
+                await anyio.sleep(POLL_S)
+
+    async def owes(self, request_id: RequestId) -> None:
+        """Until it is journaled that the server waits for a reply."""
+        with anyio.fail_after(LIMIT_S):
+            while not any(one == request_id for record in await self.records() for one, _ in owed(record)):
                 await anyio.sleep(POLL_S)
 
     async def forgotten(self) -> None:
@@ -465,7 +481,106 @@ async def test_a_reply_is_not_said_to_another_request_that_has_the_id_by_then(de
         tasks.cancel_scope.cancel()
 
 
+# ── what is owed ──────────────────────────────────────────────────────────────────────────────
+
+FORM_PARAMS: Final[JSONObject] = {"message": "name?", "requestedSchema": FORM, "task": {}}
+
+
+@requirement("law:1", "law:3")
+@pytest.mark.parametrize("which", ["creation", "get", "result", "result in time"])
+async def test_what_a_process_could_not_say_is_said_by_the_next_one(desk: Desk, which: str) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer):
+        if which == "creation":
+            peer.refuses = [DOWN] * 100
+            owed_id = peer.send("elicitation/create", FORM_PARAMS)
+        else:
+            task = await peer.make()
+            await desk.told()
+            if which == "get":
+                peer.refuses = [DOWN] * 100
+            owed_id = peer.send(f"tasks/{which.split()[0]}", {"taskId": task["taskId"]})
+        await person.until(lambda: person.asked)
+        await desk.owes(owed_id)
+        if which == "result in time":
+            peer.refuses = [DOWN] * 100
+            person.ready.set()
+            await desk.ended(task["taskId"])
+    second, again = Person(), FakePeer()
+    async with desk.process(second, again):
+        second.ready.set()
+        reply = await again.reply(owed_id)
+        assert next(iter(reply)) == {"creation": "task", "get": "taskId"}.get(which, "action")
+        await (desk.delivered() if "result" in which else desk.told())
+        await desk.clock.advance(100.0)
+        assert again.replies == {owed_id: [reply]}
+    assert (person.asked, second.asked) == (1, which != "result in time")
+
+
+@requirement("law:3")
+async def test_an_answer_is_not_the_next_questions_which_has_the_same_id_and_words(desk: Desk) -> None:
+    """The reply that told of the first task has arrived, though nobody has said so."""
+    person, peer = Person(), FakePeer()
+    inputs = Callbacks(elicitation=person)
+    receiver = peer.receiver = Receiver(desk.journal, inputs, ENDPOINT, clock=desk.clock)
+    hearing = Hearing(inputs, LIMIT_S, lambda: None, receiver)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hearing.run, lambda name: peer)
+        await anyio.wait_all_tasks_blocked()
+        peer.refuses = [DOWN]
+        asked = {"id": "x", "method": "elicitation/create", "params": FORM_PARAMS}
+        hearing.told(peer, asked)
+        await person.until(lambda: person.asked)
+        (record,) = await desk.records()
+        assert (await peer.ask("tasks/get", taskId=record.task_id))["status"] == "working"
+        await desk.clock.advance(100.0)
+        assert "x" not in peer.replies
+        person.ready.set()
+        await peer.ask("tasks/result", taskId=record.task_id)
+        hearing.told(peer, asked)
+        assert (await peer.reply("x"))["task"]["taskId"] != record.task_id
+        await person.until(lambda: person.asked == 2)
+        tasks.cancel_scope.cancel()
+
+
+@requirement("law:10")
+@pytest.mark.parametrize("answered", [False, True])
+async def test_nothing_is_said_of_what_is_owed_for_a_task_that_was_cancelled(
+    desk: Desk, answered: bool
+) -> None:
+    person, peer = Person(), FakePeer()
+    needed = Needed(peer, "theirs")
+    async with desk.process(person, peer):
+        await needed.make()
+        await desk.told()
+        owed_id = needed.look()[1]
+        await person.until(lambda: person.asked)
+        await desk.owes(owed_id)
+        peer.refuses = [DOWN] * 100
+        if answered:
+            person.ready.set()
+            await desk.ended(needed.task["taskId"])
+    task = Task(task_id="theirs", status="working")
+    await desk.journal.save(theirs(Observing(task=task, received_at=0.0, due_at=0.0, cancel="sending")))
+    async with desk.process(Person(), again := FakePeer()):
+        await desk.clock.advance(100.0)
+        assert not again.replies
+
+
 # ── what is needed for a task that is cancelled ───────────────────────────────────────────────
+
+
+def theirs(state: State) -> TaskRecord:
+    """A task of the server's own."""
+    return TaskRecord(
+        record_id="theirs",
+        scope=Scope(ENDPOINT, ""),
+        tool="tool",
+        arguments_digest="",
+        state=state,
+        created_at=0.0,
+        updated_at=0.0,
+    )
 
 
 class Needed:
@@ -564,16 +679,7 @@ async def test_nobody_is_asked_for_what_a_cancelled_task_needed_of_the_process_b
     elif how != "wished for":
         outcome = Cancelled() if how == "over" else Completed(result={})
         state = Finished(outcome=outcome, task=task)
-    theirs = TaskRecord(
-        record_id="theirs",
-        scope=Scope(ENDPOINT, ""),
-        tool="tool",
-        arguments_digest="",
-        state=state,
-        created_at=0.0,
-        updated_at=0.0,
-    )
-    await desk.journal.save(theirs)
+    await desk.journal.save(theirs(state))
     asked = how in ("not at all", "otherwise over")
     async with desk.process(again := Person(), FakePeer()):
         if asked:
@@ -638,7 +744,7 @@ async def test_what_another_session_has_asked_for_a_task_of_that_name_is_none_of
 
 
 async def test_of_cancelled_tasks_so_many_are_known(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_tasks_client.receiver._MOST_GIVEN_UP", 2)
+    monkeypatch.setattr("mcp_tasks_client.telling._MOST_GIVEN_UP", 2)
     async with desk.process(Person(), peer := FakePeer()) as receiver:
         for one in ("first", "second", "third"):
             receiver.give_up(one)
@@ -1132,6 +1238,7 @@ async def test_an_answer_to_what_could_not_be_cancelled_counts() -> None:
         async with desk.process(person, peer):
             task = await peer.make()
             await person.until(lambda: person.asked)
+            await desk.told()
             journal.failures = 1
             assert (await peer.about("cancel", task)).code == -32603
             person.ready.set()
@@ -1149,6 +1256,7 @@ async def test_a_task_that_another_process_could_not_cancel_is_still_its_owners(
         async with desk.process(person, peer):
             task = await peer.make()
             await person.until(lambda: person.asked)
+            await desk.told()
             async with desk.process(other := Person(), elsewhere := FakePeer()):
                 journal.failures = 1
                 assert (await elsewhere.about("cancel", task)).code == -32603
@@ -1173,6 +1281,7 @@ async def test_what_could_not_be_cancelled_is_taken_up_when_its_owner_is_gone() 
             async with desk.process(person, peer):
                 task = await peer.make()
                 await person.until(lambda: person.asked)
+                await desk.told()
                 journal.failures = 1
                 assert (await elsewhere.about("cancel", task)).code == -32603
                 await desk.clock.advance(120.0)
@@ -1190,6 +1299,7 @@ async def test_what_somebody_has_taken_meanwhile_is_not_given_back(desk: Desk) -
         await person.until(lambda: person.asked)
         assert peer.receiver is not None
         custody = peer.receiver._custody
+        await desk.told()
         (record,) = await desk.records()
         custody._owed[record.record_id] = "its owner before"
         await desk.journal.take(record.record_id, "another process", lambda *_: True)
@@ -1237,6 +1347,7 @@ async def test_of_two_who_are_asked_the_first_to_answer_counts(desk: Desk, who: 
     async with desk.process(person, peer):
         task = await peer.make()
         await person.until(lambda: person.asked)
+        await desk.told()
         (record,) = await desk.records()
         taken = await desk.journal.take(record.record_id, "the other one", lambda *_: True)
         assert taken is not None
@@ -1270,6 +1381,7 @@ async def test_an_answer_that_cannot_be_journaled_is_kept_and_not_shown(
         async with desk.process(person, peer):
             task = await peer.make()
             await person.until(lambda: person.asked)
+            await desk.told()
             journal.failures = 3
             person.ready.set()
             await desk.clock.advance(3.0)

@@ -197,7 +197,7 @@ async def soon(found: Callable[[], list[Arrived]]) -> list[Arrived]:
 
 
 @requirement("law:1", "law:3")
-@pytest.mark.parametrize(("stop", "asks_again"), [("answered", 0), ("asked", 1)])
+@pytest.mark.parametrize(("stop", "asks_again"), [("answered", 0), ("asked", 1), ("made", 1)])
 async def test_another_process_serves_what_the_one_that_was_killed_was_asked(
     legacy_python_server: LegacyServer, tmp_path: Path, stop: str, asks_again: int
 ) -> None:
@@ -216,7 +216,7 @@ async def test_another_process_serves_what_the_one_that_was_killed_was_asked(
 
 
 @requirement("law:1", "law:3")
-@pytest.mark.parametrize(("stop", "asks_again"), [("answered", 0), ("asked", 1)])
+@pytest.mark.parametrize(("stop", "asks_again"), [("answered", 0), ("asked", 1), ("made", 1)])
 async def test_a_task_whose_question_was_a_task_as_well_ends_in_another_process(
     legacy_python_server: LegacyServer, tmp_path: Path, stop: str, asks_again: int
 ) -> None:

@@ -35,7 +35,11 @@ async def main(url: str, journal: str, stop: str, tool: str) -> None:
             await reached()
         return ElicitResult(action="accept", content={"name": "Ada"})
 
-    end = Custody.end
+    end, keep = Custody.end, Custody.keep
+
+    async def kept(self: Custody, record: Any) -> None:
+        await keep(self, record)
+        await reached()
 
     async def ended(self: Custody, record: Any) -> bool:
         await end(self, record)
@@ -44,6 +48,8 @@ async def main(url: str, journal: str, stop: str, tool: str) -> None:
 
     if stop == "answered":
         Custody.end = ended  # type: ignore[method-assign]  # the point to stop at
+    if stop == "made":
+        Custody.keep = kept  # type: ignore[method-assign]
     receive = ReceivePolicy(poll_interval_ms=POLL_INTERVAL_MS)
     async with TasksClient(url, journal=journal, elicitation=answer, receive=receive) as client:
         await client.call_tool(tool)
