@@ -37,6 +37,9 @@ Reply: TypeAlias = Callable[[TaskRecord], JSONObject | RpcError]
 
 Change: TypeAlias = Callable[[TaskRecord], TaskRecord]
 
+_STREAM_S: Final = 1.0
+"""Seconds that the stream of a session may take to open. What a server says to nobody is lost."""
+
 _MOST_GIVEN_UP: Final = 10_000
 """Tasks of the server's that were cancelled, at most: nobody says when it needs nothing for one any more."""
 
@@ -124,10 +127,12 @@ class Telling:
         record: TaskRecord,
         tried: Callable[[], None] = lambda: None,
     ) -> None:
-        """Tell that a task was made, until the server knows it."""
+        """Tell that a task was made, until the server knows it. It looks at once, and is to be heard."""
         task_id = str(record.task_id)
         self._ours[task_id].add(id_text(request_id))
         with anyio.CancelScope() as self._creations[task_id]:
+            with anyio.move_on_after(_STREAM_S):
+                await peer.listening.wait()
             await self.say(peer, request_id, record, CREATION, creation, tried)
 
     async def knows(self, record: TaskRecord) -> None:

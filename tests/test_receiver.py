@@ -48,6 +48,7 @@ class FakePeer(Peer):
 
     def __init__(self, session_id: str | None = "s") -> None:
         super().__init__(session_id)
+        self.listening.set()
         self.receiver: Receiver | None = None
         self.replies: dict[RequestId, list[JSONObject | RpcError]] = {}
         self.news = anyio.Event()
