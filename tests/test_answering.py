@@ -130,9 +130,9 @@ def test_two_questions_of_one_text_are_still_two_in_the_next_process() -> None:
 
 def test_a_connection_that_is_found_again_was_not_looked_for_in_vain() -> None:
     asked: Asked[str] = Asked()
-    assert [asked.looks_in_vain(), asked.looks_in_vain()] == [1, 2]
-    asked.find("here")
-    assert asked.looks_in_vain() == 1
+    assert [asked.looks_in_vain(one) for one in ("here", "here", "there", "there")] == [1, 2, 1, 2]
+    asked.find("there")
+    assert asked.looks_in_vain("there") == 1
 
 
 def test_what_is_found_again_is_put_aside_no_more() -> None:
@@ -140,8 +140,9 @@ def test_what_is_found_again_is_put_aside_no_more() -> None:
     asked.add("here", 0, METHOD, NAME)
     asked.lose("here")
     assert (asked.open, asked.was_asked_in("here"), asked.was_asked_in("there")) == (False, True, False)
+    assert asked.put_aside() == "here"
     asked.find("here")
-    assert (asked.open, asked.was_asked_in("here")) == (True, False)
+    assert (asked.open, asked.was_asked_in("here"), asked.put_aside()) == (True, False, None)
 
 
 def test_what_another_process_was_asked_is_not_put_in_the_place_of_what_is_asked_now() -> None:

@@ -382,6 +382,8 @@ async def test_a_session_that_is_found_again_has_what_was_asked_there_a_moment_b
         "Bad Request: Server not initialized",
         "Session does not exist",
         "Not found",
+        "Unknown session (method: tasks/get)",
+        "Invalid session: tasks are bound to the session that they were made in",
     ],
 )
 async def test_a_session_that_one_of_several_servers_denies_in_its_own_words_is_asked_again(
@@ -496,6 +498,111 @@ async def test_a_session_that_is_out_of_reach_is_not_waited_for_for_ever(wire: W
         wire.arrived.clear()
         await session.get(replace(left, request_state=task.request_state))
         assert wire.of("tasks/get") == ["s2"]
+
+
+@requirement("law:3", "law:7")
+@pytest.mark.parametrize(
+    "shown", [refusal(-32603, "Internal error", 200), httpx.Response(429, headers={"Retry-After": "1"})]
+)
+async def test_a_session_that_says_anything_else_is_not_gone(wire: Wire, shown: httpx.Response) -> None:
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    replies: list[Reply] = [*[shown] * 3, *[refusal(-32001, "Session not found", 404)] * 2]
+
+    def get(params: JSONObject, session: str | None) -> Reply:
+        return replies.pop() if session == "s1" and replies else wire.task
+
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        session._older._hearing.told(await session._older.connect(), asked_of_us(7))
+        left = replace(OLDER, request_state=(await session.get(OLDER)).request_state)
+        wire.replies["tasks/get"] = wire.replies["ping"] = get
+        for _ in range(3):
+            with pytest.raises(SessionError):
+                await session.get(left)
+        assert (await session.get(left)).input_requests == {KEY: QUESTION}
+        assert wire.of("tasks/get")[-3:] == ["s1"] * 3
+
+
+@requirement("law:3", "law:7")
+@pytest.mark.parametrize("given_up", [False, True])
+async def test_what_another_process_was_asked_in_a_session_that_is_denied_waits_there(
+    wire: Wire, given_up: bool
+) -> None:
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    denied = [refusal(-32001, "Session not found", 404)] * 2
+
+    def get(params: JSONObject, session: str | None) -> Reply:
+        return denied.pop() if session == "s1" and denied else wire.task
+
+    wire.sessions = 1  # of the process before us
+    wire.replies["tasks/get"] = wire.replies["ping"] = get
+    async with wire.session() as session:
+        if given_up:
+            session._older._hearing.give_up(TASK)
+        task = await session.get(LEFT)
+        where = Memo.read(task.request_state).session_id
+        assert (where, task.input_requests) == (("s2", {}) if given_up else ("s1", {KEY: QUESTION}))
+
+
+@requirement("law:3", "law:7")
+async def test_a_session_that_was_out_of_reach_is_looked_for_again_while_nothing_else_is_asked(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._BACK_S", 0.3)
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    denied = [httpx.Response(502)] * 2 + [refusal(-32001, "Session not found", 404)] * 2
+
+    def gone(params: JSONObject, session: str | None) -> Reply:
+        return denied.pop() if session == "s1" and denied else wire.task
+
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        session._older._hearing.told(await session._older.connect(), asked_of_us(7))
+        left = replace(OLDER, request_state=(await session.get(OLDER)).request_state)
+        wire.replies["tasks/get"] = wire.replies["ping"] = gone
+        with pytest.raises(SessionError):
+            await session.get(left)
+        other = replace(left, request_state=(await session.get(left)).request_state)
+        assert Memo.read(other.request_state).session_id == "s2"
+        denied.append(httpx.Response(502))  # and is still
+        session._older._peers.adopt("of another task")
+        with anyio.fail_after(LIMIT_S):
+            while not (task := await session.get(other)).input_requests:
+                assert Memo.read(task.request_state).session_id == "s2"
+        assert not denied
+        assert Memo.read(task.request_state).session_id == "s1"
+        back = replace(left, request_state=task.request_state)
+        assert Memo.read((await session.get(back)).request_state).asked == {KEY: [7]}
+        await session.update(back, {KEY: {"action": "decline"}})
+        assert wire.of("POST") == ["s1"]
+
+
+@requirement("law:7")
+async def test_a_look_that_is_cut_short_does_not_bring_a_session_back(wire: Wire) -> None:
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    waits = anyio.Event()
+
+    async def slowly(request: httpx.Request) -> httpx.Response:
+        if request.headers.get("mcp-session-id") == "s1" and b"tasks/get" in request.content and denied:
+            waits.set()
+            await anyio.sleep_forever()
+        return await wire(request)
+
+    denied = False
+    async with wire.session(slowly) as session, anyio.create_task_group() as tasks:
+        await session.call(ToolCall(name="slow"))
+        peer = await session._older.connect()
+        session._older._hearing.told(peer, asked_of_us(7))
+        left = replace(OLDER, request_state=(await session.get(OLDER)).request_state)
+        denied = peer.lost = True
+        tasks.start_soon(session.get, left)
+        await waits.wait()
+        tasks.cancel_scope.cancel()
+    assert peer.lost
 
 
 async def test_a_session_that_is_lost_before_another_could_be_begun_is_the_same_still(wire: Wire) -> None:
@@ -1380,6 +1487,8 @@ async def test_a_lost_task_is_known_by_a_time_to_live_that_no_other_call_asked_f
         }
         assert [one.task.task_id for one in await session.created_since(memo, 0.0)] == [TASK]
         assert list(await session.created_since(other, 0.0)) == []
+        (await session._older.connect()).lost = True  # as two replicas have said
+        assert [one.task.task_id for one in await session.created_since(memo, 0.0)] == [TASK]
         ended = str(Memo(session_id="ended", ttl_ms=ttls[0]))
         wire.gone["ended"] = refusal(-32600, "Session not found", 404)
         with pytest.raises(SessionError):

@@ -10,6 +10,7 @@ not wait for it any more; until then it counts as said, and what it was said to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -78,12 +79,14 @@ class Asked(Generic[PeerT]):
         news: Set when there is one; replaced by whoever waits for the next.
         seen: Set once it is known how the task is.
         silences: How many looks in a row have shown the server waiting for an answer to nothing.
+        looked_back_at: When it was last looked whether a connection is gone over which something was asked.
     """
 
     def __init__(self) -> None:
         self.news = anyio.Event()
         self.seen = anyio.Event()
         self.silences = 0
+        self.looked_back_at = -math.inf
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
         self._answered: set[str] = set()
         self._before: frozenset[str] = frozenset()
@@ -91,7 +94,7 @@ class Asked(Generic[PeerT]):
         self._lost: dict[tuple[int, str], _Request[PeerT]] = {}
         self._withdrawn: dict[tuple[int, str], None] = {}
         self._over: bool | None = None
-        self._vain = 0
+        self._vain: tuple[PeerT | None, int] = (None, 0)
 
     @property
     def over(self) -> bool:
@@ -235,14 +238,18 @@ class Asked(Generic[PeerT]):
         """Whether anything is put aside that was asked over a connection."""
         return any(one.peer is peer for one in self._lost.values())
 
-    def looks_in_vain(self) -> int:
+    def put_aside(self) -> PeerT | None:
+        """The connection that is gone, over which something was asked that has no answer; the latest one."""
+        return next((one.peer for one in self._lost.values()), None)
+
+    def looks_in_vain(self, peer: PeerT) -> int:
         """How often a connection was looked for that could not be reached, with this time."""
-        self._vain += 1
-        return self._vain
+        self._vain = (peer, 1 + (self._vain[1] if self._vain[0] is peer else 0))
+        return self._vain[1]
 
     def find(self, peer: PeerT) -> None:
         """Have what was put aside be asked again: the connection was not gone after all."""
-        self._vain = 0
+        self._vain = (None, 0)
         found = {name: one for name, one in self._lost.items() if one.peer is peer}
         for name, one in found.items():
             del self._lost[name]

@@ -48,6 +48,9 @@ _UNSEEN_S: Final = 30.0
 _SILENCES: Final = 5
 """Looks in a row at which a server waits for an answer to nothing, before that is told."""
 
+_BACK_S: Final = 30.0
+"""Seconds between two looks in a session that is gone, at least."""
+
 _STREAM_S: Final = 1.0
 """Seconds for a stream to open on which a server speaks by itself."""
 
@@ -162,6 +165,19 @@ class Hearing:
         """Whether something was asked for a task over a session that is gone, and has no answer."""
         asked = self._asked.get(task_id)
         return asked is not None and asked.was_asked_in(peer)
+
+    def look_back(self, task_id: str) -> Peer | None:
+        """Where something was asked for a task that waits for an answer, and has asked nothing since.
+
+        Returns:
+            The session, which is gone as far as is known, if it is time to look there again.
+        """
+        asked, now = self._asked.get(task_id), anyio.current_time()
+        waits = self.seen(task_id).get("status") == "input_required"
+        if asked is None or asked.open or not waits or now < asked.looked_back_at + _BACK_S:
+            return None
+        asked.looked_back_at = now
+        return asked.put_aside()
 
     def asked(self, task_id: str) -> Asked[Peer]:
         """What is open for a task."""

@@ -196,7 +196,9 @@ class HttpPeer(Peer):
                     raise message.faults.lost(said) from error
                 if self.lost or denied:
                     error.not_executed = error.retryable = True
-                elif message.method != "tools/call" and not _OF_A_TASK.search(error.remote_message):
+                elif message.method != "tools/call" and (
+                    _denies_in_words(error) or not _OF_A_TASK.search(error.remote_message)
+                ):
                     error.retryable = True  # one of several servers has never heard of the session
             raise
 

@@ -125,10 +125,12 @@ class Peers:
             SessionError: It was not.
         """
         own = Memo.read(ref.request_state).session_id
+        before = self._hearing.look_back(ref.task_id) if method == "tasks/get" else None
         if own is not None and self.adopt(own).lost:
-            back = await self._where_asked(own, method, ref)  # somebody else has found it lost
-            if back is not None:
-                return back
+            before = self.adopt(own)  # somebody else has found it lost
+        back = None if before is None else await self._where_asked(before, method, ref)
+        if back is not None:
+            return back
         peer = await self.of(own)
         try:
             raw = await self.ask_in(peer, method, ref)
@@ -152,7 +154,7 @@ class Peers:
             if again.code == INVALID_PARAMS and lost and own not in (None, other.session_id):
                 return await self._back_in(own, method, ref, again)
             raise again from found
-        back = None if own is None else await self._where_asked(own, method, ref)
+        back = None if own is None else await self._where_asked(self.adopt(own), method, ref)
         return back or (other, raw)
 
     async def ask_in(self, peer: Peer, method: str, ref: TaskRef) -> JSONObject:
@@ -174,27 +176,36 @@ class Peers:
         peer = await self.now()
         return await self._in_time(method, peer.request(method, params, self._timeout_s))
 
-    async def _where_asked(
-        self, session_id: str, method: str, ref: TaskRef
-    ) -> tuple[Peer, JSONObject] | None:
+    async def _where_asked(self, peer: Peer, method: str, ref: TaskRef) -> tuple[Peer, JSONObject] | None:
         """Ask once more in a session that is lost, if it has asked something: only there it is answered."""
-        peer = self.adopt(session_id)
         if peer.lost:
             self._hearing.lose(peer)  # whoever begins another one has yet to say so
-        if not self._hearing.was_asked_in(peer, ref.task_id):
+        if not (self._hearing.was_asked_in(peer, ref.task_id) or self._asked_before(ref)):
             return None
         peer.lost = False
         try:
             raw = await self.ask_in(peer, method, ref)
+        except anyio.get_cancelled_exc_class():
+            peer.lost = True
+            raise
         except SessionError as error:
             if peer.lost or error.code == INVALID_PARAMS:
                 return None
+            if error.code is not None or error.retry_after_s is not None:
+                raise  # by which it has shown that it is there
             peer.lost = True  # as far as is known; one that is out of reach is not waited for for ever
-            if self._hearing.asked(ref.task_id).looks_in_vain() > _MOST_IN_VAIN:
+            if self._hearing.asked(ref.task_id).looks_in_vain(peer) > _MOST_IN_VAIN:
                 return None
             raise
         self._hearing.find(peer)
+        self._keep(peer)
         return peer, raw
+
+    def _asked_before(self, ref: TaskRef) -> bool:
+        """Whether a process before us was asked something for a task that has no answer."""
+        memo = Memo.read(ref.request_state)
+        open_keys = {one.key for one in ref.questions if one.stage != "acknowledged"}
+        return not self._hearing.given_up(ref.task_id) and not open_keys.isdisjoint(memo.asked)
 
     async def _back_in(
         self, session_id: str, method: str, ref: TaskRef, unknown: SessionError

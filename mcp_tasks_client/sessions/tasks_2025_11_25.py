@@ -218,6 +218,8 @@ class CoreTasksSession(Session):
         raise Faults("tasks/list").overdue(limit_s)
 
     async def _listed(self, memo: Memo | None, since: float) -> Sequence[Created]:
+        if memo is not None and memo.session_id is not None:
+            await self._peers.adopt(memo.session_id).look_again()
         peer = await (self._peers.now() if memo is None else self._peers.of(memo.session_id))
         # What another session lists is another's.
         if self._peers.lists_tasks if memo is None else peer.session_id == memo.session_id:
