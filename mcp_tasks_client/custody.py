@@ -257,6 +257,18 @@ class Custody:
         with anyio.CancelScope(shield=True), typed:
             await self._journal.remove(record)
 
+    async def give_up(self, record: TaskRecord) -> None:
+        """Forget a task, unless it has ended meanwhile: what was answered is kept."""
+        async with self._in_hand(record):
+            with typed, suppress(DrivenElsewhereError):  # it ends just now
+                taken = await self._taken_from_anybody(record)
+                if taken is None or taken.record.owner != self.membership.owner:
+                    return
+                if taken.record.finished:
+                    await self._journal.save(replace(taken.record, owner=taken.before), known=True)
+                else:
+                    await self._journal.remove(taken.record)
+
     async def leave(self) -> None:
         """Own nothing any more. Never raises: others come to see it by themselves."""
         with anyio.CancelScope(shield=True):

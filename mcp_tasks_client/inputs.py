@@ -267,7 +267,7 @@ async def _ask(
     if isinstance(result, ErrorData):
         raise NoAnswerError(
             f"the {name} callback refused with error {result.code}: {result.message}",
-            RpcError(result.code, result.message, result.data),
+            RpcError(result.code, result.message, _data(name, result)),
         )
     if not isinstance(result, expected):
         names = " or ".join(t.__name__ for t in expected)
@@ -286,11 +286,24 @@ def _read(model: type[ParamsT], params: object) -> ParamsT:
         raise NoAnswerError(f"the server's request is malformed, {where}: {problem['msg']}") from None
 
 
+def _data(name: str, refusal: ErrorData) -> Any:
+    """What a callback says besides its refusal, without which that can be said too."""
+    try:
+        return _plain(refusal).get("data")
+    except ValueError as error:
+        logger.warning("What the %s callback refused with has no JSON form: %s", name, error)
+        return None
+
+
+def _plain(result: BaseModel) -> Any:
+    # Through text, since what has no JSON form could be neither journaled nor sent.
+    dumped = result.model_dump(by_alias=True, exclude_none=True, mode="json", warnings=False)
+    return json.loads(json.dumps(dumped, allow_nan=False))
+
+
 def _wire(name: str, result: BaseModel) -> JSONObject:
     try:
-        # Through text, since what has no JSON form could be neither journaled nor sent.
-        dumped = result.model_dump(by_alias=True, exclude_none=True, mode="json", warnings=False)
-        answer = json.loads(json.dumps(dumped, allow_nan=False))
+        answer = _plain(result)
     except ValueError as error:  # pydantic's serialization errors are of this kind too
         raise NoAnswerError(f"what the {name} callback returned has no JSON form: {error}") from None
     assert isinstance(answer, dict)

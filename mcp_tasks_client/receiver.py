@@ -192,7 +192,10 @@ class Receiver:
         ended, peer = self._parties.was_ended(party), self._parties.of(party)
         if ended and peer is not None:
             self._serving.leave(peer)
-        if self._parties.is_gone(party) and not (ended and record.finished):
+        if ended and not record.finished:
+            self._asking.stop(str(record.task_id))
+            await self._custody.give_up(record)
+        elif not ended and self._parties.is_gone(party):
             await self._forget(record)
 
     async def _take_up(self, record: TaskRecord, adopt: Adopt, attend: Attend) -> None:
@@ -240,11 +243,7 @@ class Receiver:
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
     def told(self, peer: Peer, message: JSONObject) -> bool:
-        """Take a message, if it is about what we run.
-
-        Returns:
-            Whether it is.
-        """
+        """Take a message, if it is about what we run. Returns whether it is."""
         request_id = request_id_of(message)
         if self._running is None or request_id is None or not concerns(message, self._inputs.capabilities):
             return False

@@ -7,6 +7,7 @@ as the equivalent standalone request"); the checks and the messages are ours.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ from mcp_types import (
 )
 
 from mcp_tasks_client.inputs import Callbacks, InputContext, NoAnswerError
-from mcp_tasks_client.wire import JSONObject, Task
+from mcp_tasks_client.wire import JSONObject, RpcError, Task
 
 from ._requirements import requirement
 
@@ -572,6 +573,18 @@ async def test_error_data_is_a_refusal_with_its_code_and_message(request_: JSONO
     refused = ErrorData(code=-32001, message="not during dinner")
     error = await refusal(request_, **{name: lambda context, params: refused})
     assert str(error) == f"the {name} callback refused with error -32001: not during dinner"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [({"why": 1}, {"why": 1}), ({1, 2}, [1, 2]), (math.nan, None), (object(), None)]
+)
+async def test_a_refusal_is_said_though_not_all_of_it_has_a_json_form(
+    data: Any, said: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = ErrorData(code=-1, message="no", data=data)
+    error = await refusal(form(), elicitation=lambda context, params: refused)
+    assert error.refusal == RpcError(-1, "no", said)
+    assert ("has no JSON form" in caplog.text) == (type(data) is object)
 
 
 class BoomError(Exception):

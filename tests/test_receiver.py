@@ -534,6 +534,7 @@ async def test_an_answer_is_not_the_next_questions_which_has_the_same_id_and_wor
         await person.until(lambda: person.asked)
         (record,) = await desk.records()
         assert (await peer.ask("tasks/get", taskId=record.task_id))["status"] == "working"
+        await desk.told()
         await desk.clock.advance(100.0)
         assert "x" not in peer.replies
         person.ready.set()
@@ -1249,6 +1250,26 @@ async def test_an_answer_to_what_could_not_be_cancelled_counts() -> None:
             assert person.asked == 1
 
 
+@requirement("2025:receive-cancel")
+async def test_a_task_is_cancelled_though_another_process_stores_something_just_then(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person, peer = Person(), FakePeer()
+    save, taken = desk.journal.save, list[object]()
+
+    async def late(record: TaskRecord, *, known: bool = False) -> None:
+        if record.finished and not taken:
+            taken.append(await desk.journal.take(record.record_id, "another", lambda *_: True))
+        await save(record, known=known)
+
+    monkeypatch.setattr(desk.journal, "save", late)
+    async with desk.process(person, peer):
+        task = await peer.make()
+        await desk.told()
+        assert (await peer.about("cancel", task))["status"] == "cancelled"
+        assert taken
+
+
 @requirement("law:3", "2025:receive-cancel")
 @pytest.mark.parametrize("answered", ["at once", "later"])
 async def test_a_task_that_another_process_could_not_cancel_is_still_its_owners(answered: str) -> None:
@@ -1421,6 +1442,33 @@ async def test_a_prompt_stays_up_though_its_session_is_denied_by_mistake(desk: D
             assert peer in attended
             attended.clear()
         person.ready.set()
+        assert (await peer.about("result", task))["action"] == "accept"
+    assert (person.asked, person.stopped) == (1, 0)
+
+
+@requirement("law:1", "law:3")
+async def test_what_is_answered_while_its_session_is_looked_for_in_vain_is_kept(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person, peer = Person(), FakePeer()
+    looks = 0
+
+    async def look_again() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            person.ready.set()
+            await desk.ended(task["taskId"])
+
+    monkeypatch.setattr(peer, "look_again", look_again)
+    async with desk.process(person, peer):
+        task = await peer.make()
+        await desk.told()
+        await person.until(lambda: person.asked)
+        peer.lost = True
+        await desk.pass_until(lambda: looks == 3)
+        await desk.clock.advance(30.0)
+        peer.lost = False
         assert (await peer.about("result", task))["action"] == "accept"
     assert (person.asked, person.stopped) == (1, 0)
 
