@@ -11,8 +11,9 @@ from typing import Any, Final
 import pytest
 
 from .legacy_servers import LegacyServer
-from .storm.host import Way
-from .storm.proxy import Lane, Passed
+from .storm.host import RELATED, Way
+from .storm.proxy import Lane, Look, Passed
+from .storm.received import errands
 from .storm.run import WAYS, storm
 from .storm.verdict import Noted, Voyage, breaches, unheard
 from .storm.weather import BREAKS, DENIALS, Fate, Weather
@@ -168,6 +169,108 @@ def test_who_waits_for_a_question_that_nobody_heard_waits_for_ever(happens: Call
     happens(voyage)
     assert unheard(voyage)
     assert list(breaches(voyage)) == []
+
+
+def look(at: float, method: str = "tasks/get", request_id: int = 1, *, heard: bool = True) -> Look:
+    return Look(at, {"method": method, "id": request_id, "params": {"taskId": "ours"}}, heard)
+
+
+def on_an_errand(*looks: Look) -> Voyage:
+    """A voyage with a task of ours, of which the server has been told at 0.5 s."""
+    voyage = good()
+    hangs(voyage)
+    voyage.kind = "python"
+    made = {"id": 9, "result": {"task": {"taskId": "ours"}, "_meta": {RELATED: {"taskId": "t1"}}}}
+    stream = exchange(0.1, "GET", looks=list(looks))
+    voyage.lane.passed += [stream, exchange(0.5, "", message=made)]
+    return voyage
+
+
+def says(at: float, request_id: int, **more: Any) -> Passed:
+    return exchange(at, "", message={"id": request_id, "result": {}}, **more)
+
+
+def cut_between(voyage: Voyage) -> None:
+    voyage.lane.passed[-2].until = 0.8
+
+
+def cut_and_opened_again(voyage: Voyage) -> None:
+    cut_between(voyage)
+    voyage.lane.passed.append(exchange(0.9, "GET"))
+
+
+def cut_and_heard_before(voyage: Voyage) -> None:
+    voyage.lane.passed.append(exchange(0.7, "GET"))
+    cut_between(voyage)
+
+
+def killed_before_it_replied(voyage: Voyage) -> None:
+    voyage.lane.passed[-2].looks.append(look(0.6))
+    voyage.kills.append(0.9)
+
+
+def not_heard(voyage: Voyage) -> None:
+    voyage.lane.passed[-2].looks.append(look(0.6, heard=False))
+
+
+def replied_in_vain(voyage: Voyage) -> None:
+    voyage.lane.passed[-2].looks.append(look(0.6))
+    voyage.lane.passed.append(says(0.7, 1, what="unavailable"))
+    voyage.lane.passed[-1].reached = False
+
+
+def replied(voyage: Voyage) -> None:
+    voyage.lane.passed[-2].looks.append(look(0.6))
+    voyage.lane.passed.append(says(0.7, 1))
+
+
+@pytest.mark.parametrize(
+    ("happens", "waits"),
+    [
+        (cut_between, True),
+        (cut_and_opened_again, True),
+        (cut_and_heard_before, False),
+        (killed_before_it_replied, True),
+        (not_heard, True),
+        (replied_in_vain, False),
+        (replied, False),
+    ],
+)
+def test_a_server_waits_for_ever_for_what_nobody_could_reply_to_and_else_not(
+    happens: Callable[[Voyage], None], waits: bool
+) -> None:
+    voyage = on_an_errand()
+    assert "hangs" in list(breaches(voyage))
+    happens(voyage)
+    assert unheard(voyage) == waits
+    assert ("hangs" in list(breaches(voyage))) != waits
+
+
+def test_a_task_of_ours_that_was_served_is_waited_for_by_nobody() -> None:
+    voyage = on_an_errand(look(0.6, "tasks/result"))
+    voyage.lane.passed.append(says(0.7, 1))
+    cut_between(voyage)
+    assert [one.served for one in errands(voyage.lane.passed)] == [True]
+    assert not unheard(voyage)
+
+
+def test_a_reply_about_a_task_of_ours_that_was_needed_for_a_cancelled_one_is_seen() -> None:
+    voyage = on_an_errand(look(0.6))
+    voyage.lane.passed.append(says(0.7, 1))
+    assert not any("was cancelled" in one for one in breaches(voyage))
+    cancelled = exchange(0.55, "tasks/cancel", message={"params": {"taskId": "t1"}})
+    voyage.lane.passed.append(cancelled)
+    assert "tasks/get answered after t1 was cancelled" in list(breaches(voyage))
+
+
+@pytest.mark.parametrize(("killed_at", "seen"), [(3.0, True), (1.3, False)])
+def test_what_was_answered_and_journaled_is_not_to_be_asked_again(killed_at: float, seen: bool) -> None:
+    voyage = good()
+    voyage.lane.passed.pop()  # nothing was sent
+    voyage.log[2:] = [Noted(1.2, 1, "answered", -1, "t1-name"), Noted(4.0, 2, "asked", -1, "t1-name")]
+    voyage.kills.append(killed_at)
+    told = "asked again in life 2, though it was answered in 1: t1-name"
+    assert (told in list(breaches(voyage))) == seen
 
 
 def test_an_answer_that_is_lost_may_be_hidden_by_the_other_over_a_session_of_the_sdks() -> None:
