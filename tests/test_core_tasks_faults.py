@@ -718,6 +718,7 @@ async def test_a_server_without_a_stream_of_its_own_keeps_its_tasks(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, status: int, times: int
 ) -> None:
     wire.replies["GET"] = lambda params, session: httpx.Response(status)
+    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._SOON_S", 0.001)
     monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.001)
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
@@ -793,6 +794,42 @@ async def test_a_stream_that_lasted_is_opened_again_at_once(
                 await anyio.sleep(0.01)
     gaps = [later - earlier - 0.2 for earlier, later in pairwise(begun)]
     assert min(gaps) < 0.1, gaps
+
+
+@requirement("law:3", "law:7")
+async def test_a_stream_that_is_refused_is_opened_ever_more_rarely_but_soon_at_first_if_it_was_open(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.4)
+    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._SOON_S", 0.05)
+    begun: list[float] = []
+
+    async def lasting() -> AsyncIterator[bytes]:
+        yield b": here\n\n"
+        await anyio.sleep(0.6)
+
+    async def get(request: httpx.Request) -> httpx.Response:
+        if request.method != "GET":
+            return await wire(request)
+        begun.append(anyio.current_time())
+        if len(begun) == 2:
+            opened = {"content-type": "text/event-stream"}
+            return httpx.Response(200, headers=opened, content=lasting())
+        if len(begun) == 4:
+            await anyio.sleep(0.6)  # a refusal that takes long is no stream
+        return httpx.Response(409)
+
+    async with wire.session(get) as session:
+        await session.call(ToolCall(name="slow"))
+        with anyio.fail_after(LIMIT_S):
+            while len(begun) < 6:
+                await anyio.sleep(0.01)
+    gaps = [round(later - earlier, 2) for earlier, later in pairwise(begun)]
+    assert gaps[0] >= 0.4
+    assert 0.6 <= gaps[1] < 0.95, "at once"
+    assert 0.05 <= gaps[2] < 0.4, "soon"
+    assert gaps[3] >= 0.7, "and more rarely"
+    assert gaps[4] >= 0.2
 
 
 async def test_a_gateway_that_is_at_a_loss_for_a_moment_does_not_change_the_generation(wire: Wire) -> None:

@@ -12,6 +12,7 @@ from .peer import Peer
 __all__ = ["ServerStreams"]
 
 _AGAIN_S: Final = 1.0
+_SOON_S: Final = 0.1
 _LONGEST_AGAIN_S: Final = 60.0
 _NEVER: Final = frozenset({401, 403, 405, 501})
 _NONE: Final = frozenset({400, 404, 406}) | _NEVER
@@ -42,7 +43,7 @@ class ServerStreams:
                 self._peers.discard(peer)  # there will be no other
 
     async def _keep_open(self, peer: Peer) -> None:
-        pause_s, refusals = 0.0, 0
+        pause_s, refusals = _AGAIN_S / 2, 0
         while not peer.lost:
             begun, wanted_s, answered = anyio.current_time(), 0.0, False
             try:
@@ -57,7 +58,8 @@ class ServerStreams:
                 final = error.http_status in _NEVER or refusals > _MOST_REFUSALS
                 if refused and final and not peer.has_listened:
                     return
-            # What is said before the next one is open is lost, with whoever waits for a reply to it.
+            # What is said before the next one is open is lost, with whoever waits for a reply to it. At first
+            # that may be refused, by a server that has not seen yet that this one has broken.
             at_once = not answered and anyio.current_time() - begun > _AGAIN_S
-            pause_s = 0.0 if at_once else min(max(_AGAIN_S, 2 * pause_s), _LONGEST_AGAIN_S)
+            pause_s = 0.0 if at_once else min(max(_SOON_S, 2 * pause_s), _LONGEST_AGAIN_S)
             await anyio.sleep(max(pause_s, wanted_s))
