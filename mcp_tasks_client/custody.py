@@ -36,6 +36,7 @@ End: TypeAlias = Callable[[TaskRecord, float], TaskRecord]
 _AGAIN_S: Final = 1.0
 _LONGEST_AGAIN_S: Final = 60.0
 _MOST_TRIES: Final = 3
+_MOST_NOTES: Final = 100
 
 
 class Custody:
@@ -215,29 +216,32 @@ class Custody:
             goes_on: Told of that, if it goes on.
         """
         async with self._in_hand(record):
-            for _ in range(_MOST_TRIES):
-                with suppress(DrivenElsewhereError), typed:  # another process has taken it up just then
-                    await self._noted(record, change, goes_on)
-                    return
+            for _ in range(_MOST_NOTES):
+                with suppress(DrivenElsewhereError), typed:  # another process has stored something just then
+                    if await self._noted(record, change, goes_on):
+                        return
+        raise JournalError("Others have stored the task again and again. Take it up once they are done.")
 
     async def _noted(
         self,
         record: TaskRecord,
         change: Callable[[TaskRecord], TaskRecord],
         goes_on: Callable[[TaskRecord], None],
-    ) -> None:
-        taken = await self._taken_from_anybody(record)
-        if taken is not None and taken.record.owner == self.membership.owner:
-            noted = replace(change(taken.record), owner=taken.before)
-            if not noted.finished:
-                goes_on(noted)
-            try:
-                with typed:
-                    await self._journal.save(noted, known=True)
-            except JournalError:
-                if taken.before is not None:
-                    self._owed[record.record_id] = taken.before
-                raise
+    ) -> bool:
+        found = await self._journal.by_task_id(self._scope, str(record.task_id))
+        if found is None or found.delivered_at is not None:
+            return True  # nobody waits for anything any more
+        await self.membership.enrol()
+        # In its owner's name, who may be asking the host for it, and has to be its owner at any time.
+        owner = found.owner or self.membership.owner
+        taken = await self._journal.take(found.record_id, owner, _nobody)
+        if taken is None or taken.before != found.owner or taken.record.owner != owner:
+            return False
+        noted = replace(change(taken.record), owner=found.owner)
+        if not noted.finished:
+            goes_on(noted)
+        await self._journal.save(noted, known=True)
+        return True
 
     async def fetched(self, record: TaskRecord) -> None:
         """Note that the server has the result. It is kept until its time is over."""
@@ -315,3 +319,7 @@ class Custody:
 
 def _everybody(owner: str, lease: Lease | None) -> bool:
     return True
+
+
+def _nobody(owner: str, lease: Lease | None) -> bool:
+    return False

@@ -60,6 +60,9 @@ INTERNAL_ERROR: Final = -32603
 _INVALID_REQUEST: Final = -32600
 
 _LARGEST_TTL_MS: Final = 2**53 - 1
+_MOST_OWED: Final = 100
+"""Replies about one task that are journaled as owed, at most; the latest."""
+
 _OWED: Final = "owed"
 
 
@@ -228,7 +231,8 @@ def owed(record: TaskRecord) -> list[tuple[RequestId, str]]:
 
 def owing(record: TaskRecord, request_id: RequestId, kind: str) -> TaskRecord:
     """The task with one more of them."""
-    return owing_these([*owed(paid(record, request_id)), (request_id, kind)], record)
+    these = [*owed(paid(record, request_id)), (request_id, kind)]
+    return owing_these(these[-_MOST_OWED:], record)
 
 
 def paid(record: TaskRecord, request_id: RequestId) -> TaskRecord:

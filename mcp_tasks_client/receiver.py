@@ -8,8 +8,8 @@ difference which of our processes a server's request reaches, as long as it is i
 was made in. What each request means is decided in :mod:`.received`.
 
 - A task is committed before the server hears of it, its answer before the server can see it.
-- What a process that died was asking for is asked again by the next one here, once it has gone back to the
-  session and the server still knows it. What had been answered is only served.
+- What a process that died was asking for is asked again here, once we have gone back to the session. What
+  had been answered is only served.
 - A time-to-live that is over ends everything, the asking too. The end of the session ends the asking; what
   was answered is kept. Where a server has no name for its sessions, a task ends with its connection.
 """
@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any, Final, assert_never
 
 import anyio
+from anyio import CancelScope
 from anyio.abc import TaskGroup
 
 from .asking import Asking, Run
@@ -195,6 +196,7 @@ class Receiver:
         if ended and not record.finished:
             self._asking.stop(str(record.task_id))
             await self._custody.give_up(record)
+            self._telling.forget(record)
         elif not ended and self._parties.is_gone(party):
             await self._forget(record)
 
@@ -237,7 +239,7 @@ class Receiver:
 
     def _pay(self, peer: Peer, request_id: RequestId, kind: str, record: TaskRecord) -> None:
         """Say what a process has owed that is gone, unless another request has the ID by then."""
-        self._telling.take_over(request_id, record)
+        self._telling.take_over(peer, request_id, record)
         self._take(peer, request_id, {"method": kind, "params": {"taskId": record.task_id}})
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
@@ -259,7 +261,8 @@ class Receiver:
 
     def withdraw(self, peer: Peer, request_id: RequestId, message: JSONObject | None = None) -> None:
         """Do not answer what has come under an ID, unless it is this message. Its task goes on."""
-        self._serving.withdraw(peer, request_id, message)
+        if self._serving.withdraw(peer, request_id, message):
+            self._telling.withdraw(peer, request_id)
 
     def give_up(self, task_id: str) -> None:
         """Ask nobody any more what the server needs for a task of its own, and say nothing more about it."""
@@ -268,7 +271,7 @@ class Receiver:
         self._news.set()  # it is to be journaled
 
     async def _serve(
-        self, peer: Peer, request_id: RequestId, message: JSONObject, scope: anyio.CancelScope
+        self, peer: Peer, request_id: RequestId, message: JSONObject, scope: CancelScope
     ) -> None:
         try:
             with scope:
@@ -281,7 +284,8 @@ class Receiver:
 
     async def _answer(self, peer: Peer, request_id: RequestId, message: JSONObject) -> None:
         try:
-            self._serving.check_pace(peer)
+            if "id" in message:  # or it is what a process before us owed
+                self._serving.check_pace(peer)
             if message["method"] == CREATION:
                 record = await self._custody.find(message["params"]["taskId"], self._parties.name(peer))
                 return await self._telling.made(peer, request_id, record)
@@ -335,7 +339,7 @@ class Receiver:
         party = self._parties.name(peer)
         record = await self._find(task_id, party)
         if not record.finished:
-            await self._telling.owe(request_id, record, RESULT)
+            await self._telling.owe(peer, request_id, record, RESULT)
             record = await self._ended(task_id, party)
         if await self._telling.say(peer, request_id, record, RESULT, result):
             with suppress(JournalError):  # then the next process goes back to the session in vain

@@ -61,14 +61,19 @@ class Serving:
         if name in self._open and self._open[name].message is message:
             del self._open[name]
 
-    def withdraw(self, peer: Peer, request_id: RequestId, message: JSONObject | None = None) -> None:
+    def withdraw(self, peer: Peer, request_id: RequestId, message: JSONObject | None = None) -> bool:
         """Do not answer what came under an ID, unless it is this message, which has come again.
 
         One server gives its IDs away again, so that another request would be answered by that.
+
+        Returns:
+            Whether anything was being answered that is not any more.
         """
         name = peer, id_text(request_id)
         if name in self._open and self._open[name].message != message:
             self._open.pop(name).scope.cancel()
+            return True
+        return False
 
     def leave(self, peer: Peer) -> None:
         """Answer none of a session that is over."""

@@ -67,6 +67,9 @@ class Telling:
         self._ours: defaultdict[str, set[str]] = defaultdict(set)
         """By task: the requests that we have to reply to, or could not."""
 
+        self._waiting: dict[tuple[Peer, str], TaskRecord] = {}
+        """What those that go on are about."""
+
     def give_up(self, task_id: str) -> None:
         """Say nothing more about what the server needs for a task of its own."""
         self._given_up[task_id] = None
@@ -106,7 +109,7 @@ class Telling:
 
         def failed() -> None:
             if name not in ours:
-                self._in_background(self.owe, request_id, record, kind)
+                self._in_background(self.owe, peer, request_id, record, kind)
 
         said = await self._serving.say(
             peer,
@@ -116,6 +119,7 @@ class Telling:
             tried=tried,
             failed=failed,
         )
+        self._waiting.pop((peer, name), None)
         if said and name in ours and kind != RESULT:  # of which it is noted that it was fetched
             self._in_background(self._note, record, partial(paid, request_id=request_id), {name})
         return said
@@ -128,9 +132,8 @@ class Telling:
         tried: Callable[[], None] = lambda: None,
     ) -> None:
         """Tell that a task was made, until the server knows it. It looks at once, and is to be heard."""
-        task_id = str(record.task_id)
-        self._ours[task_id].add(id_text(request_id))
-        with anyio.CancelScope() as self._creations[task_id]:
+        self.take_over(peer, request_id, record)
+        with anyio.CancelScope() as self._creations[str(record.task_id)]:
             with anyio.move_on_after(_STREAM_S):
                 await peer.listening.wait()
             await self.say(peer, request_id, record, CREATION, creation, tried)
@@ -151,14 +154,22 @@ class Telling:
 
     # ── what is owed ──────────────────────────────────────────────────────────────────────────
 
-    async def owe(self, request_id: RequestId, record: TaskRecord, kind: str) -> None:
+    async def owe(self, peer: Peer, request_id: RequestId, record: TaskRecord, kind: str) -> None:
         """Journal that the server waits for a reply."""
-        self.take_over(request_id, record)
+        self.take_over(peer, request_id, record)
         await self._note(record, partial(owing, request_id=request_id, kind=kind), set())
 
-    def take_over(self, request_id: RequestId, record: TaskRecord) -> None:
+    def take_over(self, peer: Peer, request_id: RequestId, record: TaskRecord) -> None:
         """Note that a reply is owed by us from here on."""
         self._ours[str(record.task_id)].add(id_text(request_id))
+        self._waiting[peer, id_text(request_id)] = record
+
+    def withdraw(self, peer: Peer, request_id: RequestId) -> None:
+        """Have nothing be owed any more to a request that the server has taken back."""
+        record = self._waiting.pop((peer, id_text(request_id)), None)
+        if record is not None:
+            names = {id_text(request_id)}
+            self._in_background(self._note, record, partial(paid, request_id=request_id), names)
 
     def owed_by_others(self, record: TaskRecord) -> list[tuple[RequestId, str]]:
         """What a process owes that is gone: IDs of requests, and their kinds."""

@@ -796,6 +796,32 @@ async def test_a_stream_that_lasted_is_opened_again_at_once(
     assert min(gaps) < 0.1, gaps
 
 
+@requirement("law:4")
+async def test_a_stream_is_not_opened_again_before_the_server_wants_it(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.1)
+    begun: list[float] = []
+
+    async def lasting() -> AsyncIterator[bytes]:
+        yield b"retry: 600\nretry: soon\n\n" if len(begun) == 1 else b": here\n\n"
+        await anyio.sleep(0.2)
+
+    def get(params: JSONObject, session: str | None) -> httpx.Response:
+        begun.append(anyio.current_time())
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=lasting())
+
+    wire.replies["GET"] = get
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        with anyio.fail_after(LIMIT_S):
+            while len(begun) < 3:
+                await anyio.sleep(0.01)
+    gaps = [later - earlier for earlier, later in pairwise(begun)]
+    assert gaps[0] >= 0.8
+    assert gaps[1] < 0.6, "it has not said so again"
+
+
 @requirement("law:3", "law:7")
 async def test_a_stream_that_is_refused_is_opened_ever_more_rarely_but_soon_at_first_if_it_was_open(
     wire: Wire, monkeypatch: pytest.MonkeyPatch

@@ -330,6 +330,10 @@ def test_what_is_owed_to_the_server_is_kept_with_the_task_until_it_is_paid() -> 
     assert owed(both) == [(0, CREATION), ("0", RESULT)]
     assert (owed(paid(both, 0)), owed(paid(both, "0"))) == ([("0", RESULT)], [(0, CREATION)])
     assert owed(told(both)) == [("0", RESULT)]
+    many = one
+    for number in range(1, 200):
+        many = owing(many, number, RESULT)
+    assert [number for number, _ in owed(many)] == [*range(100, 200)]
     done = completed(both, ANSWER, NOW)
     assert (owed(done), result(told(done))) == (owed(both), result(done))
     assert (shown(told(both)), needed_for(told(both))) == (shown(one), "theirs")

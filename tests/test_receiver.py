@@ -518,6 +518,57 @@ async def test_what_a_process_could_not_say_is_said_by_the_next_one(desk: Desk, 
     assert (person.asked, second.asked) == (1, which != "result in time")
 
 
+async def test_what_the_server_has_taken_back_is_owed_to_nobody(desk: Desk) -> None:
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer) as receiver:
+        task = await peer.make()
+        await desk.told()
+        for _ in range(3):
+            waiting = peer.send("tasks/result", {"taskId": task["taskId"]})
+            await desk.owes(waiting)
+            receiver.withdraw(peer, waiting)
+        await desk.told()
+        last = peer.send("tasks/result", {"taskId": task["taskId"]})
+        await desk.owes(last)
+    second, again = Person(), FakePeer()
+    async with desk.process(second, again):
+        second.ready.set()
+        assert (await again.reply(last))["action"] == "accept"
+        await desk.delivered()
+        assert list(again.replies) == [last]
+
+
+async def test_debts_are_paid_whatever_the_pace(desk: Desk) -> None:
+    async with desk.process(Person(), peer := FakePeer()):
+        task = await peer.make()
+        await desk.told()
+        waiting = [peer.send("tasks/result", {"taskId": task["taskId"]}) for _ in range(12)]
+        for one in waiting:
+            await desk.owes(one)
+    second, again = Person(), FakePeer()
+    async with desk.process(second, again, policy=ReceivePolicy(max_requests_per_s=1)):
+        second.ready.set()
+        assert [(await again.reply(one))["action"] for one in waiting] == ["accept"] * 12
+
+
+@requirement("law:3", "law:5")
+async def test_whoever_notes_something_of_a_task_does_not_take_it_from_its_owner(desk: Desk) -> None:
+    """The server speaks to one of ours on this stream, and to another on that."""
+    person, peer = Person(), FakePeer()
+    async with desk.process(person, peer), desk.process(other := Person(), elsewhere := FakePeer()):
+        tasks = [await peer.make() for _ in range(8)]
+        looks = [elsewhere.send("tasks/get", {"taskId": task["taskId"]}) for task in tasks]
+        looks += [peer.send("tasks/result", {"taskId": task["taskId"]}) for task in tasks]
+        looks += [elsewhere.send("tasks/result", {"taskId": task["taskId"]}) for task in tasks]
+        await desk.owes(looks[-1])
+        (owner,) = {record.owner for record in await desk.records()}
+        assert peer.receiver is not None
+        assert owner == peer.receiver._custody.membership.owner
+        await desk.clock.advance(120.0)
+        await person.until(lambda: person.asked == 8)
+        assert not other.asked
+
+
 @requirement("law:3")
 async def test_an_answer_is_not_the_next_questions_which_has_the_same_id_and_words(desk: Desk) -> None:
     """The reply that told of the first task has arrived, though nobody has said so."""

@@ -22,6 +22,9 @@ from .transport import Response
 
 __all__ = ["read_messages"]
 
+_MOST_DIGITS: Final = 9
+"""Of a pause in milliseconds; more are read as these."""
+
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
@@ -31,6 +34,7 @@ async def read_messages(
     told: Callable[[JSONObject], None],
     max_bytes: int,
     alive: Callable[[], None],
+    rests: Callable[[float], None] = lambda seconds: None,
 ) -> Reply:
     """The reply that ends the stream, or that came in place of one.
 
@@ -40,6 +44,7 @@ async def read_messages(
         told: Called with each request and notification that comes before the reply.
         max_bytes: Bytes of one event, or of a reply that is no stream, at most.
         alive: Called whenever a line has come.
+        rests: Called with the seconds that the server wants to pass before the stream is opened again.
 
     Raises:
         SessionError: There is no reply.
@@ -48,7 +53,7 @@ async def read_messages(
     faults = message.faults
     if not (is_event_stream(response) and 200 <= response.status < 300):
         return await read_reply(response, message.request_id, max_bytes, faults)
-    events = _Events(max_bytes, response.status, faults)
+    events = _Events(max_bytes, response.status, faults, rests)
     if response.content is not None:
         reply = _take(events.fed(response.content), message, told, response.status)
         return _last(events, message, told, response.status) if reply is None else reply
@@ -113,6 +118,7 @@ class _Events:
         max_bytes: Bytes of one event, or of one line, at most.
         status: HTTP status, for the error.
         faults: Tells that there were more.
+        rests: Called with a wish for a pause, in seconds.
 
     Attributes:
         line_ended: Whether a line ended in what was fed last, be it a comment or an empty one.
@@ -120,11 +126,12 @@ class _Events:
     Source: WHATWG HTML, "Server-sent events".
     """
 
-    def __init__(self, max_bytes: int, status: int, faults: Faults) -> None:
+    def __init__(self, max_bytes: int, status: int, faults: Faults, rests: Callable[[float], None]) -> None:
         self.line_ended = False
         self._max_bytes = max_bytes
         self._status = status
         self._faults = faults
+        self._rests = rests
         self._line = bytearray()
         self._data: list[bytes] = []
         self._kind = b""
@@ -173,6 +180,8 @@ class _Events:
                 self._size += len(value) + 1
             case b"event":
                 self._kind = value
+            case b"retry" if value.isdigit():
+                self._rests(int(value[:_MOST_DIGITS]) / 1000)
             case b"" if not line:
                 yield from self._end_event()
             case _:

@@ -164,9 +164,9 @@ class HttpPeer(Peer):
 
         async def read(response: Response) -> Reply:
             if 200 <= response.status < 300:
-                self.has_listened = True
+                self.has_listened, self.rest_s = True, 0.0
                 self.listening.set()
-            return await read_messages(response, message, self._heard, self._max_bytes, _nothing)
+            return await read_messages(response, message, self._heard, self._max_bytes, _nothing, self._rests)
 
         # A server need not have it, and whatever it says instead says nothing of the session.
         await self._channel.exchange(message, read, SILENCE_S)
@@ -237,6 +237,9 @@ class HttpPeer(Peer):
             except SessionError as again:
                 return _denies_session(again)
         return False
+
+    def _rests(self, seconds: float) -> None:
+        self.rest_s = seconds
 
     def _heard(self, message: JSONObject) -> None:
         self._told(self, message)

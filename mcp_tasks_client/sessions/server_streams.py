@@ -14,6 +14,7 @@ __all__ = ["ServerStreams"]
 _AGAIN_S: Final = 1.0
 _SOON_S: Final = 0.1
 _LONGEST_AGAIN_S: Final = 60.0
+_LONGEST_REST_S: Final = 3600.0
 _NEVER: Final = frozenset({401, 403, 405, 501})
 _NONE: Final = frozenset({400, 404, 406}) | _NEVER
 """By which a server says that it has none, unless it says more than that. Some may be a gateway's."""
@@ -62,4 +63,4 @@ class ServerStreams:
             # that may be refused, by a server that has not seen yet that this one has broken.
             at_once = not answered and anyio.current_time() - begun > _AGAIN_S
             pause_s = 0.0 if at_once else min(max(_SOON_S, 2 * pause_s), _LONGEST_AGAIN_S)
-            await anyio.sleep(max(pause_s, wanted_s))
+            await anyio.sleep(max(pause_s, min(max(wanted_s, peer.rest_s), _LONGEST_REST_S)))
