@@ -109,14 +109,12 @@ class Receiver:
         place: Place | None = None,
         lease_s: float = LEASE_S,
     ) -> None:
-        self._journal = journal
         self._inputs = inputs
         self._scope = received_scope(endpoint, principal)
         self._calls = Scope(endpoint, principal)
         self._policy = policy or ReceivePolicy()
         self._clock = clock or SystemClock()
-        self._place = place
-        self._lease_s = lease_s
+        self._new_custody = partial(Custody, journal, self._scope, self._clock, place, lease_s)
         self._running: tuple[Custody, TaskGroup] | None = None
         self._admitting = anyio.Lock()
         self._news = anyio.Event()
@@ -141,7 +139,7 @@ class Receiver:
         """
         if not self.capabilities:
             await anyio.sleep_forever()  # nothing was declared, so that nothing can be asked
-        custody = Custody(self._journal, self._scope, self._clock, self._place, self._lease_s)
+        custody = self._new_custody()
         try:
             async with anyio.create_task_group() as tasks:
                 self._running = custody, tasks
@@ -189,8 +187,8 @@ class Receiver:
 
     async def _leave(self, record: TaskRecord) -> None:
         """Ask nobody for what nobody will ever come for. What was answered in a session is kept."""
-        party = made_in(record)
-        ended, peer = self._parties.was_ended(party), self._parties.of(party)
+        party, peer = made_in(record), self._parties.of(made_in(record))
+        ended = self._parties.was_ended(party)
         if ended and peer is not None:
             self._serving.leave(peer)
         if ended and not record.finished:
@@ -205,20 +203,19 @@ class Receiver:
         party = made_in(record)
         owes = bool(self._telling.owed_by_others(record))
         if record.finished and not owes and self._parties.of(party) is not None:
-            return  # it is served as it is
+            return None  # it is served as it is
         if not record.finished and not answerable(str(record.tool), self._inputs.capabilities):
-            return  # another of our processes may have somebody to ask
+            return None  # another of our processes may have somebody to ask
         taken = await self._custody.take(record)
         if taken is None:
-            return
+            return None
         needed = None if taken.finished and not owes else needed_for(taken)
         if needed is not None and await self._custody.was_cancelled(self._calls, needed):
             await self._custody.abandon(taken, self._asking.goes_on)  # by a process that has died since
-            return
+            return None
         peer = await self._parties.find(party, adopt, attend)
         if peer is None:
-            await self._leave(taken)
-            return
+            return await self._leave(taken)
         for owed_id, kind in self._telling.owed_by_others(taken):
             self._pay(peer, owed_id, kind, taken)
         if not taken.finished:

@@ -524,6 +524,67 @@ async def test_a_session_that_says_anything_else_is_not_gone(wire: Wire, shown: 
         assert wire.of("tasks/get")[-3:] == ["s1"] * 3
 
 
+@requirement("law:1", "law:3")
+async def test_what_waits_for_a_question_is_told_before_the_first_poll_of_a_process_has_ended(
+    wire: Wire,
+) -> None:
+    wire.task["status"] = "input_required"
+    waits: list[str] = []
+
+    async def slowly(request: httpx.Request) -> httpx.Response:
+        if b"tasks/result" in request.content:
+            waits.append(json.loads(request.content)["id"])
+            await anyio.sleep_forever()
+        return await wire(request)
+
+    told: list[str | None] = []
+    async with wire.session(slowly) as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(
+            session.listen,
+            [],
+            lambda _: None,
+            lambda task: told.append(Memo.read(task.request_state).retrieval),
+        )
+        tasks.start_soon(session.get, OLDER)
+        with anyio.fail_after(LIMIT_S):
+            while not waits or waits[0] not in told:
+                await anyio.sleep(0.01)
+        assert not session._older._hearing.asked(TASK).silences, "it waits for a question still"
+        tasks.cancel_scope.cancel()
+
+
+@requirement("law:7")
+@pytest.mark.parametrize("over", [False, True])
+@pytest.mark.parametrize("shown", [refusal(-32603, "Internal error", 200), "busy"])
+async def test_a_session_that_is_never_well_again_is_not_waited_for_for_ever(
+    wire: Wire, shown: httpx.Response | str, over: bool
+) -> None:
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    denied = [refusal(-32001, "Session not found", 404)] * 2
+
+    def get(params: JSONObject, session: str | None) -> Reply:
+        if session != "s1":
+            return wire.task
+        busy = httpx.Response(503, headers={"Retry-After": "1"}) if shown == "busy" else shown
+        return denied.pop() if denied else busy
+
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        session._older._hearing.told(await session._older.connect(), asked_of_us(7))
+        left = replace(OLDER, request_state=(await session.get(OLDER)).request_state)
+        wire.replies["tasks/get"] = wire.replies["ping"] = get
+        if over:
+            wire.task["status"] = "completed"
+            wire.replies["tasks/result"] = lambda params, session: text("done")
+            assert (await session.get(left)).status == "completed"
+            return
+        for _ in range(5):
+            with pytest.raises(SessionError):
+                await session.get(left)
+        assert Memo.read((await session.get(left)).request_state).session_id == "s2"
+
+
 @requirement("law:3", "law:7")
 @pytest.mark.parametrize("given_up", [False, True])
 async def test_what_another_process_was_asked_in_a_session_that_is_denied_waits_there(
@@ -1459,7 +1520,7 @@ async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wir
         assert hearing._seen or hearing.retrievals._now
         session.let_go(TASK)
         retrievals = [kept for kept in vars(hearing.retrievals).values() if isinstance(kept, dict)]
-        assert len(retrievals) == 4
+        assert len(retrievals) == 5
         assert not any((hearing._seen, hearing._asked, hearing._given_up, *retrievals))
 
 

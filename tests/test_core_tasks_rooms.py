@@ -859,6 +859,57 @@ async def test_a_question_is_told_again_to_who_begins_to_listen_only_then(
 
 
 @pytest.mark.anyio
+@requirement("law:1", "law:3")
+async def test_what_waits_for_a_question_is_told_again_to_who_begins_to_listen_only_then(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The server says that it needs an answer, and asks later. Until a poll nobody else tells of it.
+    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._INSIST_S", 0.01)
+    peer, told = ScriptedPeer(), list[Task]()
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.saw(peer, {"taskId": TASK, "status": "working", "ttlMs": None})
+            status = {"taskId": TASK, "status": "input_required", "ttl": None}
+            hearing.told(peer, {"method": "notifications/tasks/status", "params": status})
+            await settled(lambda: peer.requests)
+            hearing.heard = told.append
+            while not told:
+                await anyio.sleep(0.01)
+            assert (told[0].status, told[0].input_requests) == ("working", None), "as it was seen"
+            assert Memo.read(told[0].request_state).retrieval == peer.requests[0][1]
+            hearing.saw(peer, {"taskId": TASK, "status": "working", "ttlMs": None})
+            while hearing._insisting:
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@requirement("law:3", "law:7")
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_what_waits_in_a_session_that_seems_lost_takes_no_question_if_that_is_found_again(
+    hearing: Hearing, refuses: bool
+) -> None:
+    lost, other, retrievals = ScriptedPeer(), ScriptedPeer("other"), hearing.retrievals
+    lost.refuses_to_take_back = refuses
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            first = retrievals.begin(lost, TASK, None)
+            tasks.start_soon(retrievals.run, TASK, first)
+            await settled(lambda: lost.requests)
+            retrievals.answered_in(other, TASK)
+            await settled(first.alone.is_set)
+            await settled(lambda: refuses or lost.taken_back)
+            assert retrievals.begin(other, TASK, None).before is None
+            retrievals.answered_in(lost, TASK)
+            again = retrievals.begin(lost, TASK, "of the process before")
+            assert again.before == first.request_id
+            retrievals.forget(TASK, over=False)
+            assert retrievals.begin(lost, TASK, None).before is None
+
+
+@pytest.mark.anyio
 @requirement("law:3")
 async def test_what_is_told_of_a_question_that_was_answered_once_before_goes_by_its_new_name(
     hearing: Hearing,

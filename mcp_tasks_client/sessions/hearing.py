@@ -54,6 +54,10 @@ _BACK_S: Final = 30.0
 _STREAM_S: Final = 1.0
 """Seconds for a stream to open on which a server speaks by itself."""
 
+_SILENT: Final = (
+    "The server waits for an answer in the task %s, and has asked nothing that was heard: it may have asked "
+    "over a connection that broke. Cancel the task if it does not go on."
+)
 _WANTED: Final = frozenset({"completed", "failed", "input_required"})
 _MOST_STRANGERS: Final = 1000
 """Tasks of which nothing is known but that something is asked for them, at most."""
@@ -167,11 +171,7 @@ class Hearing:
         return asked is not None and asked.was_asked_in(peer)
 
     def look_back(self, task_id: str) -> Peer | None:
-        """Where something was asked for a task that waits for an answer, and has asked nothing since.
-
-        Returns:
-            The session, which is gone as far as is known, if it is time to look there again.
-        """
+        """The session in which a task has asked something that waits, if it is time to look there again."""
         asked, now = self._asked.get(task_id), anyio.current_time()
         waits = self.seen(task_id).get("status") == "input_required"
         if asked is None or asked.open or not waits or now < asked.looked_back_at + _BACK_S:
@@ -223,11 +223,7 @@ class Hearing:
         questions = asked.questions()
         asked.silences = 0 if questions else asked.silences + 1
         if asked.silences == _SILENCES:
-            logger.warning(
-                "The server waits for an answer in the task %s, and has asked nothing that was heard: it may "
-                "have asked over a connection that broke. Cancel the task if it does not go on.",
-                shorten(task_id),
-            )
+            logger.warning(_SILENT, shorten(task_id))
         return questions
 
     async def next_question(self, task_id: str) -> None:
@@ -243,6 +239,7 @@ class Hearing:
             retrieval = self.retrievals.begin(peer, task_id, before)
             retrieval.goes = partial(self._hint_memo, peer, task_id)
             self._tasks.start_soon(self._safely, self._await_result, task_id, retrieval)
+            self._begin_to_insist(peer, task_id)
 
     async def _await_result(self, task_id: str, retrieval: Retrieval) -> None:
         try:
@@ -254,8 +251,6 @@ class Hearing:
         # Of anything else a poll tells what it means.
         if task is not None and reply is not None and "content" in reply:
             self._hint(ended({**task, "status": "completed"}, reply))
-
-    # ── streams ───────────────────────────────────────────────────────────────────────────────
 
     def attend(self, peer: Peer) -> None:
         """Have it be heard what a server says by itself."""
@@ -300,9 +295,7 @@ class Hearing:
                     self._asked[task_id].lose(peer)  # nobody could answer there, unless it is found again
                     return
                 self._hint_memo(peer, task_id, status="input_required")
-                if self._tasks is not None and task_id not in self._insisting:
-                    self._insisting.add(task_id)
-                    self._tasks.start_soon(self._safely, self._insist, peer, task_id)
+                self._begin_to_insist(peer, task_id)
             return
         match method:
             case "notifications/tasks/status":
@@ -354,16 +347,23 @@ class Hearing:
         if task.get("status") in _WANTED and not unwanted:
             self._retrieve(peer, task_id)
 
+    def _begin_to_insist(self, peer: Peer, task_id: str) -> None:
+        if self._tasks is not None and task_id not in self._insisting:
+            self._insisting.add(task_id)
+            self._tasks.start_soon(self._safely, self._insist, peer, task_id)
+
     async def _insist(self, peer: Peer, task_id: str) -> None:
-        """Tell of a question again until a poll has: whoever observes its task may have just begun to."""
+        """Tell of what waits again until a poll has: whoever observes the task may have just begun to."""
         seen, pause_s = self._seen.get(task_id), _INSIST_S
         try:
             await anyio.sleep(pause_s)
-            while self.asks(task_id) and (seen is None or self._seen.get(task_id) is seen):
+            while seen is None or self._seen.get(task_id) is seen:
                 seen = self._seen.get(task_id)  # at first its creation, which is no poll
-                if seen is None and pause_s > _UNSEEN_S:
+                asks = self.asks(task_id)
+                waits = asks or self.retrievals.request_id(task_id) is not None
+                if not waits or (seen is None and pause_s > _UNSEEN_S):
                     return
-                self._hint_memo(peer, task_id, status="input_required")
+                self._hint_memo(peer, task_id, **({"status": "input_required"} if asks else {}))
                 pause_s *= 2
                 await anyio.sleep(pause_s)
         finally:

@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 
 from ..errors import RemoteProtocolError, SessionError
-from ..wire import JSONObject
+from ..wire import TERMINAL_STATUSES, JSONObject
 from .base import INVALID_PARAMS, TaskRef
 from .faults import CREDENTIAL_STATUSES, Faults
 from .hearing import Hearing
@@ -20,6 +20,10 @@ __all__ = ["Peers"]
 
 _MOST_IN_VAIN: Final = 1
 """Looks for a lost session that cannot be reached, at most, before a task is asked for in another one."""
+
+
+_MOST_WITH_WORDS: Final = 5
+"""The same, where whoever is there says something, which is no denial."""
 
 
 class Peers:
@@ -154,8 +158,9 @@ class Peers:
             if again.code == INVALID_PARAMS and lost and own not in (None, other.session_id):
                 return await self._back_in(own, method, ref, again)
             raise again from found
-        back = None if own is None else await self._where_asked(self.adopt(own), method, ref)
-        return back or (other, raw)
+        if own is None or raw.get("status") in TERMINAL_STATUSES:
+            return other, raw
+        return await self._where_asked(self.adopt(own), method, ref) or (other, raw)
 
     async def ask_in(self, peer: Peer, method: str, ref: TaskRef) -> JSONObject:
         """Send one of ``tasks/*`` in this session.
@@ -191,10 +196,10 @@ class Peers:
         except SessionError as error:
             if peer.lost or error.code == INVALID_PARAMS:
                 return None
-            if error.code is not None or error.retry_after_s is not None:
-                raise  # by which it has shown that it is there
             peer.lost = True  # as far as is known; one that is out of reach is not waited for for ever
-            if self._hearing.asked(ref.task_id).looks_in_vain(peer) > _MOST_IN_VAIN:
+            spoke = error.code is not None or error.retry_after_s is not None
+            most = _MOST_WITH_WORDS if spoke else _MOST_IN_VAIN
+            if self._hearing.asked(ref.task_id).looks_in_vain(peer) > most:
                 return None
             raise
         self._hearing.find(peer)

@@ -98,6 +98,7 @@ class Retrievals:
         self._timeout_s = timeout_s
         self._now: dict[str, Retrieval] = {}
         self._broken: dict[str, RequestId] = {}
+        self._left: dict[tuple[str, Peer], RequestId] = {}
         self._quiet_until: dict[str, float] = {}
         self._failed: set[str] = set()
         self._refused = Counter[str]()
@@ -165,7 +166,9 @@ class Retrievals:
             task_id: The task.
             before: The ID of one that may wait for a process which may be gone.
         """
-        retrieval = self._now[task_id] = Retrieval(peer, self._broken.pop(task_id, before))
+        before = self._broken.pop(task_id, before)
+        retrieval = Retrieval(peer, self._left.pop((task_id, peer), before))
+        self._now[task_id] = retrieval
         return retrieval
 
     async def run(self, task_id: str, retrieval: Retrieval) -> None:
@@ -253,11 +256,15 @@ class Retrievals:
         retrieval = self._now.get(task_id)
         if retrieval is not None and retrieval.peer is not peer:
             del self._now[task_id]
-            retrieval.end(over=True)
+            self._left[task_id, retrieval.peer] = (
+                retrieval.waits_under
+            )  # should the task be found there again
+            retrieval.end(over=False)
 
     def forget(self, task_id: str, *, over: bool) -> None:
         """Let the one for a task end. It is over, or of no interest any more."""
         self._broken.pop(task_id, None)
+        self._left = {name: one for name, one in self._left.items() if name[0] != task_id}
         self._quiet_until.pop(task_id, None)
         self._failed.discard(task_id)
         del self._refused[task_id]
