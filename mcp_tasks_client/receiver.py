@@ -203,19 +203,20 @@ class Receiver:
         party = made_in(record)
         owes = bool(self._telling.owed_by_others(record))
         if record.finished and not owes and self._parties.of(party) is not None:
-            return None  # it is served as it is
+            return  # it is served as it is
         if not record.finished and not answerable(str(record.tool), self._inputs.capabilities):
-            return None  # another of our processes may have somebody to ask
+            return  # another of our processes may have somebody to ask
         taken = await self._custody.take(record)
         if taken is None:
-            return None
+            return
         needed = None if taken.finished and not owes else needed_for(taken)
         if needed is not None and await self._custody.was_cancelled(self._calls, needed):
             await self._custody.abandon(taken, self._asking.goes_on)  # by a process that has died since
-            return None
+            return
         peer = await self._parties.find(party, adopt, attend)
         if peer is None:
-            return await self._leave(taken)
+            await self._leave(taken)
+            return
         for owed_id, kind in self._telling.owed_by_others(taken):
             self._pay(peer, owed_id, kind, taken)
         if not taken.finished:
@@ -328,7 +329,6 @@ class Receiver:
     async def _cancel(self, record: TaskRecord) -> TaskRecord:
         ended = await self._custody.cancel(record, self._asking.goes_on)
         self._asking.stop(str(record.task_id))
-        logger.info("The server has cancelled %r", ended)
         return ended
 
     async def _retrieve(self, peer: Peer, request_id: RequestId, task_id: str) -> None:
