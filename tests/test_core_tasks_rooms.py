@@ -906,7 +906,7 @@ async def test_what_waits_in_a_session_that_seems_lost_takes_no_question_if_that
             again = retrievals.begin(lost, TASK, "of the process before")
             assert again.before == first.request_id
             retrievals.forget(TASK, over=False)
-            assert retrievals.begin(lost, TASK, None).before is None
+            assert retrievals.begin(other, TASK, None).before is None
 
 
 @pytest.mark.anyio

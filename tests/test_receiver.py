@@ -17,7 +17,7 @@ from mcp_types import ElicitResult, ErrorData
 from mcp_tasks_client import Journal, JournalError, MemoryJournal, ReceivePolicy, SessionError, SqliteJournal
 from mcp_tasks_client.errors import CredentialRefusedError, DrivenElsewhereError
 from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.journal.base import Scope, TaskRecord
+from mcp_tasks_client.journal.base import Judge, Scope, Taken, TaskRecord
 from mcp_tasks_client.received import completed, owed, received_scope
 from mcp_tasks_client.receiver import Receiver
 from mcp_tasks_client.sessions.hearing import Hearing
@@ -567,6 +567,27 @@ async def test_whoever_notes_something_of_a_task_does_not_take_it_from_its_owner
         await desk.clock.advance(120.0)
         await person.until(lambda: person.asked == 8)
         assert not other.asked
+
+
+@requirement("law:5")
+async def test_what_is_noted_of_a_task_that_is_taken_just_then_leaves_it_to_its_new_owner(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, others = desk.journal.take, ["one", "another"]
+
+    async def late(record_id: str, owner: str, gone: Judge) -> Taken | None:
+        if others:
+            await take(record_id, others.pop(0), lambda *_: True)
+        return await take(record_id, owner, gone)
+
+    async with desk.process(Person(), peer := FakePeer()):
+        task = await peer.make()
+        await desk.told()
+        monkeypatch.setattr(desk.journal, "take", late)
+        waiting = peer.send("tasks/result", {"taskId": task["taskId"]})
+        await desk.owes(waiting)
+        (record,) = await desk.records()
+        assert (record.owner, others) == ("another", [])
 
 
 @requirement("law:3")
