@@ -151,6 +151,8 @@ class Telling:
         """Forget a task: its end was fetched, or its time is over."""
         self._ours.pop(str(record.task_id), None)
         self._creations.pop(str(record.task_id), None)
+        waiting = self._waiting.items()
+        self._waiting = {name: one for name, one in waiting if one.task_id != record.task_id}
 
     # ── what is owed ──────────────────────────────────────────────────────────────────────────
 

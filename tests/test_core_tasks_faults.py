@@ -550,7 +550,19 @@ async def test_what_waits_for_a_question_is_told_before_the_first_poll_of_a_proc
             while not waits or waits[0] not in told:
                 await anyio.sleep(0.01)
         assert not session._older._hearing.asked(TASK).silences, "it waits for a question still"
+        assert not session._older._hearing.asked(TASK).seen.is_set(), "no answer goes before that is known"
         tasks.cancel_scope.cancel()
+
+
+async def test_a_first_poll_that_cannot_be_read_is_a_malformed_reply_whatever_it_waits_for(
+    wire: Wire,
+) -> None:
+    wire.task["status"] = "input_required"
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    wire.replies["tasks/get"] = lambda params, session: {"status": "input_required"}
+    async with wire.session() as session:
+        with pytest.raises(RemoteProtocolError):
+            await session.get(OLDER)
 
 
 @requirement("law:7")

@@ -569,6 +569,19 @@ async def test_whoever_notes_something_of_a_task_does_not_take_it_from_its_owner
         assert not other.asked
 
 
+async def test_nothing_is_kept_of_requests_about_what_is_over(desk: Desk) -> None:
+    async with desk.process(Person(), peer := FakePeer()) as receiver:
+        made = [await peer.make(ttl=60_000) for _ in range(3)]
+        await desk.told()
+        for task in made:
+            await desk.owes(peer.send("tasks/result", {"taskId": task["taskId"]}))
+        telling = receiver._telling
+        assert len(telling._waiting) == len(telling._ours) == 3
+        await desk.clock.advance(61.0)
+        await desk.forgotten()
+        await desk.pass_until(lambda: not (telling._waiting or telling._ours or telling._creations))
+
+
 @requirement("law:5")
 async def test_what_is_noted_of_a_task_that_is_taken_just_then_leaves_it_to_its_new_owner(
     desk: Desk, monkeypatch: pytest.MonkeyPatch

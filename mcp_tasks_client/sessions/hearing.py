@@ -122,6 +122,10 @@ class Hearing:
         """The latest snapshot of a task that goes on; empty if there was none."""
         return self._seen.get(task_id, {})
 
+    def expects(self, task_id: str, task: JSONObject) -> None:
+        """Note the first snapshot of a task that goes on, before it is known what it asks."""
+        self._seen.setdefault(task_id, {**task, "taskId": task_id})
+
     def saw(self, peer: Peer, task: JSONObject) -> None:
         """Note a snapshot of a task that goes on."""
         self._seen[task["taskId"]] = task
@@ -146,9 +150,8 @@ class Hearing:
         self.retrievals.expect_end(task_id)
 
     def _close(self, task_id: str, *, over: bool) -> None:
-        asked = self._asked.pop(task_id, None)
-        if asked is not None:
-            asked.close(over=over)
+        if task_id in self._asked:
+            self._asked.pop(task_id).close(over=over)
 
     def given_up(self, task_id: str) -> bool:
         """Whether its questions are not answered any more."""
@@ -167,8 +170,7 @@ class Hearing:
 
     def was_asked_in(self, peer: Peer, task_id: str) -> bool:
         """Whether something was asked for a task over a session that is gone, and has no answer."""
-        asked = self._asked.get(task_id)
-        return asked is not None and asked.was_asked_in(peer)
+        return task_id in self._asked and self._asked[task_id].was_asked_in(peer)
 
     def look_back(self, task_id: str) -> Peer | None:
         """The session in which a task has asked something that waits, if it is time to look there again."""
@@ -190,8 +192,7 @@ class Hearing:
 
     def asks(self, task_id: str) -> bool:
         """Whether anything is open for a task."""
-        asked = self._asked.get(task_id)
-        return asked is not None and asked.open
+        return task_id in self._asked and self._asked[task_id].open
 
     def memo(self, peer: Peer, task_id: str) -> Memo:
         """What another process would need to go on with a task."""

@@ -254,8 +254,7 @@ class CoreTasksSession(Session):
         elif status == "input_required" or (status != "cancelled" and self._hearing.asks(ref.task_id)):
             # A server may say that it goes on as soon as one of two questions is answered.
             task["status"] = "input_required"
-            if not self._hearing.seen(ref.task_id):
-                self._hearing.saw(peer, task)  # now, so that what is going to wait can be journaled
+            self._hearing.expects(ref.task_id, task)  # so that what is going to wait can be journaled
             task["inputRequests"] = await self._answering.questions(peer, ref)
         elif status not in TERMINAL_STATUSES and memo.session_id == peer.session_id:
             await self._hearing.retrievals.free(peer, ref.task_id, memo.retrieval)
