@@ -105,10 +105,13 @@ class Telling:
         """
         if was_abandoned(record):
             return False
-        ours, name = self._ours[str(record.task_id)], id_text(request_id)
+        name = id_text(request_id)
+
+        def is_ours() -> bool:
+            return name in self._ours.get(str(record.task_id), ())
 
         def failed() -> None:
-            if name not in ours:
+            if not is_ours():
                 self._in_background(self.owe, peer, request_id, record, kind)
 
         said = await self._serving.say(
@@ -120,7 +123,7 @@ class Telling:
             failed=failed,
         )
         self._waiting.pop((peer, name), None)
-        if said and name in ours and kind != RESULT:  # of which it is noted that it was fetched
+        if said and is_ours() and kind != RESULT:  # of which it is noted that it was fetched
             self._in_background(self._note, record, partial(paid, request_id=request_id), {name})
         return said
 
@@ -185,4 +188,4 @@ class Telling:
             # The next process says something once more, or not at all.
             logger.info("What the server waits for is not journaled of %r: %s", record, error)
         else:
-            self._ours[str(record.task_id)] -= names
+            self._ours.get(str(record.task_id), set()).difference_update(names)

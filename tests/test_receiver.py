@@ -195,6 +195,18 @@ class Desk:
             yield receiver
             tasks.cancel_scope.cancel()
 
+    @asynccontextmanager
+    async def hearing(self, person: Person, peer: FakePeer) -> AsyncIterator[Hearing]:
+        """One of ours, with what hears the server."""
+        inputs = Callbacks(elicitation=person)
+        peer.receiver = Receiver(self.journal, inputs, ENDPOINT, clock=self.clock)
+        hearing = Hearing(inputs, LIMIT_S, lambda: None, peer.receiver)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run, lambda name: peer)
+            await anyio.wait_all_tasks_blocked()
+            yield hearing
+            tasks.cancel_scope.cancel()
+
     async def records(self) -> list[TaskRecord]:
         return await self.journal.records(received_scope(ENDPOINT, ""))
 
@@ -454,12 +466,7 @@ async def test_a_reply_that_nobody_waits_for_any_more_is_not_said_again(desk: De
 async def test_a_reply_is_not_said_to_another_request_that_has_the_id_by_then(desk: Desk, then: str) -> None:
     """It may have arrived, though nobody says so; and one server gives its IDs away again at once."""
     person, peer = Person(), FakePeer()
-    inputs = Callbacks(elicitation=person)
-    receiver = peer.receiver = Receiver(desk.journal, inputs, ENDPOINT, clock=desk.clock)
-    hearing = Hearing(inputs, LIMIT_S, lambda: None, receiver)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(hearing.run, lambda name: peer)
-        await anyio.wait_all_tasks_blocked()
+    async with desk.hearing(person, peer) as hearing:
         task = await peer.make()
         peer.refuses = [DOWN]
         about = {"taskId": task["taskId"]}
@@ -479,7 +486,6 @@ async def test_a_reply_is_not_said_to_another_request_that_has_the_id_by_then(de
         peer.replies.clear()
         hearing.told(peer, {"id": 5, "method": "tasks/get", "params": about})
         assert "status" in await peer.reply(5)
-        tasks.cancel_scope.cancel()
 
 
 # ── what is owed ──────────────────────────────────────────────────────────────────────────────
@@ -607,12 +613,7 @@ async def test_what_is_noted_of_a_task_that_is_taken_just_then_leaves_it_to_its_
 async def test_an_answer_is_not_the_next_questions_which_has_the_same_id_and_words(desk: Desk) -> None:
     """The reply that told of the first task has arrived, though nobody has said so."""
     person, peer = Person(), FakePeer()
-    inputs = Callbacks(elicitation=person)
-    receiver = peer.receiver = Receiver(desk.journal, inputs, ENDPOINT, clock=desk.clock)
-    hearing = Hearing(inputs, LIMIT_S, lambda: None, receiver)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(hearing.run, lambda name: peer)
-        await anyio.wait_all_tasks_blocked()
+    async with desk.hearing(person, peer) as hearing:
         peer.refuses = [DOWN]
         asked = {"id": "x", "method": "elicitation/create", "params": FORM_PARAMS}
         hearing.told(peer, asked)
@@ -627,7 +628,6 @@ async def test_an_answer_is_not_the_next_questions_which_has_the_same_id_and_wor
         hearing.told(peer, asked)
         assert (await peer.reply("x"))["task"]["taskId"] != record.task_id
         await person.until(lambda: person.asked == 2)
-        tasks.cancel_scope.cancel()
 
 
 @requirement("law:10")

@@ -21,7 +21,6 @@ __all__ = ["Peers"]
 _MOST_IN_VAIN: Final = 1
 """Looks for a lost session that cannot be reached, at most, before a task is asked for in another one."""
 
-
 _MOST_WITH_WORDS: Final = 5
 """The same, where whoever is there says something, which is no denial."""
 

@@ -256,9 +256,8 @@ class Retrievals:
         retrieval = self._now.get(task_id)
         if retrieval is not None and retrieval.peer is not peer:
             del self._now[task_id]
-            self._left[task_id, retrieval.peer] = (
-                retrieval.waits_under
-            )  # should the task be found there again
+            # It may not be taken back there, and the task be found there again.
+            self._left[task_id, retrieval.peer] = retrieval.waits_under
             retrieval.end(over=False)
 
     def forget(self, task_id: str, *, over: bool) -> None:

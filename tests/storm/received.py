@@ -9,7 +9,7 @@ from typing import Any, Final
 from .host import RELATED, mark
 from .proxy import Look, Passed
 
-__all__ = ["Errand", "answered_late", "errands", "unserved"]
+__all__ = ["SEEN_S", "Errand", "answered_late", "errands", "unserved"]
 
 SEEN_S: Final = 0.4
 """Seconds after which it is seen that a process has been killed."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from .host import CALLS, Way, mark
 from .proxy import Lane, Passed
-from .received import answered_late, unserved
+from .received import SEEN_S, answered_late, unserved
 from .weather import BREAKS
 
 __all__ = ["Noted", "Voyage", "breaches", "hidden", "read_log", "unheard"]
@@ -25,9 +25,6 @@ LATE_S: Final = 0.04
 
 READ_S: Final = 1.0
 """Seconds that the SDK's session may take to return a result that it has read."""
-
-SEEN_S: Final = 0.4
-"""Seconds after which it is seen that a process has been killed."""
 
 
 @dataclass(frozen=True, slots=True)
