@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urljoin
@@ -21,8 +21,10 @@ from .real_server import STOP_LIMIT_S, listening
 
 __all__ = [
     "Arrived",
+    "Kind",
     "LegacyProgram",
     "LegacyServer",
+    "anywhere",
     "legacy_node_program",
     "legacy_node_server",
     "legacy_program",
@@ -31,7 +33,9 @@ __all__ = [
     "legacy_server",
 ]
 
-Kind: TypeAlias = Literal["python", "node"]
+Kind: TypeAlias = Literal["python", "node", "anywhere"]
+"""The last one is :func:`anywhere`."""
+
 KINDS: Final[tuple[Kind, ...]] = ("python", "node")
 
 
@@ -105,6 +109,11 @@ class LegacyProgram:
         arguments = [*self.options, *options, "http"]
         with listening(self.script, log, *arguments, interpreter=self.interpreter) as (url, pid):
             yield LegacyServer(self.kind, url, pid)
+
+
+def anywhere(node: LegacyProgram) -> LegacyProgram:
+    """The server on Node, with tasks that are known in any session, as where replicas share a store."""
+    return replace(node, kind="anywhere", options=(*node.options, "--any-session"))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from .legacy_servers import LegacyServer
+from .legacy_servers import LegacyProgram, LegacyServer, anywhere
 from .storm.host import RELATED, Way
 from .storm.proxy import Lane, Look, Passed
 from .storm.received import errands
@@ -317,6 +317,27 @@ def test_a_task_may_be_lost_with_its_session_and_only_then() -> None:
     assert list(breaches(voyage)) == []
 
 
+@pytest.mark.parametrize(
+    ("replied_to", "forgotten", "waits"),
+    [(7, {"s"}, False), (8, {"s"}, True), (8, {"another"}, False), (8, set[str](), False)],
+)
+def test_where_tasks_are_known_anywhere_only_questions_are_lost_with_a_session(
+    replied_to: int, forgotten: set[str], waits: bool
+) -> None:
+    voyage = good()
+    voyage.kind = "anywhere"
+    voyage.lane.forgets_at = 1.2
+    voyage.lane.forgotten = forgotten
+    voyage.lane.passed[0].asked_under.add(7)
+    voyage.lane.passed[-1].message["id"] = replied_to
+    hangs(voyage)
+    assert unheard(voyage) == waits
+    assert list(breaches(voyage)) == ([] if waits else ["hangs"])
+    voyage.ended = True
+    fails(voyage)
+    assert list(breaches(voyage)) == ["error of 0: TaskNotFoundError: gone"]
+
+
 def test_a_session_is_forgotten_for_good_and_the_next_one_is_not() -> None:
     lane = Lane(Weather(1, 0.0))
     assert lane.fate("tasks/get", "s1").what == "passes"
@@ -342,11 +363,14 @@ def test_the_weather_is_drawn_by_a_seed_and_spares_what_there_is_no_call_without
 
 
 def test_no_promise_is_broken_in_a_short_storm(
-    legacy_python_server: LegacyServer, legacy_node_server: LegacyServer, tmp_path: Path
+    legacy_python_server: LegacyServer,
+    legacy_node_server: LegacyServer,
+    legacy_node_program: LegacyProgram,
+    tmp_path: Path,
 ) -> None:
-    servers = [legacy_python_server, legacy_node_server]
-    voyages = asyncio.run(voyages_at(servers, tmp_path))
-    assert {one.kind for one in voyages} == {"python", "node"}
+    with anywhere(legacy_node_program).listening(tmp_path / "anywhere") as third:
+        voyages = asyncio.run(voyages_at([legacy_python_server, legacy_node_server, third], tmp_path))
+    assert {one.kind for one in voyages} == {"python", "node", "anywhere"}
     assert {one.way for one in voyages} == set(WAYS)
     assert any(exchange.fate.what != "passes" for one in voyages for exchange in one.lane.passed)
     found = {one.seed: list(breaches(one)) for one in voyages}

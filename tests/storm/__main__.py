@@ -20,10 +20,10 @@ from collections import Counter
 from contextlib import ExitStack
 from itertools import count, islice
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from .._legacy_installs import NODE_SERVER, node_modules, python_with_legacy_sdk
-from ..legacy_servers import LegacyProgram, LegacyServer
+from ..legacy_servers import Kind, LegacyProgram, LegacyServer, anywhere
 from .run import is_for_us, storm
 from .verdict import breaches, unheard
 
@@ -40,6 +40,7 @@ def main() -> int:
         "--seed", type=int, default=random.SystemRandom().getrandbits(24), help="the first one's"
     )
     parser.add_argument("--receiving", action="store_true", help="only voyages with tasks of the client's")
+    parser.add_argument("--at", choices=get_args(Kind), help="only voyages to this kind of server")
     parser.add_argument("--debug", action="store_true", help="keep what the clients log")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="storm-"))
@@ -49,6 +50,7 @@ def main() -> int:
         servers = [
             running.enter_context(one.listening(folder / one.kind, "--poll-interval-ms", str(INTERVAL_MS)))
             for one in programs()
+            if arguments.at in (None, one.kind)
         ]
         broken, kinds = asyncio.run(sail(arguments, servers, folder))
     print(f"{arguments.voyages} voyages, {broken} broken, {time.monotonic() - begun:.0f} s; {dict(kinds)}")
@@ -56,10 +58,10 @@ def main() -> int:
 
 
 def programs() -> list[LegacyProgram]:
-    """The two servers."""
+    """The two servers, and one of them with tasks that are known in any session."""
     python = LegacyProgram("python", str(python_with_legacy_sdk()), NODE_SERVER.parent / "legacy_python.py")
     node = LegacyProgram("node", "node", NODE_SERVER / "server.mjs", ("--installed", str(node_modules())))
-    return [python, node]
+    return [python, node, anywhere(node)]
 
 
 async def sail(

@@ -43,6 +43,9 @@ class Passed:
     asks: list[float] = field(default_factory=list)
     """When the server has asked something in its response."""
 
+    asked_under: set[str | int] = field(default_factory=set)
+    """The IDs of that."""
+
     looks: list[Look] = field(default_factory=list)
     """What the server has asked in its response about tasks that it has us run."""
 
@@ -228,7 +231,9 @@ class _Way:
             if any(method in chunk for method in _QUESTIONS):
                 self._passed.asks.append(time.monotonic())
                 self._passed.swallowed |= not self.open
-            looks = [message for message in messages(chunk) if message.get("method") in _LOOKS]
+            said = messages(chunk)
+            self._passed.asked_under |= {one["id"] for one in said if one.get("method") in _ASKS}
+            looks = [message for message in said if message.get("method") in _LOOKS]
             self._passed.looks += [Look(time.monotonic(), one, self.open) for one in looks]
             await self._say(chunk)
 
@@ -249,7 +254,8 @@ class _Way:
 
 
 _OF_THE_WAY: Final = frozenset({"host", "connection"})
-_QUESTIONS: Final = (b"elicitation/create", b"sampling/createMessage")
+_ASKS: Final = frozenset({"elicitation/create", "sampling/createMessage"})
+_QUESTIONS: Final = tuple(method.encode() for method in sorted(_ASKS))
 _LOOKS: Final = frozenset({"tasks/get", "tasks/result"})
 _CUT: Final = frozenset({"cut", "stalled", "ended"})
 _REFUSALS: Final = frozenset({"unavailable", "no_session", "not_found"})

@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,9 @@ LAST_LIMIT_S: Final = 40.0
 
 FOR_EVER_S: Final = 15.0
 """The same, where the server may wait for an answer to what nobody heard."""
+
+MANY_DENIALS: Final = 12
+"""Of one session, where what is lost with it is the session alone."""
 
 FORGETFUL: Final = 0.1
 """Of the voyages, on so many the server forgets the session that there was, with its tasks."""
@@ -84,7 +88,9 @@ async def storm(
             made.interval_s = interval_ms / 1000
             return made
 
-    async with proxies[0].listening(), proxies[-1].listening():
+    async with AsyncExitStack() as running:
+        for proxy in proxies:
+            await running.enter_async_context(proxy.listening())
         for done in asyncio.as_completed([one(seed) for seed in seeds]):
             yield await done
 
@@ -101,9 +107,12 @@ async def voyage(
     proxy.lanes[f"v{seed}"] = lane
     lives, cancels = drawn.choice((1, 1, 2, 3)), drawn.random() < 0.15
     duration_ms, log = drawn.choice((0, 50, 400, 1500)), folder / f"{seed}.log"
-    way = way_of(seed)
-    if is_for_us(seed):
+    # No host can go back to a session of the SDK's, in which it was asked something for a task that goes on.
+    way: Way = "url" if kind == "anywhere" else way_of(seed)
+    if is_for_us(seed) and kind != "anywhere":  # for what is run for a server is its session's
         calls = tuple(AS_TASK.get(one, one) for one in calls)
+    if kind == "anywhere":
+        lane.weather.most_denials = MANY_DENIALS
     if way != "url":
         lane.weather.breaks = drawn.random() < BREAKING
         lane.weather.most_denials = 1  # for it cannot be gone back to

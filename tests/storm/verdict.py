@@ -126,7 +126,7 @@ def _excused(voyage: Voyage, one: Noted, text: str) -> bool:
     """Whether a call may have no result, or one that somebody else had."""
     cancelled = voyage.cancels and one.call == 0 and text.startswith("TaskCancelledError")
     forgotten = voyage.lane.forgets_at < one.at
-    lost = forgotten and text.startswith("TaskNotFoundError")
+    lost = forgotten and voyage.kind != "anywhere" and text.startswith("TaskNotFoundError")
     # What a kill between the call and the commit of its reply leaves is reported.
     created = [noted for noted in voyage.log if noted.event == "created" and noted.call == one.call]
     unseen = not created and text.startswith("OutcomeUnknownError")
@@ -178,7 +178,16 @@ def unheard(voyage: Voyage) -> bool:
     )
     if killed or any(one.swallowed for one in voyage.lane.passed):
         return True
+    if voyage.kind == "anywhere" and _unanswerable(voyage.lane):
+        return True
     return unserved(voyage.kind, voyage.lane.passed, voyage.kills)
+
+
+def _unanswerable(lane: Lane) -> bool:
+    """Whether the server has asked something in a session that it has forgotten before it had the answer."""
+    asked = {name for one in lane.passed if one.session_id in lane.forgotten for name in one.asked_under}
+    replied = {one.message.get("id") for one in lane.passed if not one.method and one.reached}
+    return bool(asked - replied) and lane.forgets_at < lane.passed[-1].at
 
 
 def hidden(voyage: Voyage) -> bool:

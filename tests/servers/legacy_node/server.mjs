@@ -5,7 +5,8 @@
 // - `node server.mjs --installed FOLDER http` prints one line of JSON once it listens.
 // - `node server.mjs --installed FOLDER stdio` speaks over stdin and stdout.
 //
-// FOLDER is where `npm install` has put what package.json names: it is not beside this file.
+// FOLDER is where `npm install` has put what package.json names: it is not beside this file. With
+// `--any-session` a task is known in each session, and so are answers, as where replicas share a store.
 
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
@@ -20,6 +21,7 @@ const { values: options, positionals } = parseArgs({
     installed: { type: 'string' },
     'poll-interval-ms': { type: 'string', default: '50' },
     'json-response': { type: 'boolean', default: false },
+    'any-session': { type: 'boolean', default: false },
   },
 });
 const load = createRequire(join(resolve(options.installed), 'package.json'));
@@ -197,7 +199,17 @@ const followInside = (request) => async (running) => {
 
 // ── the server ──
 
-const taskStore = new InMemoryTaskStore();
+/** As one in a database would be, to which a task's ID is enough. */
+class SharedTaskStore extends InMemoryTaskStore {
+  createTask(wishes, requestId, request) { return super.createTask(wishes, requestId, request); }
+  getTask(id) { return super.getTask(id); }
+  updateTaskStatus(id, status, message) { return super.updateTaskStatus(id, status, message); }
+  storeTaskResult(id, status, result) { return super.storeTaskResult(id, status, result); }
+  getTaskResult(id) { return super.getTaskResult(id); }
+  listTasks(cursor) { return super.listTasks(cursor); }
+}
+
+const taskStore = options['any-session'] ? new SharedTaskStore() : new InMemoryTaskStore();
 const taskMessageQueue = new InMemoryTaskMessageQueue();
 
 function build() {
@@ -308,6 +320,14 @@ function parsed(json) {
 }
 
 const sessions = new Map();
+const builds = []; // with the tools of a session's calls, which outlive the session
+const IDS_OF_ONE = 1_000_000;
+
+/** Whose question an answer is for: IDs tell, where each has its own. */
+function asker(message) {
+  if (!options['any-session'] || message?.method !== undefined) return undefined;
+  return builds[Math.floor(message?.id / IDS_OF_ONE)]?.server;
+}
 
 async function connected() {
   const transport = new StreamableHTTPServerTransport({
@@ -316,7 +336,10 @@ async function connected() {
     onsessioninitialized: (id) => sessions.set(id, transport),
   });
   transport.onclose = () => sessions.delete(transport.sessionId);
-  await build().connect(transport);
+  const built = build();
+  if (options['any-session']) built.server._requestMessageId = builds.length * IDS_OF_ONE;
+  builds.push(built);
+  await built.connect(transport);
   return transport;
 }
 
@@ -337,6 +360,12 @@ async function serve(request, response) {
   if (request.method === 'POST' && !message) return refuse(response, 400, -32700, 'Parse error');
   if (id && !sessions.has(id)) return refuse(response, 404, -32001, 'Session not found');
   if (!id && message?.method !== 'initialize') return refuse(response, 400, -32000, 'No valid session ID');
+  const other = id && asker(message);
+  if (other) {
+    other.transport.onmessage(message);
+    response.writeHead(202).end();
+    return;
+  }
   await (id ? sessions.get(id) : await connected()).handleRequest(request, response, message);
 }
 
