@@ -128,6 +128,89 @@ def test_two_questions_of_one_text_are_still_two_in_the_next_process() -> None:
     assert after.waiting(first) == [("there", 0), ("there", 2)], "it may be the first one, asked again"
 
 
+STREAM: Final = object()
+
+
+def left_for(*requests: tuple[str, int]) -> tuple[Asked[str], str]:
+    """What was asked so, and a key under which an answer has left that may have arrived."""
+    asked = Asked[str]()
+    for peer, request_id in requests:
+        asked.add(peer, request_id, METHOD, NAME, STREAM)
+    ((key, _),) = asked.questions().items()
+    assert len(asked.leaves(key, STREAM)) == len(requests)
+    return asked, key
+
+
+@requirement("law:3")
+@pytest.mark.parametrize(
+    ("peer", "request_id", "stream", "same"),
+    [
+        ("here", 1, STREAM, False),
+        ("here", 1, None, False),
+        ("here", 0, STREAM, False),
+        ("here", 0, object(), True),
+        ("here", 0, None, True),
+        ("there", 0, STREAM, True),
+    ],
+)
+def test_once_an_answer_leaves_the_same_words_are_another_question_in_the_same_session(
+    peer: str, request_id: int, stream: object | None, same: bool
+) -> None:
+    asked, key = left_for(("here", 0))
+    asked.add(peer, request_id, METHOD, NAME, stream)
+    assert (set(asked.questions()) == {key}) == same
+    assert ((peer, request_id) in asked.waiting(key)) == same
+    arrived = not same and request_id == 0
+    assert asked.was_answered(key) == arrived, "no stream brings a request twice"
+    assert (("here", 0) in asked.waiting(key)) != arrived
+
+
+@requirement("law:3")
+def test_other_words_under_the_same_id_are_another_question_though_an_answer_leaves() -> None:
+    asked, key = left_for(("here", 0))
+    asked.add("here", 0, "roots/list", {}, STREAM)
+    assert key not in asked.questions()
+
+
+@requirement("law:3")
+def test_what_comes_under_the_id_of_an_answer_that_arrives_is_another_question() -> None:
+    asked, key = left_for(("here", 0))
+    behind = asked.behind(key)
+    asked.add("here", 0, METHOD, NAME, object())
+    asked.answered(key, behind)
+    assert list(asked.questions()) == [f"{key}#1"]
+    assert asked.waiting(f"{key}#1") == [("here", 0)]
+
+
+@requirement("law:3")
+def test_an_answer_that_was_of_no_use_is_kept_for_when_the_same_is_asked_again() -> None:
+    asked, key = left_for(("here", 0))
+    asked.withdraw("here", 0)
+    asked.add("here", 1, METHOD, NAME, STREAM)
+    assert asked.waiting(key) == [("here", 1)]
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("leaves", [False, True])
+def test_an_answer_whose_id_is_anothers_by_then_has_arrived_if_it_had_left(leaves: bool) -> None:
+    asked, key = left_for(("here", 0)) if leaves else (Asked[str](), "")
+    if not leaves:
+        asked.restore("here", "k", [0], NAME)
+    asked.given_away("here", 0)
+    assert (asked.was_answered(key), asked.questions()) == (leaves, {})
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("leaving", [False, True])
+def test_what_a_process_may_have_answered_is_another_question_under_another_id(leaving: bool) -> None:
+    asked, key = Asked[str](), left_for(("here", 0))[1]
+    asked.restore("here", key, [0], {"method": METHOD, "params": NAME}, leaving=leaving)
+    asked.add("here", 1, METHOD, NAME, STREAM)
+    assert asked.waiting(key) == ([("here", 0)] if leaving else [("here", 0), ("here", 1)])
+    asked.add("here", 0, METHOD, NAME, STREAM)
+    assert ("here", 0) in asked.waiting(key), "it may have been told again"
+
+
 def test_a_connection_that_is_found_again_was_not_looked_for_in_vain() -> None:
     asked: Asked[str] = Asked()
     assert [asked.looks_in_vain(one) for one in ("here", "here", "there", "there")] == [1, 2, 1, 2]

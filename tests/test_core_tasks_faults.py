@@ -865,6 +865,7 @@ async def test_a_stream_that_lasted_is_opened_again_at_once(
         with anyio.fail_after(LIMIT_S):
             while len(begun) <= ends:
                 await anyio.sleep(0.01)
+        assert (await session._older.connect()).listened >= ends
     gaps = [later - earlier - 0.2 for earlier, later in pairwise(begun)]
     assert min(gaps) < 0.1, gaps
 
@@ -1146,6 +1147,24 @@ async def test_what_was_answered_once_before_another_process_is_asked_again_as_a
         assert (await session.get(left)).input_requests == {f"{KEY}#1": QUESTION}
 
 
+@requirement("law:3")
+@pytest.mark.parametrize(
+    ("stage", "is_new"),
+    [("open", False), ("asking", False), ("answered", True), ("sending", True), ("unsent", True)],
+)
+async def test_what_another_process_has_answered_is_not_the_answer_to_what_is_asked_next(
+    wire: Wire, stage: Any, is_new: bool
+) -> None:
+    """For nobody knows whether it has arrived."""
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    left = replace(LEFT, questions=(Question(key=KEY, digest=KEY, request=QUESTION, stage=stage),))
+    async with wire.session() as session:
+        await session.get(left)
+        session._older._hearing.told(session._older._peers.adopt("s1"), asked_of_us(8))
+        asked = {KEY: QUESTION} | ({f"{KEY}#1": QUESTION} if is_new else {})
+        assert (await session.get(left)).input_requests == asked
+
+
 def asked_of_us(request_id: int, task_id: str | None = TASK) -> JSONObject:
     meta = {"_meta": {RELATED_TASK: {"taskId": task_id}}} if task_id else {}
     return {"id": request_id, "method": QUESTION["method"], "params": {**QUESTION["params"], **meta}}
@@ -1179,12 +1198,24 @@ async def test_an_answer_whose_id_is_given_away_while_it_is_under_way_has_arrive
 
 
 @requirement("law:3")
-@pytest.mark.parametrize("request_id", [7, 8], ids=["under its ID", "under another"])
-async def test_what_is_asked_again_while_its_answer_is_under_way_is_the_same_if_that_is_lost(
-    wire: Wire, request_id: int
+@pytest.mark.parametrize(
+    ("request_id", "over_another", "is_new"),
+    [(7, True, False), (7, False, True), (8, True, True), (8, False, True)],
+    ids=["over another stream", "under its ID", "under another ID over another stream", "under another ID"],
+)
+async def test_what_is_asked_in_the_same_words_while_an_answer_leaves_that_is_lost_is_another_question(
+    wire: Wire, request_id: int, over_another: bool, is_new: bool
 ) -> None:
+    """Unless it comes under its own ID over another stream, as from a server that tells it again."""
+
+    async def silent() -> AsyncIterator[bytes]:
+        yield b": nothing to say\n\n"
+        await anyio.sleep_forever()
+
     wire.task["status"] = "input_required"
-    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(
+        200, headers={"content-type": "text/event-stream"}, content=silent()
+    )
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
         hearing, peer = session._older._hearing, await session._older.connect()
@@ -1192,6 +1223,7 @@ async def test_what_is_asked_again_while_its_answer_is_under_way_is_the_same_if_
         task = await session.get(OLDER)
 
         def noted() -> int:
+            peer.listened += over_another
             hearing.told(peer, asked_of_us(request_id))
             return 504
 
@@ -1200,11 +1232,13 @@ async def test_what_is_asked_again_while_its_answer_is_under_way_is_the_same_if_
         left = replace(OLDER, request_state=task.request_state, questions=(question,))
         with pytest.raises(SessionError):
             await session.update(left, {KEY: {"action": "decline"}})
-        assert (await session.get(left)).input_requests == {KEY: QUESTION}, "so nobody is asked again"
+        arrived = is_new and request_id == 7
+        open_now = ({} if arrived else {KEY: QUESTION}) | ({f"{KEY}#1": QUESTION} if is_new else {})
+        assert (await session.get(left)).input_requests == open_now
         wire.noted = lambda: 202
         wire.arrived.clear()
         await session.update(left, {KEY: {"action": "decline"}})
-        assert len(wire.of("POST")) == (1 if request_id == 7 else 2), "to each of the requests behind it"
+        assert len(wire.of("POST")) == (not arrived), "to none but what it was said to before"
 
 
 @requirement("law:3")

@@ -146,17 +146,22 @@ def test_a_session_of_the_sdks_may_end_with_what_it_could_not_send_and_only_then
         assert list(breaches(voyage)) == []
 
 
+def ask(at: float, request_id: int = 1, *, heard: bool = True) -> Look:
+    params = {"_meta": {RELATED: {"taskId": "t1"}}, "message": "What is your name?"}
+    return Look(at, {"method": "elicitation/create", "id": request_id, "params": params}, heard)
+
+
 def swallowed(voyage: Voyage) -> None:
-    voyage.lane.passed[0].swallowed = True
+    voyage.lane.passed[0].asks.append(ask(0.2, heard=False))
 
 
 def killed_at_once(voyage: Voyage) -> None:
-    voyage.lane.passed[0].asks.append(0.2)
+    voyage.lane.passed[0].asks.append(ask(0.2))
     voyage.kills.append(0.21)
 
 
 def down_at_once(voyage: Voyage) -> None:
-    voyage.lane.passed[0].asks.append(0.2)
+    voyage.lane.passed[0].asks.append(ask(0.2))
     voyage.log.append(Noted(0.21, 1, "down", -1, "ExceptionGroup"))
     voyage.way = "session"
     voyage.lane.passed.insert(0, exchange(0.0, "tasks/result", what="unread"))
@@ -289,11 +294,20 @@ def test_an_answer_that_is_lost_may_be_hidden_by_the_other_over_a_session_of_the
 def test_a_question_that_was_journaled_once_is_known_to_whoever_is_killed_later() -> None:
     voyage = good()
     hangs(voyage)
-    voyage.lane.passed[0].asks.append(0.2)
+    voyage.lane.passed[0].asks.append(ask(0.2))
     voyage.log.append(Noted(4.0, 2, "created", 0, "t1"))
     voyage.kills.append(4.1)
     assert not unheard(voyage)
     assert list(breaches(voyage)) == ["hangs"]
+
+
+@pytest.mark.parametrize(("killed_at", "waits"), [(1.05, True), (1.15, False)])
+def test_a_question_that_was_put_to_the_host_is_in_the_journal(killed_at: float, waits: bool) -> None:
+    voyage = good()
+    hangs(voyage)
+    voyage.lane.passed[0].asks.append(ask(1.0))
+    voyage.kills.append(killed_at)
+    assert unheard(voyage) == waits
 
 
 def test_a_task_that_was_cancelled_may_say_so() -> None:
@@ -328,7 +342,7 @@ def test_where_tasks_are_known_anywhere_only_questions_are_lost_with_a_session(
     voyage.kind = "anywhere"
     voyage.lane.forgets_at = 1.2
     voyage.lane.forgotten = forgotten
-    voyage.lane.passed[0].asked_under.add(7)
+    voyage.lane.passed[0].asks.append(ask(0.2, 7))
     voyage.lane.passed[-1].message["id"] = replied_to
     hangs(voyage)
     assert unheard(voyage) == waits

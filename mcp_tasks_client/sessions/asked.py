@@ -2,7 +2,10 @@
 
 A request has an ID only while its connection lives, and a question may be asked again over another. So it
 goes by what it asks, and by how many times that was answered before: the same question asked again is the
-same, and so are two of them at once; once it was answered, it is a new one.
+same, and so are two of them at once; once it was answered, it is a new one. From the moment at which an
+answer leaves it may have arrived, whatever is said of that: what is asked in the same words from then on, in
+the same session and under another ID, is a new one too, or nobody would be asked for what is answered. So it
+is under the same ID, if it comes over the same stream.
 
 Not every connection tells whether an answer has arrived. Where it does not, an answer has when the task does
 not wait for it any more; until then it counts as said, and what it was said to is kept.
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import anyio
@@ -89,6 +92,9 @@ class Asked(Generic[PeerT]):
         self.looked_back_at = -math.inf
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
         self._answered: set[str] = set()
+        self._leaving: dict[tuple[PeerT, str], object | None] = {}
+        """By session and key: the answers that may have arrived there, and where questions came just then."""
+
         self._before: frozenset[str] = frozenset()
         self._said: dict[str, tuple[Said[PeerT], list[_Request[PeerT]]]] = {}
         self._lost: dict[tuple[int, str], _Request[PeerT]] = {}
@@ -110,31 +116,65 @@ class Asked(Generic[PeerT]):
         """Note the keys of questions that have an answer as the journal has it, whoever gave it."""
         self._before = frozenset(answered)
 
-    def add(self, peer: PeerT, request_id: RequestId, method: str, params: JSONObject) -> None:
-        """Note a request, which may have come before; unless there are far too many."""
+    def add(
+        self,
+        peer: PeerT,
+        request_id: RequestId,
+        method: str,
+        params: JSONObject,
+        stream: object | None = None,
+    ) -> None:
+        """Note a request, which may have come before; unless there are far too many.
+
+        Args:
+            peer: Who asks.
+            request_id: Under which ID.
+            method: JSON-RPC method.
+            params: Its params.
+            stream: On which the task's questions come; ``None`` if that is not known.
+        """
         name, question = _name(peer, request_id), lasting(method, params)
         self._withdrawn.pop(name, None)
         self._has_answer(name)
         if len(self._requests) >= _MOST and name not in self._requests:
             return
-        self._requests[name] = _Request(peer, request_id, question, digest(question))
+        request = _Request(peer, request_id, question, digest(question))
+        self._requests[name] = replace(request, key=self._key_before(request, stream))
         self.news.set()
 
     def restore(
-        self, peer: PeerT, key: str, request_ids: Collection[RequestId], question: JSONObject
+        self,
+        peer: PeerT,
+        key: str,
+        request_ids: Collection[RequestId],
+        question: JSONObject,
+        *,
+        leaving: bool = False,
     ) -> None:
-        """Note the requests behind a question as another process had them, unless they are over since."""
+        """Note the requests behind a question as another process had them, unless they are over since.
+
+        Args:
+            peer: Who has asked.
+            key: The question's.
+            request_ids: Their IDs.
+            question: What they ask.
+            leaving: Whether an answer may have arrived.
+        """
         if key in self._answered:
             return
         for request_id in request_ids:
             name = _name(peer, request_id)
             if name not in self._withdrawn and name not in self._requests:
                 self._requests[name] = _Request(peer, request_id, question, digest(question), key)
+                if leaving:
+                    self._leaving.setdefault((peer, key), None)
 
     def given_away(self, peer: PeerT, request_id: RequestId) -> None:
         """Note that a request has come under an ID: what had it before is over, and has any answer to it."""
         name = _name(peer, request_id)
-        self._requests.pop(name, None)
+        before = self._requests.pop(name, None)
+        if before is not None and self._leaves(before):
+            self._answered.add(str(before.key))
         self._lost.pop(name, None)
         self._has_answer(name)
 
@@ -147,6 +187,7 @@ class Asked(Generic[PeerT]):
                 self._withdrawn[name] = None
                 if len(self._withdrawn) > _MOST:
                     del self._withdrawn[next(iter(self._withdrawn))]
+                self._leaving.pop((peer, str(one.key)), None)  # it was of no use
                 self._drop(name, one)
 
     def was_withdrawn(self, peer: PeerT, request_id: RequestId) -> bool:
@@ -176,13 +217,30 @@ class Asked(Generic[PeerT]):
         before = self._before - {key}
         return [one for one in self._requests.values() if self._key(one, before) == key]
 
+    def leaves(self, key: str, stream: object | None) -> Behind[PeerT]:
+        """Note that an answer leaves now, and may have arrived from here on. Returns what it is for.
+
+        Args:
+            key: The question's.
+            stream: On which the task's questions come; ``None`` if that is not known.
+        """
+        pinned = [replace(one, key=key) for one in self.behind(key)]
+        for one in pinned:
+            self._requests[_name(one.peer, one.request_id)] = one
+            self._leaving[one.peer, key] = stream
+        return pinned
+
     def answered(self, key: str, requests: Behind[PeerT]) -> None:
         """Note that requests have their answer. What came under one of their IDs meanwhile is another one."""
         for one in requests:
             name = _name(one.peer, one.request_id)
-            if self._requests.get(name) is one:
-                del self._requests[name]
             self._lost.pop(name, None)
+            found = self._requests.get(name)
+            if found is one:
+                del self._requests[name]
+            elif found is not None and found.key == key:
+                self._requests[name] = replace(found, key=None)
+            self._leaving.pop((one.peer, key), None)
         self._answered.add(key)
 
     def says(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> Said[PeerT]:
@@ -295,11 +353,24 @@ class Asked(Generic[PeerT]):
             self._requests = {_name(one.peer, one.request_id): one for one in requests} | self._requests
         said.ends(arrived=arrived)
 
+    def _leaves(self, request: _Request[PeerT]) -> bool:
+        return request.key is not None and (request.peer, request.key) in self._leaving
+
+    def _key_before(self, request: _Request[PeerT], stream: object | None) -> str | None:
+        """Under which a request was asked before, if it is the same."""
+        before = self._requests.get(_name(request.peer, request.request_id))
+        if before is None or before.key is None or before.digest != request.digest:
+            return None
+        if stream is not None and self._leaves(before) and self._leaving[before.peer, before.key] == stream:
+            self._answered.add(before.key)  # no stream brings a request twice
+            return None
+        return before.key
+
     def _key(self, request: _Request[PeerT], answered: Collection[str]) -> str:
         if request.key is not None:
             return request.key
         key, times = request.digest, 1
-        while key in answered or key in self._answered:
+        while key in answered or key in self._answered or (request.peer, key) in self._leaving:
             key, times = f"{request.digest}#{times}", times + 1
         return key
 

@@ -291,9 +291,10 @@ class Hearing:
                 if self._tasks is not None and self._plain.add(peer, message):
                     self._tasks.start_soon(self._safely, self._plain.answer, peer, message)
             elif self._has_room(task_id):
-                self._asked[task_id].add(peer, request_id, str(method), params)
+                asked = self._asked[task_id]
+                asked.add(peer, request_id, str(method), params, self.retrievals.streams(task_id))
                 if peer.lost:
-                    self._asked[task_id].lose(peer)  # nobody could answer there, unless it is found again
+                    asked.lose(peer)  # nobody could answer there, unless it is found again
                     return
                 self._hint_memo(peer, task_id, status="input_required")
                 self._begin_to_insist(peer, task_id)
@@ -317,8 +318,6 @@ class Hearing:
                     self._withdraw(peer, taken_back)
                     for asked in self._asked.values():
                         asked.withdraw(peer, taken_back)
-            case _:
-                pass  # says nothing to us
 
     def _given_away(
         self, peer: Peer, request_id: RequestId, task_id: str | None, message: JSONObject

@@ -164,7 +164,7 @@ class HttpPeer(Peer):
 
         async def read(response: Response) -> Reply:
             if 200 <= response.status < 300:
-                self.has_listened, self.rest_s = True, 0.0
+                self.listened, self.rest_s = self.listened + 1, 0.0
                 self.listening.set()
             return await read_messages(response, message, self._heard, self._max_bytes, _nothing, self._rests)
 

@@ -34,7 +34,7 @@ class Peer(ABC):
         version: The protocol version that was agreed on.
         lost: Whether the server does not know the session any more.
         listening: Set once what the server says outside of responses is heard, or never will be.
-        has_listened: Whether it was heard at any time.
+        listened: How many times it has begun to be.
         rest_s: Seconds that are to pass before that is heard again, as the server wants it.
         retracts: Whether a request that is given up is taken back by that alone.
         acknowledges: Whether an answer has arrived when :meth:`answer` returns; else nobody knows.
@@ -48,7 +48,7 @@ class Peer(ABC):
         self.version = CORE_TASKS_VERSION
         self.lost = False
         self.listening = anyio.Event()
-        self.has_listened = False
+        self.listened = 0
         self.rest_s = 0.0
 
     def __repr__(self) -> str:

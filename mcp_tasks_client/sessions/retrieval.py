@@ -118,6 +118,11 @@ class Retrievals:
         retrieval = self._now.get(task_id)
         return retrieval.stream if retrieval is not None else None
 
+    def streams(self, task_id: str) -> object | None:
+        """The same, with that on which the server speaks by itself; ``None`` if there is no other."""
+        retrieval = self._now.get(task_id)
+        return None if retrieval is None else (retrieval.stream, retrieval.peer.listened)
+
     async def alone(self, task_id: str) -> None:
         """Wait until the one for a task is the only one, if there is one."""
         retrieval = self._now.get(task_id)

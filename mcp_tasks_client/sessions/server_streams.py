@@ -57,7 +57,7 @@ class ServerStreams:
                 if error.http_status in _NONE:
                     peer.listening.set()  # nobody need wait for it
                 final = error.http_status in _NEVER or refusals > _MOST_REFUSALS
-                if refused and final and not peer.has_listened:
+                if refused and final and not peer.listened:
                     return
             # What is said before the next one is open is lost, with whoever waits for a reply to it. At first
             # that may be refused, by a server that has not seen yet that this one has broken.

@@ -30,7 +30,7 @@ from mcp_tasks_client import (
     TasksTransport,
 )
 
-__all__ = ["AS_TASK", "CALLS", "Life", "Way", "live", "mark"]
+__all__ = ["AS_TASK", "CALLS", "RELATED", "SAYS", "Life", "Way", "live", "mark", "thought"]
 
 Event: TypeAlias = Literal["created", "asked", "answered", "cancels", "result", "resumed", "error", "down"]
 Way: TypeAlias = Literal["url", "session", "transport", "resume"]
@@ -40,6 +40,9 @@ Way: TypeAlias = Literal["url", "session", "transport", "resume"]
 POLL: Final = PollPolicy(backoff_floor_s=0.1, backoff_ceiling_s=1.0)
 
 RELATED: Final = "io.modelcontextprotocol/related-task"
+SAYS: Final = "says"
+"""In place of the message that a sampling does not have."""
+
 AS_TASK: Final = {
     "asks": "asks as task",
     "together": "asks as task",
@@ -63,6 +66,11 @@ CALLS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
 def mark(task_id: str) -> str:
     """By which what is answered for a task can be told from all else."""
     return task_id[-8:]
+
+
+def thought(task_id: str, message: str) -> str:
+    """What is answered to a question; no other one has this answer."""
+    return f"{mark(task_id)}-{message.rstrip('?').split()[-1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,18 +227,18 @@ class Host:
     # ── questions ──
 
     async def _elicit(self, context: Any, params: Any) -> ElicitResult:
-        said = await self._thought(context, params, params.message.rstrip("?").split()[-1])
+        said = await self._thought(context, params, params.message)
         return ElicitResult(action="accept", content={"name": said})
 
     async def _sample(self, context: Any, params: Any) -> CreateMessageResult:
-        content = TextContent(type="text", text=await self._thought(context, params, "says"))
+        content = TextContent(type="text", text=await self._thought(context, params, SAYS))
         return CreateMessageResult(role="assistant", content=content, model="m")
 
-    async def _thought(self, context: Any, params: Any, what: str) -> str:
+    async def _thought(self, context: Any, params: Any, message: str) -> str:
         assert isinstance(context, InputContext), "a session's own callbacks are not told of a task"
         # What is a task of ours is marked with the server's.
         task_id = params.meta[RELATED]["taskId"] if context.task is None else context.task.task_id
-        said = f"{mark(task_id)}-{what}"
+        said = thought(task_id, message)
         self._note("asked", -1, said)
         await anyio.sleep(self._thinks.choice((0.0, 0.0, 0.1, 0.4)))
         self._note("answered", -1, said)

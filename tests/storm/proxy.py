@@ -40,11 +40,8 @@ class Passed:
     replied_at: float | None = None
     """When the client was told a status; ``None`` if it never was."""
 
-    asks: list[float] = field(default_factory=list)
-    """When the server has asked something in its response."""
-
-    asked_under: set[str | int] = field(default_factory=set)
-    """The IDs of that."""
+    asks: list[Look] = field(default_factory=list)
+    """What the server has asked in its response."""
 
     looks: list[Look] = field(default_factory=list)
     """What the server has asked in its response about tasks that it has us run."""
@@ -52,13 +49,10 @@ class Passed:
     until: float = math.inf
     """When the client heard no more of the response."""
 
-    swallowed: bool = False
-    """Whether some of that was heard by nobody. No server of this generation asks it again."""
-
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A request of the server's about a task of ours, at ``time.monotonic()`` seconds."""
+    """A request of the server's, a question or about a task of ours, at ``time.monotonic()`` seconds."""
 
     at: float
     message: dict[str, Any]
@@ -228,13 +222,9 @@ class _Way:
 
     async def _copy(self, reader: asyncio.StreamReader) -> None:
         while chunk := await reader.read(CHUNK):
-            if any(method in chunk for method in _QUESTIONS):
-                self._passed.asks.append(time.monotonic())
-                self._passed.swallowed |= not self.open
-            said = messages(chunk)
-            self._passed.asked_under |= {one["id"] for one in said if one.get("method") in _ASKS}
-            looks = [message for message in said if message.get("method") in _LOOKS]
-            self._passed.looks += [Look(time.monotonic(), one, self.open) for one in looks]
+            said = [Look(time.monotonic(), message, self.open) for message in messages(chunk)]
+            self._passed.asks += [one for one in said if one.message.get("method") in _ASKS]
+            self._passed.looks += [one for one in said if one.message.get("method") in _LOOKS]
             await self._say(chunk)
 
     async def _say(self, data: bytes) -> None:
@@ -255,7 +245,6 @@ class _Way:
 
 _OF_THE_WAY: Final = frozenset({"host", "connection"})
 _ASKS: Final = frozenset({"elicitation/create", "sampling/createMessage"})
-_QUESTIONS: Final = tuple(method.encode() for method in sorted(_ASKS))
 _LOOKS: Final = frozenset({"tasks/get", "tasks/result"})
 _CUT: Final = frozenset({"cut", "stalled", "ended"})
 _REFUSALS: Final = frozenset({"unavailable", "no_session", "not_found"})

@@ -18,7 +18,7 @@ from ..legacy_servers import LegacyServer
 from .host import AS_TASK, CALLS, Life, Way, live
 from .proxy import Lane, Proxy
 from .verdict import Voyage, hidden, read_log, unheard
-from .weather import Weather
+from .weather import DENIALS, Weather, What
 
 __all__ = ["is_for_us", "storm"]
 
@@ -36,6 +36,9 @@ FOR_EVER_S: Final = 15.0
 
 MANY_DENIALS: Final = 12
 """Of one session, where what is lost with it is the session alone."""
+
+OF_REPLICAS: Final[tuple[tuple[What, ...], ...]] = ((), tuple(sorted(DENIALS)))
+"""What happens to those: anything, or that some of them have not heard of a session."""
 
 FORGETFUL: Final = 0.1
 """Of the voyages, on so many the server forgets the session that there was, with its tasks."""
@@ -101,7 +104,10 @@ async def voyage(
     drawn = random.Random(f"voyage {seed}")
     plainly = sorted(CALLS.keys() - set(AS_TASK.values()))
     calls = tuple(drawn.choices(plainly, k=drawn.choice((1, 1, 2, 4))))
-    lane = Lane(Weather(seed, drawn.choice((0.0, 0.1, 0.3, 0.6))))
+    weather = Weather(seed, drawn.choice((0.0, 0.1, 0.3, 0.6)))
+    if kind == "anywhere":
+        weather = Weather(seed, weather.rate, most_denials=MANY_DENIALS, of=drawn.choice(OF_REPLICAS))
+    lane = Lane(weather)
     if drawn.random() < FORGETFUL:
         lane.forgets_at = time.monotonic() + drawn.uniform(0.5, 4.0)
     proxy.lanes[f"v{seed}"] = lane
@@ -111,8 +117,6 @@ async def voyage(
     way: Way = "url" if kind == "anywhere" else way_of(seed)
     if is_for_us(seed) and kind != "anywhere":  # for what is run for a server is its session's
         calls = tuple(AS_TASK.get(one, one) for one in calls)
-    if kind == "anywhere":
-        lane.weather.most_denials = MANY_DENIALS
     if way != "url":
         lane.weather.breaks = drawn.random() < BREAKING
         lane.weather.most_denials = 1  # for it cannot be gone back to

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from .host import CALLS, Way, mark
-from .proxy import Lane, Passed
+from .host import CALLS, RELATED, SAYS, Way, mark, thought
+from .proxy import Lane, Look, Passed
 from .received import SEEN_S, answered_late, unserved
 from .weather import BREAKS
 
@@ -70,11 +70,9 @@ class Voyage:
             shown = json.dumps(one.message.get("params") or one.message.get("result") or one.message)
             what = f"{one.life} > {one.method or 'reply'} id={one.message.get('id')!r} {shown[:110]}"
             lines.append((one.at, f"{what} · {one.fate.what} {one.fate.seconds:.2f}"))
-            to_nobody = " to nobody" if one.swallowed else ""
-            lines += [(at, f"  < id={one.message.get('id')!r} asks{to_nobody}") for at in one.asks]
             lines += [
                 (look.at, f"  < {look.message['method']} id={look.message['id']!r}, heard: {look.heard}")
-                for look in one.looks
+                for look in (*one.asks, *one.looks)
             ]
         begun = min(at for at, _ in lines)
         return "\n".join(f"{at - begun:8.3f} {line}" for at, line in sorted(lines))
@@ -167,25 +165,34 @@ def _lost(voyage: Voyage) -> Iterator[str]:
 
 def unheard(voyage: Voyage) -> bool:
     """Whether the server has asked what nobody could have journaled or replied to: it waits for ever then."""
-    asks = [at for one in voyage.lane.passed for at in one.asks]
+    asks = [ask for one in voyage.lane.passed for ask in one.asks]
     # Nothing is in the journal before the task is, which a call is told of in each life.
     noted = {one.call: one.at for one in reversed(voyage.log) if one.event == "created"}.values()
     ends = [*voyage.kills, *(one.at for one in voyage.log if one.event == "down")]
     killed = any(
-        at - SEEN_S < end < max([at, *(one for one in noted if one < end)]) + JOURNALED_S
-        for at in asks
+        ask.at - SEEN_S < end < max([ask.at, *(one for one in noted if one < end)]) + JOURNALED_S
+        and not _put(voyage, ask, end)
+        for ask in asks
         for end in ends
     )
-    if killed or any(one.swallowed for one in voyage.lane.passed):
+    # No server of this generation asks it again.
+    if killed or not all(ask.heard for ask in asks):
         return True
     if voyage.kind == "anywhere" and _unanswerable(voyage.lane):
         return True
     return unserved(voyage.kind, voyage.lane.passed, voyage.kills)
 
 
+def _put(voyage: Voyage, ask: Look, end: float) -> bool:
+    """Whether a question was put to the host by then, before which it is journaled."""
+    params = ask.message["params"]
+    what = thought(params["_meta"][RELATED]["taskId"], params.get("message", SAYS))
+    return any(one.event == "asked" and one.text == what and ask.at < one.at < end for one in voyage.log)
+
+
 def _unanswerable(lane: Lane) -> bool:
     """Whether the server has asked something in a session that it has forgotten before it had the answer."""
-    asked = {name for one in lane.passed if one.session_id in lane.forgotten for name in one.asked_under}
+    asked = {ask.message["id"] for one in lane.passed if one.session_id in lane.forgotten for ask in one.asks}
     replied = {one.message.get("id") for one in lane.passed if not one.method and one.reached}
     return bool(asked - replied) and lane.forgets_at < lane.passed[-1].at
 

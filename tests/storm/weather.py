@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["BREAKS", "DENIALS", "Fate", "Weather"]
+__all__ = ["BREAKS", "DENIALS", "Fate", "Weather", "What"]
 
 What: TypeAlias = Literal[
     "passes",
@@ -29,7 +29,7 @@ BREAKS: Final = frozenset(_BROKEN)
 _SPARED: Final = frozenset({"server/discover", "initialize", "notifications/initialized", "tools/list"})
 """Without them there is no call."""
 
-DENIALS: Final = frozenset({"no_session", "not_found"})
+DENIALS: Final[frozenset[What]] = frozenset({"no_session", "not_found"})
 _OF_CALLS: Final[tuple[What, ...]] = ("delayed",)
 """Whether a call whose connection breaks was carried out is another matter."""
 
@@ -60,6 +60,7 @@ class Weather:
         fair: Whether nothing happens any more.
         breaks: Whether connections break before there is a status.
         most_denials: Of one session. One that is denied more often is lost, and so are the tasks in it.
+        of: What there is, besides delays; drawn as well if that is nothing.
     """
 
     seed: int
@@ -67,12 +68,14 @@ class Weather:
     fair: bool = False
     breaks: bool = True
     most_denials: int = 3
+    of: tuple[What, ...] = ()
     _random: random.Random = field(init=False)
     _denials: Counter[str | None] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._random = random.Random(f"weather {self.seed}")
         mostly = self._random.choice([(*_REFUSED, *_BROKEN, *_CUT, "delayed"), _REFUSED, _BROKEN, _CUT])
+        mostly = self.of or mostly
         self._choices: tuple[What, ...] = (*mostly, "delayed")
 
     def fate(self, method: str, session_id: str | None = None) -> Fate:
