@@ -189,8 +189,10 @@ class Driver:
 
     async def poll(self, drive: Drive) -> Event:
         """Send ``tasks/get``, once."""
+        ref = _ref(drive)
         try:
-            task = await self._passing(Point.GET, self.session.get, _ref(drive))
+            task = await self._passing(Point.GET, self.session.get, ref)
+            singly = self.session.takes_each_answer(ref)
         except SessionError as error:
             if _unknown(error):
                 return TaskMissing(message=error.remote_message, now=self.clock.time())
@@ -202,7 +204,7 @@ class Driver:
             return ObservationRefused(error=error)
         except Exception as error:
             return ObservationRefused(error=_foreign("tasks/get", error))
-        return Observed(task=task, now=self.clock.time(), jitter=self.jitter())
+        return Observed(task=task, now=self.clock.time(), jitter=self.jitter(), singly=singly)
 
     async def listen(
         self,

@@ -94,11 +94,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """A snapshot arrived."""
+    """A snapshot arrived. ``singly`` if the server takes each answer by itself."""
 
     task: Task
     now: float
     jitter: float
+    singly: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,8 @@ none of them ever waits for another:
   sets it anew and emits ``Wake``; ``Tick`` is the alarm going off. Before ``quiet_until``, which a
   ``Retry-After`` sets, nothing is sent at all;
 - the *questions*: ``open → asking → answered → sending → acknowledged``, one per key for the life
-  of the task. Answers go together, and only to what the latest snapshot asks. A refused answer is
+  of the task. Answers go together, or each by itself where the server takes them so, and only to what the
+  latest snapshot asks. A refused answer is
   ``rejected``: not an error yet, since the task may have moved on; it becomes one when a snapshot
   that was asked for after the refusal still asks;
 - the *cancellation*: ``no → requested → sending → acknowledged``. It silences questions, not
@@ -245,6 +246,7 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         ttl_ms=task.ttl_ms if "ttl_ms" in task.model_fields_set else state.ttl_ms,
         request_state=task.request_state if task.request_state is not None else state.request_state,
         unchanged=0 if changed else state.unchanged + 1,
+        singly=event.singly,
         failures=state.failures if undelivered(state.questions) else 0,
     )
     outcome = outcome_of(task, seed=seed)
@@ -367,7 +369,7 @@ def _outstanding(state: Observing) -> JSONObject:
 
 def _send(state: Observing, now: float) -> tuple[Observing, tuple[Action, ...]]:
     """Send what is ready, unless the server is to be left alone. The next tick tries again."""
-    ready = answers(state.questions, _outstanding(state))
+    ready = answers(state.questions, _outstanding(state), singly=state.singly)
     held_back = state.cancel != "no" or quiet(state, now) > 0 or swapped(state.questions, _outstanding(state))
     if not ready or held_back:
         return state, ()

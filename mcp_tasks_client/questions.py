@@ -71,14 +71,16 @@ def answered(questions: Questions, key: str, answer: JSONObject) -> Questions:
     )
 
 
-def answers(questions: Questions, outstanding: Collection[str]) -> dict[str, JSONObject]:
+def answers(
+    questions: Questions, outstanding: Collection[str], *, singly: bool = False
+) -> dict[str, JSONObject]:
     """What is ready to be sent, by key: all that is still wanted, or nothing while some of it is not.
 
     A server need not accept a partial set of answers, and an answer must be to a question that it
-    still asks.
+    still asks. Where it takes each by itself (``singly``), it may not wait for all: each goes as it comes.
     """
     wanted = [q for q in questions if q.key in outstanding]
-    if any(q.stage in ("open", "asking", "unsent") for q in wanted):
+    if not singly and any(q.stage in ("open", "asking", "unsent") for q in wanted):
         return {}
     return {q.key: q.answer or {} for q in wanted if q.stage == "answered"}
 

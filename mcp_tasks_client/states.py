@@ -99,6 +99,9 @@ class Observing:
     failures: int = 0
     looks: int = 0
     questions: tuple[Question, ...] = ()
+    singly: bool = False
+    """Whether the server takes each answer by itself, and may not wait until there are all."""
+
     cancel: Literal["no", "requested", "sending", "acknowledged"] = "no"
     reported: tuple[str, ...] = ()
     """Kinds of protocol violations already reported."""

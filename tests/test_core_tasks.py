@@ -275,6 +275,30 @@ async def test_two_questions_are_each_asked_once(legacy_server: LegacyServer, to
     assert len(host.asked) == 6
 
 
+@requirement("law:3", "2025:input-required")
+async def test_of_two_questions_the_server_has_the_first_answer_before_the_second_is_given(
+    legacy_server: LegacyServer,
+) -> None:
+    """Each is a request with a time limit of its own, which is a minute at one of the servers."""
+    host = Host()
+    answer = host.elicit
+
+    async def think(context: Any, params: Any) -> ElicitResult:
+        while host.asked and not said(context.task):
+            await anyio.sleep(0.05)
+        return await answer(context, params)
+
+    def said(task: Any) -> list[Any]:
+        entries = legacy_server.witness(session_id=session_of(task))
+        return [one for one in entries if one.result is not None and "action" in one.result]
+
+    host.elicit = think  # type: ignore[method-assign]  # to answer late
+    async with host.client(legacy_server.url) as client:
+        handle = await client.start_tool("asks_twice", {"hint_ms": 50})
+        assert text(await handle.result()) == "Ada and Ada"
+    assert len(said(handle.task)) == 2
+
+
 @requirement("2025:input-required")
 async def test_a_sampling_inside_a_task_is_answered_by_the_host(legacy_server: LegacyServer) -> None:
     host = Host()

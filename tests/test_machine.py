@@ -865,6 +865,22 @@ def test_nothing_is_sent_while_a_question_is_open_and_one_update_carries_all() -
     assert life.answers("name", ADA) == (Save(), SendAnswers({"name": ADA, "age": BOB}))
 
 
+@requirement("law:3")
+@pytest.mark.parametrize("crashes", [False, True])
+def test_where_the_server_takes_each_answer_by_itself_none_waits_for_another(crashes: bool) -> None:
+    life, asked = working(), {"name": NAME, "age": AGE}
+    seen = snapshot("input_required", inputRequests=asked)
+    life.feed(Observed(task=seen, now=life.now, jitter=0.0, singly=True))
+    assert life.answers("age", BOB) == (Save(), SendAnswers({"age": BOB}))
+    if crashes:
+        assert only(SendAnswers, life.crashes()) == [SendAnswers({"age": BOB})]
+    assert life.answers("name") == (Save(), SendAnswers({"name": ADA}))
+    life.update_fails("name")
+    assert life.feed(UpdateAcknowledged(keys=("age",))) == (Save(),)
+    life.now += 5.0
+    assert only(SendAnswers, life.ticks()) == [SendAnswers({"name": ADA})]
+
+
 def test_a_second_key_that_appears_while_the_first_is_open_is_asked_and_both_go_together() -> None:
     life = asking()
     assert only(Ask, life.asked(name=NAME, age=AGE)) == [Ask("age", AGE)]

@@ -138,6 +138,13 @@ class Session(ABC):
         :meth:`get` one meanwhile.
         """
 
+    def takes_each_answer(self, ref: TaskRef) -> bool:
+        """Whether the server takes an answer to one of several questions of a task that it has just told of.
+
+        It may not wait until there are all of them then.
+        """
+        return False
+
     @abstractmethod
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""

@@ -119,6 +119,11 @@ class AnyGenerationSession(Session):
         """
         await (await self._session_of(ref)).update(ref, answers)
 
+    def takes_each_answer(self, ref: TaskRef) -> bool:
+        """Whether the generation does that the task was made in."""
+        decided = {PROTOCOL_VERSION: self._newer, CORE_TASKS_VERSION: self._older}
+        return decided.get(ref.generation, self._now).takes_each_answer(ref)
+
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once.
 

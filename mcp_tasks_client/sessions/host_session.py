@@ -138,6 +138,10 @@ class HostSession(Session):
         """
         await self._session_of(ref).update(ref, answers)
 
+    def takes_each_answer(self, ref: TaskRef) -> bool:
+        """Whether the generation does that the task was made in."""
+        return self._session_of(ref).takes_each_answer(ref)
+
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once.
 

@@ -269,6 +269,10 @@ class CoreTasksSession(Session):
         with self._obeying(ref):
             await self._answering.update(ref, answers)
 
+    def takes_each_answer(self, ref: TaskRef) -> bool:
+        """It does, as each of its questions is a request, with a time limit of its own."""
+        return True
+
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once. From here on none of its questions is answered.
 
