@@ -10,8 +10,9 @@ import anyio
 import anyio.lowlevel
 
 from .errors import DrivenElsewhereError, JournalError, TasksClientError
-from .events import Ask, CallRefused, Event, SendCall, TaskCreated
+from .events import CallRefused, Event, SendCall, TaskCreated
 from .journal.base import TaskRecord
+from .prompts import Prompts
 from .sessions.base import ToolCall
 from .signals import Signal, signal
 from .states import Gathering, Observing
@@ -101,6 +102,7 @@ class Drive:
         polled_at: When the last one was sent, by the monotonic clock.
         expected: When the next one is due at the server's pace, by the same clock; infinite while that is
             not known.
+        prompts: What is put to the host; ``None`` before there is anything.
         told: What the server has told by itself and nobody has looked at yet; ``None`` while nobody looks.
         heard: How often it has told something.
         abandoned: Whether its caller went away before that.
@@ -109,11 +111,9 @@ class Drive:
 
     __slots__ = (
         "__weakref__",
-        "_asks",
         "_changed",
         "_saving",
         "abandoned",
-        "ask_scope",
         "call",
         "calling",
         "due",
@@ -134,6 +134,7 @@ class Drive:
         "polled_at",
         "polling",
         "polls",
+        "prompts",
         "record",
         "refreshing",
         "running",
@@ -164,12 +165,11 @@ class Drive:
         self.expected = math.inf
         self.version = 0
         self.unsaved: list[Event] = []
-        self._asks: dict[str, Ask] | None = None  # as most have none
+        self.prompts: Prompts | None = None  # as most have none
         self.scopes: tuple[anyio.CancelScope, ...] = ()  # few, mostly none; an empty set takes 200 bytes
         self.pending: SendCall | None = None
         self.calling: CallUnderWay | None = None
         self.abandoned = False
-        self.ask_scope: anyio.CancelScope | None = None
         self.polling = False
         self.polls = 0
         self.refreshing = 0
@@ -190,13 +190,6 @@ class Drive:
         if not self.unsaved:
             return self.record.task_id
         return None if self.task is None else self.task.task_id
-
-    @property
-    def asks(self) -> dict[str, Ask]:
-        """Questions to put to the host, by key. After a withdrawal it is a new dictionary."""
-        if self._asks is None:
-            self._asks = {}
-        return self._asks
 
     @property
     def saving(self) -> Lock:
@@ -247,22 +240,9 @@ class Drive:
         return any(q.key == key and q.stage in ("open", "asking") for q in questions)
 
     def stop_asking(self) -> None:
-        """Withdraw the prompt that is up, and those in the queue."""
-        self._asks = None
-        self.withdraw_prompt()
-
-    def outdated_prompt(self) -> bool:
-        """Whether the server does not wait for the answer to the prompt that is up, but for another one."""
-        if self.ask_scope is None or not self._asks:
-            return False
-        up, *queue = self._asks
-        return not self.is_open(up) and any(map(self.is_open, queue))
-
-    def withdraw_prompt(self) -> None:
-        """Withdraw the prompt that is up. Its question stays the first in the queue."""
-        if self.ask_scope is not None:
-            self.ask_scope.cancel()
-            self.ask_scope = None
+        """Withdraw the prompts that are up, and those that wait."""
+        if self.prompts is not None:
+            self.prompts.stop()
 
     def change(self) -> Awaitable[object]:
         """Wait for the next pulse."""

@@ -43,6 +43,7 @@ from .events import (
 )
 from .line import Line
 from .listener import Listener
+from .prompts import Prompts, Queue
 from .states import Gathering, Observing
 from .turns import Turns
 from .wire import Task, redact
@@ -122,7 +123,8 @@ class Performer:
                         await anyio.lowlevel.checkpoint()  # an answer, or a cancellation, leaves before it
                     await self._look(drive)
                 case Ask():
-                    drive.asks.setdefault(action.key, action)
+                    drive.prompts = drive.prompts or Prompts()
+                    drive.prompts.add(action)
                     self._prompt(drive)
                 case StopAsking():
                     drive.stop_asking()
@@ -248,37 +250,38 @@ class Performer:
 
         A prompt that nobody waits for stays up while there is no other: it may be wanted again.
         """
-        if drive.outdated_prompt():
-            up = next(iter(drive.asks.values()))
-            if self._driver.inputs.can_withdraw(up.request):
-                drive.withdraw_prompt()
-        if drive.asks and drive.ask_scope is None and drive.running:
-            drive.ask_scope = anyio.CancelScope()
-            self.spawn(drive, self._ask, drive.ask_scope)
+        for queue in drive.prompts.queues if drive.prompts is not None else ():
+            if queue.outdated(drive.is_open):
+                up = next(iter(queue.asks.values()))
+                if self._driver.inputs.can_withdraw(up.request):
+                    queue.withdraw()
+            if queue.asks and queue.scope is None and drive.running:
+                queue.scope = anyio.CancelScope()
+                self.spawn(drive, self._ask, queue, queue.scope)
 
-    async def _ask(self, drive: Drive, scope: anyio.CancelScope) -> None:
+    async def _ask(self, drive: Drive, queue: Queue, scope: anyio.CancelScope) -> None:
         """Ask what there is to ask, one question after the other, until told to stop."""
         with scope:
-            while drive.asks and drive.ask_scope is scope:
-                ask = next(iter(drive.asks.values()))
+            while queue.asks and queue.scope is scope:
+                ask = next(iter(queue.asks.values()))
                 if drive.is_open(ask.key):
                     # No checkpoint between the callback's return and the commit of its answer.
                     event = await self._driver.ask(drive, ask)
                     if being_withdrawn() and not said_by_somebody(event):
                         return
                     actions = await self._commits.feed(drive, event)
-                    doubled = drive.ask_scope is not scope and next(iter(drive.asks), None) == ask.key
-                    drive.asks.pop(ask.key, None)
+                    doubled = queue.scope is not scope and next(iter(queue.asks), None) == ask.key
+                    queue.asks.pop(ask.key, None)
                     if doubled:  # asked anew, because this one took its time to be withdrawn
-                        drive.withdraw_prompt()
+                        queue.withdraw()
                         self._prompt(drive)
                     await self.perform(drive, actions)
                 else:
                     # Answered by an earlier run, or withdrawn by the server, which may ask it again.
-                    del drive.asks[ask.key]
+                    del queue.asks[ask.key]
                     await self._commits.feed(drive, AnswerUnavailable(key=ask.key, why="withdrawn"))
-        if drive.ask_scope is scope:
-            drive.ask_scope = None
+        if queue.scope is scope:
+            queue.scope = None
 
     async def _update(self, drive: Drive, send: SendAnswers) -> None:
         if observed(drive):

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import anyio
 import anyio.lowlevel
 import pytest
-from mcp_types import ElicitResult, ErrorData, Tool
+from mcp_types import CreateMessageResult, ElicitResult, ErrorData, TextContent, Tool
 
 from mcp_tasks_client import (
     CredentialRefusedError,
@@ -1101,6 +1101,41 @@ async def test_a_prompt_that_the_server_does_not_wait_for_makes_room_for_one_tha
     assert [key for sent in world.server.log("tasks/update") for key in sent.answers] == ["b", "a"]
 
 
+SAMPLING = {
+    "method": "sampling/createMessage",
+    "params": {
+        "messages": [{"role": "user", "content": {"type": "text", "text": "2 + 2?"}}],
+        "maxTokens": 8,
+    },
+}
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("order", ["ab", "ba"])
+async def test_what_a_model_answers_does_not_wait_for_a_person(order: str) -> None:
+    """The server may have set it a time limit. A person has one form at a time."""
+    asks = {"a": ASK, "b": SAMPLING, "c": ASK}
+    snapshot = input_required(TASK, {key: asks[key] for key in (*order, "c")}, poll_interval_ms=1000)
+    world = World(gets={TASK: [snapshot, DONE]})
+    asked: list[str] = []
+    sampled = anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(context.key)
+        await sampled.wait()
+        return YES
+
+    async def sample(context: Any, params: Any) -> CreateMessageResult:
+        assert asked in ([], ["a"])
+        sampled.set()
+        return CreateMessageResult(role="assistant", model="m", content=TextContent(type="text", text="4"))
+
+    async with world.client(elicitation=ask, sampling=sample) as client:
+        handle = await client.start_tool("tool")
+        assert await result(world, handle) == "done"
+    assert asked == ["a", "c"]
+
+
 @requirement("law:10")
 async def test_a_prompt_in_a_thread_stays_up_and_there_is_no_other_beside_it() -> None:
     """Whoever types would not know which of the two is meant."""
@@ -1197,9 +1232,11 @@ async def test_of_two_prompts_for_one_question_the_second_goes_when_the_first_ha
         handle = await client.start_tool("tool")
         await world.clock.advance(3.5)
         drive = handle._drive
-        drive.ask_scope = anyio.CancelScope()  # as it is while the last answer is acted on
-        assert not drive.outdated_prompt()
-        drive.withdraw_prompt()
+        assert drive.prompts is not None
+        queue, _ = drive.prompts.queues
+        queue.scope = anyio.CancelScope()  # as it is while the last answer is acted on
+        assert not queue.outdated(drive.is_open)
+        queue.withdraw()
         assert withdrawn == [1, 3]
         assert await result(world, handle) == "done"
     assert asked == ["a", "b", "a"]

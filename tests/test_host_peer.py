@@ -1077,6 +1077,19 @@ async def test_a_lost_task_is_looked_for_in_its_own_session_alone() -> None:
         await session.aclose()
 
 
+@requirement("law:3")
+@pytest.mark.parametrize(
+    ("spoken", "made_in", "singly"),
+    [("2025-11-25", "2025-11-25", True), ("2025-11-25", "", True), ("2026-07-28", "2026-07-28", False)],
+)
+async def test_answers_wait_for_each_other_only_where_the_server_may_want_them_together(
+    spoken: str, made_in: str, singly: bool
+) -> None:
+    its: Any = SimpleNamespace(protocol_version=spoken)
+    session = HostSession(lambda: its, endpoint="hand", inputs=Callbacks())
+    assert session.takes_each_answer(TaskRef(TASK_ID, generation=made_in)) == singly
+
+
 async def test_after_an_upgrade_of_the_server_it_is_said_that_the_task_is_out_of_reach() -> None:
     upgraded: Any = SimpleNamespace(protocol_version="2026-07-28")
     session = HostSession(lambda: upgraded, endpoint="hand", inputs=Callbacks())

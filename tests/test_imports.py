@@ -103,6 +103,7 @@ ORDER: Final = (
     "sessions.host_session",
     "sessions.sdk_1_requests",
     "sessions.sdk_1",
+    "prompts",
     "drive",
     "commits",
     "driver",
