@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class Host:
 
     Attributes:
         asked: The messages of forms; ``model`` and ``roots`` for the others.
-        at_once: How many prompts were up at the same time, at most.
+        at_once: How many forms were up at the same time, at most, or how many others.
         prompted: Set at the first prompt.
         withdrawn: Set when a prompt was cancelled.
         refuses: Whether every question is answered by an error.
@@ -71,7 +72,7 @@ class Host:
         self.hesitates = hesitates
         self.prompted = anyio.Event()
         self.withdrawn = anyio.Event()
-        self._up = 0
+        self._up = Counter[str]()
         self._known = {**self.KNOWN, **known}
 
     async def elicit(self, context: Any, params: Any) -> ElicitResult | ErrorData:
@@ -84,19 +85,19 @@ class Host:
             return ElicitResult(action="accept", content={name: self._known[name] for name in fields})
 
     async def sample(self, context: Any, params: Any) -> CreateMessageResult | ErrorData:
-        async with self._prompt("model"):
+        async with self._prompt("model", "others"):
             four = TextContent(type="text", text="4")
             return CreateMessageResult(role="assistant", content=four, model="m")
 
     async def roots(self, context: Any) -> ListRootsResult | ErrorData:
-        async with self._prompt("roots"):
+        async with self._prompt("roots", "others"):
             return ListRootsResult(roots=[Root(uri=FileUrl("file:///tmp"))])
 
     @asynccontextmanager
-    async def _prompt(self, message: str) -> AsyncIterator[None]:
+    async def _prompt(self, message: str, among: str = "forms") -> AsyncIterator[None]:
         self.asked.append(message)
-        self._up += 1
-        self.at_once = max(self.at_once, self._up)
+        self._up[among] += 1
+        self.at_once = max(self.at_once, *self._up.values())
         self.prompted.set()
         try:
             if self.hesitates:
@@ -108,7 +109,7 @@ class Host:
             self.withdrawn.set()
             raise
         finally:
-            self._up -= 1
+            self._up[among] -= 1
 
     @property
     def ours(self) -> dict[str, Any]:
