@@ -32,8 +32,9 @@ The rooms, each importing only those above it:
 ``serving``             the requests about them, each answered until the server has that
 ``telling``             what the server is told of them, and of which it is told nothing
 ``parties``             the sessions that they belong to, and whether those are there still
-``receiver``            runs them, and takes up what a process has left
-``prompts``             its questions that are before the host, and those that wait for their turn
+``sweeper``             forgets what is over of them, and takes up what a process has left
+``receiver``            runs them
+``prompts``             a call's questions: what is before the host, and those that wait for their turn
 ``drive``, ``commits``  a call as it is driven; one step of it: event, advance, commit
 ``driver``              its requests, each of which comes back as the next event
 ``listener``            what the server tells by itself, where it does

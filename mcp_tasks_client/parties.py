@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
+import anyio
+
 from .clock import Clock
 from .errors import SessionError
 from .sessions.peer import Peer
@@ -29,7 +31,7 @@ Attend: TypeAlias = Callable[[Peer], None]
 """Has it be heard what the server says to a peer."""
 
 _LOOK_S: Final = 10.0
-"""Seconds between two looks for a session, at least."""
+"""Seconds that a look for a session takes, at most, and between two of them, at least."""
 
 _DENIALS: Final = 3
 """Looks in a row that have to find none, before there is none."""
@@ -49,12 +51,10 @@ class Parties:
 
     Args:
         clock: Tells when to look again.
-        timeout_s: Seconds that a look may take.
     """
 
-    def __init__(self, clock: Clock, timeout_s: float) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._timeout_s = timeout_s
         self._present: dict[str, Peer] = {}
         self._searches: dict[str, _Search] = {}
         self._names: WeakKeyDictionary[Peer, str] = WeakKeyDictionary()
@@ -103,10 +103,11 @@ class Parties:
         search.looked_at = now
         peer = adopt(party.removeprefix(_SESSION)) if peer is None else peer
         try:
-            if peer.lost:
-                await peer.look_again()
-            else:
-                await peer.request("ping", {}, self._timeout_s)
+            with anyio.fail_after(_LOOK_S):  # as a whole: what keeps a stream alive may never reply
+                await (peer.look_again() if peer.lost else peer.request("ping", {}, _LOOK_S))
+        except TimeoutError:
+            logger.info("The server does not reply in a session in which it has us run something.")
+            return None
         except SessionError as error:
             answered = error.code is not None and not error.retryable  # one need not know a ping
             if not peer.lost and not answered:

@@ -17,10 +17,9 @@ was made in. What each request means is decided in :mod:`.received`.
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, assert_never
@@ -39,7 +38,6 @@ from .demands import (
     AskedResult,
     AskedTask,
     RefusedError,
-    answerable,
     concerns,
     offered,
     read_request,
@@ -56,9 +54,6 @@ from .received import (
     ReceivePolicy,
     admit,
     created,
-    expires_at,
-    made_in,
-    needed_for,
     page,
     received_scope,
     repeated,
@@ -69,6 +64,7 @@ from .received import (
 from .serving import Serving
 from .sessions.peer import Peer
 from .sessions.shapes_2025_11_25 import related_task, request_id_of
+from .sweeper import Sweeper
 from .telling import Change, Telling
 from .wire import JSONObject, RequestId, RpcError
 
@@ -78,7 +74,6 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _TIMEOUT_S: Final = 30.0
 _LOOK_S: Final = 2.0
-_SWEEP_S: Final = 30.0
 
 
 class Receiver:
@@ -111,7 +106,6 @@ class Receiver:
     ) -> None:
         self._inputs = inputs
         self._scope = received_scope(endpoint, principal)
-        self._calls = Scope(endpoint, principal)
         self._policy = policy or ReceivePolicy()
         self._clock = clock or SystemClock()
         self._new_custody = partial(Custody, journal, self._scope, self._clock, place, lease_s)
@@ -120,8 +114,20 @@ class Receiver:
         self._news = anyio.Event()
         self._asking = Asking(inputs, self._clock, timeout_s)
         self._serving = Serving(self._policy, self._clock, timeout_s)
-        self._parties = Parties(self._clock, timeout_s)
+        self._parties = Parties(self._clock)
         self._telling = Telling(self._serving, self._note, self._in_background)
+        self._new_sweeper = partial(
+            Sweeper,
+            asking=self._asking,
+            serving=self._serving,
+            telling=self._telling,
+            parties=self._parties,
+            clock=self._clock,
+            calls=Scope(endpoint, principal),
+            inputs=inputs,
+            go_on=self._go_on,
+            in_background=self._in_background,
+        )
 
     @property
     def capabilities(self) -> JSONObject:
@@ -143,84 +149,13 @@ class Receiver:
         try:
             async with anyio.create_task_group() as tasks:
                 self._running = custody, tasks
+                sweeper = self._new_sweeper(custody)
                 while True:
                     self._news = anyio.Event()
-                    await self._clock.wait(self._news, await self._upkeep(adopt, attend))
+                    await self._clock.wait(self._news, await sweeper.sweep(adopt, attend))
         finally:
             self._running = None
             await custody.leave()
-
-    async def _upkeep(self, adopt: Adopt, attend: Attend) -> float:
-        """Forget what is over, take up what nobody else does; returns for how many seconds that does."""
-        try:
-            await self._custody.membership.renew()
-            records = await self._custody.records()
-            for record in records:
-                if record.finished:
-                    self._asking.stop(str(record.task_id))  # for another process may have ended it
-                await self._see_to(record, adopt, attend)
-        except JournalError as error:
-            logger.warning("What the server has us run is looked after later: %s", error)
-            return _SWEEP_S
-        left = [expires_at(record) - self._clock.time() for record in records]
-        ahead_s = min((left_s for left_s in left if left_s > 0), default=math.inf)
-        # With none as well: another process may make one, and die.
-        return min(ahead_s, self._custody.membership.tenure.renew_s, _SWEEP_S) if records else _SWEEP_S
-
-    async def _see_to(self, record: TaskRecord, adopt: Adopt, attend: Attend) -> None:
-        if expires_at(record) <= self._clock.time():
-            await self._forget(record)
-        elif not record.finished and self._telling.is_over(record) and self._parties.of(made_in(record)):
-            await self._custody.abandon(record, self._asking.goes_on)
-        elif not record.pending:
-            pass  # what has ended is served as it is
-        elif not self._asking.has(record):
-            await self._take_up(record, adopt, attend)
-        elif await self._parties.find(made_in(record), adopt, attend) is None:
-            await self._leave(record)
-
-    async def _forget(self, record: TaskRecord) -> None:
-        self._asking.stop(str(record.task_id))
-        await self._custody.forget(record)
-        self._telling.forget(record)
-        logger.info("A task of the server's is forgotten: %r", record)
-
-    async def _leave(self, record: TaskRecord) -> None:
-        """Ask nobody for what nobody will ever come for. What was answered in a session is kept."""
-        party, peer = made_in(record), self._parties.of(made_in(record))
-        ended = self._parties.was_ended(party)
-        if ended and peer is not None:
-            self._serving.leave(peer)
-        if ended and not record.finished:
-            self._asking.stop(str(record.task_id))
-            await self._custody.give_up(record)
-            self._telling.forget(record)
-        elif not ended and self._parties.is_gone(party):
-            await self._forget(record)
-
-    async def _take_up(self, record: TaskRecord, adopt: Adopt, attend: Attend) -> None:
-        """Go on with a task whose process is gone, in its session, unless the server is away there."""
-        party = made_in(record)
-        owes = bool(self._telling.owed_by_others(record))
-        if record.finished and not owes and self._parties.of(party) is not None:
-            return  # it is served as it is
-        if not record.finished and not answerable(str(record.tool), self._inputs.capabilities):
-            return  # another of our processes may have somebody to ask
-        taken = await self._custody.take(record)
-        if taken is None:
-            return
-        needed = None if taken.finished and not owes else needed_for(taken)
-        if needed is not None and await self._custody.was_cancelled(self._calls, needed):
-            await self._custody.abandon(taken, self._asking.goes_on)  # by a process that has died since
-            return
-        peer = await self._parties.find(party, adopt, attend)
-        if peer is None:
-            await self._leave(taken)
-            return
-        for owed_id, kind in self._telling.owed_by_others(taken):
-            self._pay(peer, owed_id, kind, taken)
-        if not taken.finished:
-            self._begin(self._asking.expect(taken, peer))
 
     @property
     def _custody(self) -> Custody:
@@ -235,10 +170,13 @@ class Receiver:
         assert self._running is not None, "nothing is begun before"
         self._running[1].start_soon(do, *args)
 
-    def _pay(self, peer: Peer, request_id: RequestId, kind: str, record: TaskRecord) -> None:
-        """Say what a process has owed that is gone, unless another request has the ID by then."""
-        self._telling.take_over(peer, request_id, record)
-        self._take(peer, request_id, {"method": kind, "params": {"taskId": record.task_id}})
+    def _go_on(self, record: TaskRecord, peer: Peer, owed: Sequence[tuple[RequestId, str]]) -> None:
+        """Go on with what a process has left. What it owed is said unless its ID is another's by then."""
+        for request_id, kind in owed:
+            self._telling.take_over(peer, request_id, record)
+            self._take(peer, request_id, {"method": kind, "params": {"taskId": record.task_id}})
+        if not record.finished:
+            self._begin(self._asking.expect(record, peer))
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
@@ -312,6 +250,7 @@ class Receiver:
                 )
             case AskedList(after):
                 records = await self._custody.records(party)
+                self._telling.listed(records)
                 await self._serving.say(peer, request_id, page(records, after, self._policy.page_size))
             case AskedCancel(task_id):
                 record = await self._find(task_id, party)

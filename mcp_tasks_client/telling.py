@@ -3,7 +3,8 @@
 A server waits for ever for a reply, and does not ask again. So what is owed to it is journaled with the task
 unless it is said in a moment: the reply that tells of the task, before it is said; one to ``tasks/result``
 that has to wait; and any that did not arrive at once. A process that finds it so says it, under the ID of the
-request, until the server has it or is known to: whoever asks about a task has been told of it. From then on
+request, until the server has it or is known to: whoever asks about a task has been told of it, unless it was
+in a list that the server has seen. From then on
 the ID may be another's, for one server gives its IDs away again.
 
 Of what a server needed for a task of its own that was cancelled nothing is said, be it an error: one server
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -63,6 +64,7 @@ class Telling:
         self._journal = journal
         self._in_background = in_background
         self._given_up: dict[str, None] = {}
+        self._listed: set[str] = set()
         self._creations: dict[str, anyio.CancelScope] = {}
         self._ours: defaultdict[str, set[str]] = defaultdict(set)
         """By task: the requests that we have to reply to, or could not."""
@@ -144,14 +146,20 @@ class Telling:
     async def knows(self, record: TaskRecord) -> None:
         """Note that the server knows of a task, as it asks about it. Nothing is said under that ID then."""
         names = {id_text(request_id) for request_id, kind in owed(record) if kind == CREATION}
-        if names:
+        if names and record.task_id not in self._listed:
             saying = self._creations.get(str(record.task_id))
             if saying is not None:
                 saying.cancel()
             await self._note(record, told, names)
 
+    def listed(self, records: Iterable[TaskRecord]) -> None:
+        """Note that the server sees these in a list. That it asks about one of them tells nothing then."""
+        untold = (one for one in records if any(kind == CREATION for _, kind in owed(one)))
+        self._listed.update(str(one.task_id) for one in untold)
+
     def forget(self, record: TaskRecord) -> None:
         """Forget a task: its end was fetched, or its time is over."""
+        self._listed.discard(str(record.task_id))
         self._ours.pop(str(record.task_id), None)
         self._creations.pop(str(record.task_id), None)
         waiting = self._waiting.items()

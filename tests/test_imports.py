@@ -74,6 +74,7 @@ ORDER: Final = (
     "serving",
     "parties",
     "telling",
+    "sweeper",
     "receiver",
     "sessions.plain",
     "sessions.asked",

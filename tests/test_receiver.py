@@ -55,6 +55,7 @@ class FakePeer(Peer):
         self.notified: list[tuple[str, JSONObject | None]] = []
         self.requests: list[str] = []
         self.reachable = True
+        self.silent = False
         self.pings = True
         self.refuses: list[SessionError] = []
         self.looks = 0
@@ -66,6 +67,8 @@ class FakePeer(Peer):
     async def request(self, method: str, params: JSONObject, silence_s: float, **_: Any) -> JSONObject:
         self.requests.append(method)
         await anyio.lowlevel.checkpoint()
+        if self.silent:
+            await anyio.sleep_forever()
         if self.lost or not self.reachable:
             raise SessionError("no such session" if self.lost else "down", retryable=not self.lost)
         if not self.pings:
@@ -92,6 +95,8 @@ class FakePeer(Peer):
     async def look_again(self) -> None:
         await anyio.lowlevel.checkpoint()
         self.looks += 1
+        if self.silent:
+            await anyio.sleep_forever()
         self.lost = self.looks != self.back_at_look
 
     async def notify(self, method: str, timeout_s: float, params: JSONObject | None = None) -> None:
@@ -542,6 +547,20 @@ async def test_what_the_server_has_taken_back_is_owed_to_nobody(desk: Desk) -> N
         assert (await again.reply(last))["action"] == "accept"
         await desk.delivered()
         assert list(again.replies) == [last]
+
+
+@requirement("law:1")
+async def test_a_server_that_lists_a_task_has_not_been_told_of_it(desk: Desk) -> None:
+    async with desk.process(Person(), peer := FakePeer()):
+        peer.refuses = [DOWN]
+        made = peer.send("elicitation/create", FORM_PARAMS)
+        await peer.until(lambda: not peer.refuses)
+        (task,) = (await peer.ask("tasks/list"))["tasks"]
+        assert (await peer.about("get", task))["status"] == "working"
+        await desk.pass_until(lambda: made in peer.replies)
+        assert peer.replies[made][0]["task"]["taskId"] == task["taskId"]
+        await desk.told()
+        assert (await peer.about("get", task))["status"] == "working"
 
 
 async def test_debts_are_paid_whatever_the_pace(desk: Desk) -> None:
@@ -1202,6 +1221,41 @@ async def test_a_server_that_is_away_is_waited_for(desk: Desk) -> None:
             while second.asked < 2:
                 await desk.clock.advance(5.0)
                 await anyio.sleep(POLL_S)  # for the journal's thread
+    assert attended[-1] is again
+
+
+@requirement("law:3", "law:7")
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_session_that_does_not_reply_holds_up_no_other(desk: Desk, lost: bool) -> None:
+    peers = [FakePeer(name) for name in ("first", "second", "third")]
+    async with desk.process(person := Person(), *peers):
+        for peer in peers:
+            await peer.make()
+        await person.until(lambda: person.asked == 3)
+    second, again = Person(), [FakePeer(str(peer.session_id)) for peer in peers]
+    for peer in again[:2]:
+        peer.silent, peer.lost = True, lost
+    async with desk.process(second, *again):
+        await second.until(lambda: second.asked)
+        assert attended == again[2:], "whichever is looked for first"
+        await desk.clock.advance(600.0)
+        assert second.asked == 1
+        assert all(peer.requests == ["ping"] or peer.looks == 1 for peer in again[:2]), "one look at a time"
+
+
+async def test_a_session_that_did_not_reply_is_looked_for_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.parties._LOOK_S", 0.05)
+    async with desk.process(person := Person(), peer := FakePeer()):
+        await peer.make()
+        await person.until(lambda: person.asked)
+    second, again = Person(), FakePeer()
+    again.silent = True
+    async with desk.process(second, again):
+        await desk.pass_until(lambda: len(again.requests) >= 2)
+        again.silent = False
+        await desk.pass_until(lambda: second.asked)
     assert attended[-1] is again
 
 

@@ -134,7 +134,7 @@ async def test_a_tool_error_is_a_result_and_a_json_rpc_failure_keeps_everything(
 # ── questions ──
 
 
-def by_kind(asked: Sequence[str]) -> list[str]:
+def forms_first(asked: Sequence[str]) -> list[str]:
     """The forms first."""
     return sorted(asked, key=lambda one: one in ("model", "roots"))
 
@@ -150,7 +150,7 @@ async def test_the_hosts_own_callbacks_answer_one_form_after_the_other(door: Doo
                 assert content(await opened.call(case.tool, case.arguments)) == case.expected, case
                 assert sorted(host.asked) == sorted(case.asks)
                 # In the order in which they came; FastMCP shuffles those that it asks together.
-                assert by_kind(host.asked) == by_kind(case.asks) or isinstance(door.server, Real)
+                assert forms_first(host.asked) == forms_first(case.asks) or isinstance(door.server, Real)
     assert host.at_once == 1, "of forms; what a model is asked does not wait for a person"
 
 
