@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -1074,6 +1075,18 @@ async def test_an_answer_is_sent_once_the_dead_process_waits_no_more(wire: Wire)
             await session.get(LEFT)
     said = [one for one, _ in wire.arrived if one not in ("GET", "tasks/result")]
     assert said == ["tasks/get", "notifications/cancelled", "POST"]
+
+
+async def test_it_is_known_how_far_away_the_server_is(wire: Wire) -> None:
+    def slowly(params: JSONObject, session: str | None) -> JSONObject:
+        time.sleep(0.2)
+        return wire.task
+
+    async with wire.session() as session:
+        await session.call(ToolCall(name="plain"))
+        wire.replies["tasks/get"] = slowly
+        await session.get(OLDER)
+        assert 0.2 <= session._older._hearing.retrievals.took_s < 2.0
 
 
 @requirement("law:3")

@@ -767,6 +767,25 @@ async def test_it_is_told_once_that_a_server_waits_for_an_answer_to_nothing(
 
 
 @pytest.mark.anyio
+@requirement("law:3")
+async def test_a_question_is_waited_for_longer_where_the_server_is_far_away(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it asks under an ID now has to be known before an answer to something older goes there."""
+    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._QUESTION_S", 0.0)
+    waited: list[float] = []
+    for took_s in (0.0, 0.1, 9.0):
+        hearing.asked(TASK)
+        hearing.retrievals.looked(TASK, took_s)
+        begun = anyio.current_time()
+        monkeypatch.setattr("mcp_tasks_client.sessions.hearing._LONGEST_QUESTION_S", 0.3)
+        with anyio.fail_after(LIMIT_S):
+            await hearing.next_question(TASK)
+        waited.append(anyio.current_time() - begun)
+    assert waited == [pytest.approx(seconds, abs=0.09) for seconds in (0.0, 0.2, 0.3)]
+
+
+@pytest.mark.anyio
 @requirement("law:4")
 async def test_the_longest_time_that_a_server_wants_to_be_left_alone_counts(hearing: Hearing) -> None:
     for seconds in (0.5, 0.0):

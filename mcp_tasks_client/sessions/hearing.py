@@ -37,7 +37,8 @@ __all__ = ["Hearing"]
 logger = logging.getLogger("mcp_tasks_client")
 
 _QUESTION_S: Final = 1.0
-"""Seconds for a question to come, once it has been asked for."""
+_LONGEST_QUESTION_S: Final = 10.0
+"""Seconds for a question to come, once it has been asked for; more where the server is far away."""
 
 _INSIST_S: Final = 0.3
 """Seconds after which a question is told again for the first time."""
@@ -231,7 +232,7 @@ class Hearing:
         """Wait a moment for a question of a task's."""
         asked = self._asked[task_id]
         asked.news = anyio.Event()
-        with anyio.move_on_after(_QUESTION_S):
+        with anyio.move_on_after(min(max(_QUESTION_S, 2 * self.retrievals.took_s), _LONGEST_QUESTION_S)):
             await asked.news.wait()
 
     def _retrieve(self, peer: Peer, task_id: str, before: RequestId | None = None) -> None:

@@ -92,9 +92,13 @@ class Retrievals:
 
     Args:
         timeout_s: Seconds that it may take to have one wait no more.
+
+    Attributes:
+        took_s: Seconds that the latest snapshot took to come; so may what comes of one of these.
     """
 
     def __init__(self, timeout_s: float) -> None:
+        self.took_s = 0.0
         self._timeout_s = timeout_s
         self._now: dict[str, Retrieval] = {}
         self._broken: dict[str, RequestId] = {}
@@ -137,9 +141,10 @@ class Retrievals:
         """Whether the latest one for a task broke, and no snapshot has come since."""
         return task_id in self._failed
 
-    def looked(self, task_id: str) -> None:
-        """Note a snapshot of a task."""
+    def looked(self, task_id: str, took_s: float = 0.0) -> None:
+        """Note a snapshot of a task, and how many seconds it took to come."""
         self._failed.discard(task_id)
+        self.took_s = took_s
 
     def expect_end(self, task_id: str) -> None:
         """Have the one for a task not be taken back, as the server ends it just now: it was cancelled."""

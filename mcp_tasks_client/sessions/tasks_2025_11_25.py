@@ -237,9 +237,11 @@ class CoreTasksSession(Session):
         looked = self._hearing.looking(ref.task_id)
         with self._obeying(ref):
             async with self._poll_slots:
+                sent_at = anyio.current_time()
                 peer, raw = await self._peers.ask("tasks/get", ref)
+                took_s = anyio.current_time() - sent_at
         await self._attended(peer)
-        self._hearing.retrievals.looked(ref.task_id)
+        self._hearing.retrievals.looked(ref.task_id, took_s)
         self._hearing.retrievals.answered_in(peer, ref.task_id)
         faults = Faults("tasks/get", ref.task_id)
         try:
