@@ -1162,20 +1162,19 @@ async def test_what_was_answered_once_before_another_process_is_asked_again_as_a
 
 @requirement("law:3")
 @pytest.mark.parametrize(
-    ("stage", "is_new"),
-    [("open", False), ("asking", False), ("answered", True), ("sending", True), ("unsent", True)],
+    "stage",
+    ["open", "asking", "answered", "sending", "unsent"],
 )
-async def test_what_another_process_has_answered_is_not_the_answer_to_what_is_asked_next(
-    wire: Wire, stage: Any, is_new: bool
-) -> None:
-    """For nobody knows whether it has arrived."""
+async def test_what_another_process_was_asked_is_not_what_is_asked_next(wire: Wire, stage: Any) -> None:
+    """And has an answer of its own, though it reads the same."""
     wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
     left = replace(LEFT, questions=(Question(key=KEY, digest=KEY, request=QUESTION, stage=stage),))
     async with wire.session() as session:
         await session.get(left)
         session._older._hearing.told(session._older._peers.adopt("s1"), asked_of_us(8))
-        asked = {KEY: QUESTION} | ({f"{KEY}#1": QUESTION} if is_new else {})
-        assert (await session.get(left)).input_requests == asked
+        assert (await session.get(left)).input_requests == {KEY: QUESTION, f"{KEY}#1": QUESTION}
+        session._older._hearing.told(session._older._peers.adopt("s1"), asked_of_us(7))
+        assert len((await session.get(left)).input_requests or {}) == 2, "the first one, told again"
 
 
 def asked_of_us(request_id: int, task_id: str | None = TASK) -> JSONObject:
@@ -1725,17 +1724,17 @@ async def test_an_answer_is_not_kept_from_its_session_by_another_that_is_lost(wi
 
 
 @requirement("law:3")
-async def test_a_question_asked_twice_at_once_is_answered_when_both_have_the_answer(wire: Wire) -> None:
+async def test_a_question_asked_over_two_sessions_is_answered_when_both_have_the_answer(wire: Wire) -> None:
     wire.task["status"] = "input_required"
     wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
     mark = {"io.modelcontextprotocol/related-task": {"taskId": TASK}}
     params = {"mode": "form", "message": "Name?", "requestedSchema": {"type": "object"}, "_meta": mark}
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
-        peer = await session._older.connect()
-        for request_id in (7, 8):
+        peer, other = await session._older.connect(), session._older._peers.adopt("s2")
+        for request_id, whose in ((7, peer), (8, other)):
             session._older._hearing.told(
-                peer, {"id": request_id, "method": "elicitation/create", "params": params}
+                whose, {"id": request_id, "method": "elicitation/create", "params": params}
             )
         task = await session.get(OLDER)
         assert task.input_requests is not None
@@ -1749,7 +1748,8 @@ async def test_a_question_asked_twice_at_once_is_answered_when_both_have_the_ans
                 raise ConnectionLostError("broken", retryable=True)
             await answer(request_id, *args, **options)
 
-        peer.answer = once  # type: ignore[method-assign]  # a connection that breaks at the second
+        for one in (peer, other):
+            one.answer = once  # type: ignore[method-assign]  # a connection that breaks at the second
         with pytest.raises(ConnectionLostError):
             await session.update(OLDER, {key: {"action": "decline"}})
         again = await session.get(OLDER)

@@ -31,8 +31,6 @@ logger = logging.getLogger("mcp_tasks_client")
 _AGAIN_S: Final = 5.0
 """Seconds that an answer has to show an effect, before it is said again; twice as many the next time."""
 
-_UNANSWERED: Final = frozenset({"open", "asking"})
-
 _POLL_S: Final = 30.0
 """Seconds for a poll to tell how a task is that another process had; then we look."""
 
@@ -69,7 +67,7 @@ class Answering:
                     for request_id in memo.asked[one.key]
                     if self._hearing.ids.may_be(peer, request_id, ref.task_id, one.request)
                 ]
-                asked.restore(peer, one.key, ids, one.request, leaving=one.stage not in _UNANSWERED)
+                asked.restore(peer, one.key, ids, one.request)
 
     async def questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
         """What the server asks for a task, over this connection or one of the process before."""

@@ -1,11 +1,12 @@
 """What a server asks on behalf of its tasks, in requests of its own: each question under a name that lasts.
 
 A request has an ID only while its connection lives, and a question may be asked again over another. So it
-goes by what it asks, and by how many times that was answered before: the same question asked again is the
-same, and so are two of them at once; once it was answered, it is a new one. From the moment at which an
-answer leaves it may have arrived, whatever is said of that: what is asked in the same words from then on, in
-the same session and under another ID, is a new one too, or nobody would be asked for what is answered. So it
-is under the same ID, if it comes over the same stream.
+goes by what it asks, and by how many times that is asked: in one session under each ID once, for a server
+that wants to know the same twice has two requests; and anew once it was answered. Over another connection the
+same words are the same question.
+
+From the moment at which an answer leaves it may have arrived, whatever is said of that. What comes over the
+same stream under the ID of what it answers is a new question then, though it read the same.
 
 Not every connection tells whether an answer has arrived. Where it does not, an answer has when the task does
 not wait for it any more; until then it counts as said, and what it was said to is kept.
@@ -40,7 +41,7 @@ class _Request(Generic[PeerT]):
     question: JSONObject = field(repr=False)
     digest: str
     key: str | None = None
-    """Under which it was asked before; ``None`` if it goes by what it asks."""
+    """Its question's; ``None`` before anybody wanted to know."""
 
 
 Behind: TypeAlias = "Sequence[_Request[PeerT]]"
@@ -115,6 +116,9 @@ class Asked(Generic[PeerT]):
     def learn(self, answered: Collection[str]) -> None:
         """Note the keys of questions that have an answer as the journal has it, whoever gave it."""
         self._before = frozenset(answered)
+        for name, one in self._requests.items():
+            if one.key in self._before:  # it was asked since, before that was known
+                self._requests[name] = replace(one, key=None)
 
     def add(
         self,
@@ -139,42 +143,26 @@ class Asked(Generic[PeerT]):
         if len(self._requests) >= _MOST and name not in self._requests:
             return
         request = _Request(peer, request_id, question, digest(question))
-        self._requests[name] = replace(request, key=self._key_before(request, stream))
+        self._requests[name] = replace(request, key=self._key_of_same(request, stream))
         self.news.set()
 
     def restore(
-        self,
-        peer: PeerT,
-        key: str,
-        request_ids: Collection[RequestId],
-        question: JSONObject,
-        *,
-        leaving: bool = False,
+        self, peer: PeerT, key: str, request_ids: Collection[RequestId], question: JSONObject
     ) -> None:
-        """Note the requests behind a question as another process had them, unless they are over since.
-
-        Args:
-            peer: Who has asked.
-            key: The question's.
-            request_ids: Their IDs.
-            question: What they ask.
-            leaving: Whether an answer may have arrived.
-        """
+        """Note the requests behind a question as another process had them, unless they are over since."""
         if key in self._answered:
             return
         for request_id in request_ids:
             name = _name(peer, request_id)
             if name not in self._withdrawn and name not in self._requests:
                 self._requests[name] = _Request(peer, request_id, question, digest(question), key)
-                if leaving:
-                    self._leaving.setdefault((peer, key), None)
 
     def given_away(self, peer: PeerT, request_id: RequestId) -> None:
         """Note that a request has come under an ID: what had it before is over, and has any answer to it."""
         name = _name(peer, request_id)
         before = self._requests.pop(name, None)
-        if before is not None and self._leaves(before):
-            self._answered.add(str(before.key))
+        if before is not None and before.key is not None and (peer, before.key) in self._leaving:
+            self._answered.add(before.key)
         self._lost.pop(name, None)
         self._has_answer(name)
 
@@ -214,8 +202,8 @@ class Asked(Generic[PeerT]):
 
     def behind(self, key: str) -> Behind[PeerT]:
         """The requests that an answer is for, as they are now."""
-        before = self._before - {key}
-        return [one for one in self._requests.values() if self._key(one, before) == key]
+        self._name_all()
+        return [one for one in self._requests.values() if one.key == key]
 
     def leaves(self, key: str, stream: object | None) -> Behind[PeerT]:
         """Note that an answer leaves now, and may have arrived from here on. Returns what it is for.
@@ -224,11 +212,9 @@ class Asked(Generic[PeerT]):
             key: The question's.
             stream: On which the task's questions come; ``None`` if that is not known.
         """
-        pinned = [replace(one, key=key) for one in self.behind(key)]
-        for one in pinned:
-            self._requests[_name(one.peer, one.request_id)] = one
-            self._leaving[one.peer, key] = stream
-        return pinned
+        behind = self.behind(key)
+        self._leaving |= {(one.peer, key): stream for one in behind}
+        return behind
 
     def answered(self, key: str, requests: Behind[PeerT]) -> None:
         """Note that requests have their answer. What came under one of their IDs meanwhile is another one."""
@@ -312,7 +298,8 @@ class Asked(Generic[PeerT]):
         for name, one in found.items():
             del self._lost[name]
             if name not in self._withdrawn:
-                self._requests.setdefault(name, one)
+                key = None if one.key in self._answered else one.key  # elsewhere, where it was asked as well
+                self._requests.setdefault(name, replace(one, key=key))
                 self.news.set()
 
     def close(self, *, over: bool) -> None:
@@ -329,8 +316,9 @@ class Asked(Generic[PeerT]):
         return [*self._requests.items(), *said]
 
     def _keyed(self) -> list[tuple[str, _Request[PeerT]]]:
+        self._name_all()
         said = [(key, one) for key, (_, requests) in self._said.items() for one in requests]
-        return [*said, *((self._key(one, self._before), one) for one in self._requests.values())]
+        return [*said, *((str(one.key), one) for one in self._requests.values())]
 
     def _has_answer(self, name: tuple[int, str]) -> None:
         for said, requests in tuple(self._said.values()):
@@ -353,26 +341,26 @@ class Asked(Generic[PeerT]):
             self._requests = {_name(one.peer, one.request_id): one for one in requests} | self._requests
         said.ends(arrived=arrived)
 
-    def _leaves(self, request: _Request[PeerT]) -> bool:
-        return request.key is not None and (request.peer, request.key) in self._leaving
-
-    def _key_before(self, request: _Request[PeerT], stream: object | None) -> str | None:
+    def _key_of_same(self, request: _Request[PeerT], stream: object | None) -> str | None:
         """Under which a request was asked before, if it is the same."""
         before = self._requests.get(_name(request.peer, request.request_id))
         if before is None or before.key is None or before.digest != request.digest:
             return None
-        if stream is not None and self._leaves(before) and self._leaving[before.peer, before.key] == stream:
+        if stream is not None and self._leaving.get((before.peer, before.key)) == stream:
             self._answered.add(before.key)  # no stream brings a request twice
             return None
         return before.key
 
-    def _key(self, request: _Request[PeerT], answered: Collection[str]) -> str:
-        if request.key is not None:
-            return request.key
-        key, times = request.digest, 1
-        while key in answered or key in self._answered or (request.peer, key) in self._leaving:
-            key, times = f"{request.digest}#{times}", times + 1
-        return key
+    def _name_all(self) -> None:
+        """Give each request its question's key, by which it goes from here on."""
+        taken = {(one.peer, one.key) for one in self._requests.values()}
+        for name, one in self._requests.items():
+            if one.key is None:
+                key, times = one.digest, 1
+                while key in self._before or key in self._answered or (one.peer, key) in taken:
+                    key, times = f"{one.digest}#{times}", times + 1
+                taken.add((one.peer, key))
+                self._requests[name] = replace(one, key=key)
 
 
 def _name(peer: object, request_id: RequestId) -> tuple[int, str]:
