@@ -209,13 +209,28 @@ def test_an_answer_that_was_of_no_use_is_kept_for_when_the_same_is_asked_again()
 
 
 @requirement("law:3")
-@pytest.mark.parametrize("leaves", [False, True])
-def test_an_answer_whose_id_is_anothers_by_then_has_arrived_if_it_had_left(leaves: bool) -> None:
-    asked, key = left_for(("here", 0)) if leaves else (Asked[str](), "")
-    if not leaves:
-        asked.restore("here", "k", [0], NAME)
+@pytest.mark.parametrize("stream", [None, STREAM])
+def test_an_answer_whose_id_is_anothers_by_then_has_arrived_if_it_had_left(stream: object | None) -> None:
+    asked = Asked[str]()
+    asked.restore("here", "k", [0], NAME)
+    asked.leaves("k", stream)
+    asked.add("here", 1, METHOD, NAME)
+    (_, other) = asked.questions()
+    for request_id in (0, 1):
+        asked.given_away("here", request_id)
+    assert (asked.was_answered("k"), asked.was_answered(other), asked.questions()) == (True, False, {})
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("how", ["over the same stream", "when the answer arrives"])
+def test_a_new_question_has_had_no_answer_though_it_has_the_id_of_one_that_has(how: str) -> None:
+    asked, key = left_for(("here", 0))
+    behind = asked.behind(key)
+    asked.add("here", 0, METHOD, NAME, STREAM if how == "over the same stream" else object())
+    asked.answered(key, behind)
+    (new,) = asked.questions()
     asked.given_away("here", 0)
-    assert (asked.was_answered(key), asked.questions()) == (leaves, {})
+    assert (asked.was_answered(key), asked.was_answered(new)) == (True, False)
 
 
 @requirement("law:3")

@@ -31,6 +31,7 @@ PeerT = TypeVar("PeerT")
 _MOST: Final = 1000
 """Requests of one task that are open, and that were withdrawn, at most; a server with more is hostile."""
 
+_UNKNOWN: Final = object()
 _VOLATILE = frozenset({RELATED_TASK, "progressToken"})
 
 
@@ -42,6 +43,9 @@ class _Request(Generic[PeerT]):
     digest: str
     key: str | None = None
     """Its question's; ``None`` before anybody wanted to know."""
+
+    left_during: object | None = None
+    """On which stream the task's questions came when an answer left for it, which may have arrived."""
 
 
 Behind: TypeAlias = "Sequence[_Request[PeerT]]"
@@ -93,9 +97,6 @@ class Asked(Generic[PeerT]):
         self.looked_back_at = -math.inf
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
         self._answered: set[str] = set()
-        self._leaving: dict[tuple[PeerT, str], object | None] = {}
-        """By session and key: the answers that may have arrived there, and where questions came just then."""
-
         self._before: frozenset[str] = frozenset()
         self._said: dict[str, tuple[Said[PeerT], list[_Request[PeerT]]]] = {}
         self._lost: dict[tuple[int, str], _Request[PeerT]] = {}
@@ -142,8 +143,13 @@ class Asked(Generic[PeerT]):
         self._has_answer(name)
         if len(self._requests) >= _MOST and name not in self._requests:
             return
-        request = _Request(peer, request_id, question, digest(question))
-        self._requests[name] = replace(request, key=self._key_of_same(request, stream))
+        request, before = _Request(peer, request_id, question, digest(question)), self._requests.get(name)
+        if before is not None and before.digest == request.digest:
+            request = replace(before)  # another one, should the answer to the first arrive after all
+            if stream is not None and stream == before.left_during:  # which brings no request twice
+                self._answered.add(str(before.key))
+                request = replace(before, key=None, left_during=None)
+        self._requests[name] = request
         self.news.set()
 
     def restore(
@@ -161,8 +167,8 @@ class Asked(Generic[PeerT]):
         """Note that a request has come under an ID: what had it before is over, and has any answer to it."""
         name = _name(peer, request_id)
         before = self._requests.pop(name, None)
-        if before is not None and before.key is not None and (peer, before.key) in self._leaving:
-            self._answered.add(before.key)
+        if before is not None and before.left_during is not None:
+            self._answered.add(str(before.key))
         self._lost.pop(name, None)
         self._has_answer(name)
 
@@ -175,7 +181,6 @@ class Asked(Generic[PeerT]):
                 self._withdrawn[name] = None
                 if len(self._withdrawn) > _MOST:
                     del self._withdrawn[next(iter(self._withdrawn))]
-                self._leaving.pop((peer, str(one.key)), None)  # it was of no use
                 self._drop(name, one)
 
     def was_withdrawn(self, peer: PeerT, request_id: RequestId) -> bool:
@@ -212,9 +217,9 @@ class Asked(Generic[PeerT]):
             key: The question's.
             stream: On which the task's questions come; ``None`` if that is not known.
         """
-        behind = self.behind(key)
-        self._leaving |= {(one.peer, key): stream for one in behind}
-        return behind
+        for one in self.behind(key):
+            self._requests[_name(one.peer, one.request_id)] = replace(one, left_during=stream or _UNKNOWN)
+        return self.behind(key)
 
     def answered(self, key: str, requests: Behind[PeerT]) -> None:
         """Note that requests have their answer. What came under one of their IDs meanwhile is another one."""
@@ -225,8 +230,7 @@ class Asked(Generic[PeerT]):
             if found is one:
                 del self._requests[name]
             elif found is not None and found.key == key:
-                self._requests[name] = replace(found, key=None)
-            self._leaving.pop((one.peer, key), None)
+                self._requests[name] = replace(found, key=None, left_during=None)
         self._answered.add(key)
 
     def says(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> Said[PeerT]:
@@ -340,16 +344,6 @@ class Asked(Generic[PeerT]):
             self._answered.discard(key)  # so that it is the same question, should it be asked again
             self._requests = {_name(one.peer, one.request_id): one for one in requests} | self._requests
         said.ends(arrived=arrived)
-
-    def _key_of_same(self, request: _Request[PeerT], stream: object | None) -> str | None:
-        """Under which a request was asked before, if it is the same."""
-        before = self._requests.get(_name(request.peer, request.request_id))
-        if before is None or before.key is None or before.digest != request.digest:
-            return None
-        if stream is not None and self._leaving.get((before.peer, before.key)) == stream:
-            self._answered.add(before.key)  # no stream brings a request twice
-            return None
-        return before.key
 
     def _name_all(self) -> None:
         """Give each request its question's key, by which it goes from here on."""
