@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -59,25 +60,41 @@ class CallUnderWay:
 
 
 class Lock:
-    """One at a time, where hardly ever two come at once: it holds nothing until somebody has to wait."""
+    """One at a time, in the order in which they come: what was seen first is not to undo what was seen later.
 
-    __slots__ = ("_freed", "locked")
+    Hardly ever two come at once. It holds nothing until somebody has to wait.
+    """
+
+    __slots__ = ("_waiting", "locked")
 
     def __init__(self) -> None:
         self.locked = False
-        self._freed: anyio.Event | None = None
+        self._waiting: deque[anyio.Event] | None = None
 
     async def __aenter__(self) -> None:
-        while self.locked:
-            self._freed = self._freed or anyio.Event()
-            await self._freed.wait()
-        self.locked = True
+        if not self.locked:
+            self.locked = True
+            return
+        turn = anyio.Event()
+        self._waiting = self._waiting or deque()
+        self._waiting.append(turn)
+        try:
+            await turn.wait()
+        except BaseException:
+            if turn.is_set():
+                self._pass_on()
+            else:
+                self._waiting.remove(turn)
+            raise
 
     async def __aexit__(self, *raised: object) -> None:
-        self.locked = False
-        freed, self._freed = self._freed, None
-        if freed is not None:
-            freed.set()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set()
+        else:
+            self._waiting, self.locked = None, False
 
 
 class Drive:

@@ -219,9 +219,13 @@ class Driver:
         """
         await self._passing(Point.LISTEN, self.session.listen, task_ids, agreed, heard)
 
-    def notified(self, task: Task) -> Event:
+    def notified(self, drive: Drive, task: Task) -> Event:
         """The event of a snapshot that came unasked."""
-        return Notified(task=task, now=self.clock.time())
+        try:
+            singly = self.session.takes_each_answer(_ref(drive))
+        except SessionError:
+            singly = False  # which the next poll says better
+        return Notified(task=task, now=self.clock.time(), singly=singly)
 
     async def update(self, drive: Drive, answers: Mapping[str, JSONObject]) -> Event:
         """Send ``tasks/update``, once."""

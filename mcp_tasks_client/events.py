@@ -104,10 +104,14 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notified:
-    """The server told of a task unasked. It may come late, twice, or out of order."""
+    """The server told of a task unasked. It may come late, twice, or out of order.
+
+    ``singly`` if the server takes each answer by itself.
+    """
 
     task: Task
     now: float
+    singly: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,7 @@ from .questions import (
     sending,
     sent,
     swapped,
+    unanswered_of,
     undelivered,
     unsent,
 )
@@ -299,13 +300,20 @@ def _notified(state: Observing, event: Notified) -> Step:
     if task.terminal or seen.terminal or task.same_as(seen) or task.older_than(seen):
         return state, ()
     fresh: tuple[Question, ...] = ()
-    if task.status == "input_required":
-        fresh, _ = new_questions(state.questions, task.input_requests or {})
-        fresh = fresh if state.cancel == "no" else ()
-    if (seen.status == "input_required" or task.status == "input_required") and not fresh:
+    missed = False
+    if task.status == "input_required" and state.cancel == "no":
+        requests = task.input_requests or {}
+        fresh, _ = new_questions(state.questions, requests)
+        if event.singly:
+            # A poll that was answered before it was asked may have come after we were told of it.
+            missed = any(
+                q.key in requests.keys() - _outstanding(state) for q in unanswered_of(state.questions)
+            )
+    if (seen.status == "input_required" or task.status == "input_required") and not (fresh or missed):
         return _kept(state, task)  # an answer may be on its way
     state, _ = _kept(state, task)
-    state = replace(state, task=task, unchanged=0, questions=state.questions + fresh)
+    questions = state.questions + fresh
+    state = replace(state, task=task, unchanged=0, singly=event.singly, questions=questions)
     questions, asks = asking(state.questions, _outstanding(state))
     return replace(state, questions=questions), (Save(), Publish(task), *asks)
 

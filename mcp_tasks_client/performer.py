@@ -185,7 +185,7 @@ class Performer:
         try:
             while drive.told and observed(drive):
                 task = drive.told.pop(0)
-                actions = await self._commits.feed(drive, self._driver.notified(task))
+                actions = await self._commits.feed(drive, self._driver.notified(drive, task))
                 await self.perform(drive, actions)
                 if not actions and drive.task is not None and not task.same_as(drive.task):
                     self._see_for_itself(drive)  # it cannot be believed as it is
@@ -250,32 +250,42 @@ class Performer:
 
         A prompt that nobody waits for stays up while there is no other: it may be wanted again.
         """
-        for queue in drive.prompts.queues if drive.prompts is not None else ():
+        prompts = drive.prompts
+        for queue in prompts.queues if prompts is not None else ():
             if queue.outdated(drive.is_open):
                 up = next(iter(queue.asks.values()))
                 if self._driver.inputs.can_withdraw(up.request):
                     queue.withdraw()
-            if queue.asks and queue.scope is None and drive.running:
+            if prompts is not None and queue.asks and queue.scope is None and drive.running:
                 queue.scope = anyio.CancelScope()
-                self.spawn(drive, self._ask, queue, queue.scope)
+                self.spawn(drive, self._ask, prompts, queue, queue.scope)
 
-    async def _ask(self, drive: Drive, queue: Queue, scope: anyio.CancelScope) -> None:
+    async def _ask(self, drive: Drive, prompts: Prompts, queue: Queue, scope: anyio.CancelScope) -> None:
         """Ask what there is to ask, one question after the other, until told to stop."""
         with scope:
-            while queue.asks and queue.scope is scope:
+            while queue.asks and queue.scope is scope and not prompts.held:
                 ask = next(iter(queue.asks.values()))
                 if drive.is_open(ask.key):
+                    actions: tuple[Action, ...] = ()
                     # No checkpoint between the callback's return and the commit of its answer.
-                    event = await self._driver.ask(drive, ask)
-                    if being_withdrawn() and not said_by_somebody(event):
-                        return
-                    actions = await self._commits.feed(drive, event)
+                    with queue.at_work():
+                        event = await self._driver.ask(drive, ask)
+                        if being_withdrawn() and not said_by_somebody(event):
+                            return
+                        if isinstance(event, AnswerReady):
+                            actions = await self._commits.feed(drive, event)
+                    if not isinstance(event, AnswerReady):
+                        # The drive parks for it. Nobody is to lose by that what they are about to say.
+                        await prompts.others_rest(queue)
+                        actions = await self._commits.feed(drive, event)
                     doubled = queue.scope is not scope and next(iter(queue.asks), None) == ask.key
                     queue.asks.pop(ask.key, None)
                     if doubled:  # asked anew, because this one took its time to be withdrawn
                         queue.withdraw()
                         self._prompt(drive)
                     await self.perform(drive, actions)
+                    if not isinstance(event, AnswerReady):
+                        self._prompt(drive)  # it may not be parked after all
                 else:
                     # Answered by an earlier run, or withdrawn by the server, which may ask it again.
                     del queue.asks[ask.key]

@@ -6,7 +6,8 @@ have set it a time limit of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import anyio
@@ -24,13 +25,25 @@ class Queue:
     Attributes:
         asks: The questions, by key. The first is the one that is up; after a stop it is a new dictionary.
         scope: Of who asks; ``None`` while nothing is up.
+        rests: Set while nobody is before a question, and the answer to the last one is journaled.
     """
 
-    __slots__ = ("asks", "scope")
+    __slots__ = ("asks", "rests", "scope")
 
     def __init__(self) -> None:
         self.asks: dict[str, Ask] = {}
         self.scope: anyio.CancelScope | None = None
+        self.rests = anyio.Event()
+        self.rests.set()
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Note that somebody is before a question, for the length of the block."""
+        self.rests = rests = anyio.Event()
+        try:
+            yield
+        finally:
+            rests.set()
 
     def outdated(self, is_open: Callable[[str], bool]) -> bool:
         """Whether the server does not wait for the answer to what is up, but for another one.
@@ -56,13 +69,18 @@ class Queue:
 
 
 class Prompts:
-    """The queues of a call."""
+    """The queues of a call.
 
-    __slots__ = ("_of_persons", "_of_programs")
+    Attributes:
+        held: Whether nothing more is put to anybody, as there is something without an answer.
+    """
+
+    __slots__ = ("_of_persons", "_of_programs", "held")
 
     def __init__(self) -> None:
         self._of_persons = Queue()
         self._of_programs = Queue()
+        self.held = False
 
     @property
     def queues(self) -> tuple[Queue, Queue]:
@@ -74,6 +92,16 @@ class Prompts:
         asks_a_person = ask.request.get("method") == _OF_PERSONS
         queue = self._of_persons if asks_a_person else self._of_programs
         queue.asks.setdefault(ask.key, ask)
+
+    async def others_rest(self, queue: Queue) -> None:
+        """Wait until whoever is before something else is done with that. They get nothing more meanwhile."""
+        self.held = True
+        try:
+            for other in self.queues:
+                if other is not queue:
+                    await other.rests.wait()
+        finally:
+            self.held = False
 
     def stop(self) -> None:
         """Withdraw what is up, and have nothing wait any more."""

@@ -71,6 +71,11 @@ def answered(questions: Questions, key: str, answer: JSONObject) -> Questions:
     )
 
 
+def unanswered_of(questions: Questions) -> Questions:
+    """Those that have no answer yet."""
+    return tuple(q for q in questions if q.stage in ("open", "asking"))
+
+
 def answers(
     questions: Questions, outstanding: Collection[str], *, singly: bool = False
 ) -> dict[str, JSONObject]:

@@ -59,6 +59,7 @@ RESULT: Final = "tasks/result"
 INTERNAL_ERROR: Final = -32603
 _INVALID_REQUEST: Final = -32600
 
+_LONGEST_INTERVAL_MS: Final = 10_000.0
 _LARGEST_TTL_MS: Final = 2**53 - 1
 _MOST_OWED: Final = 100
 """Replies about one task that are journaled as owed, at most; the latest."""
@@ -87,7 +88,7 @@ class ReceivePolicy:
     """Tasks of one session that are kept at once, at most, those that have ended among them."""
 
     poll_interval_ms: int = 1000
-    """What the server is told to wait between its looks."""
+    """What the server is told to wait between its looks; more, up to ten seconds, once a task is older."""
 
     page_size: int = 100
     """Tasks in one reply to ``tasks/list``, at most."""
@@ -317,8 +318,14 @@ def visible(record: TaskRecord | None, party: str, now: float) -> TaskRecord:
 # ── replies ───────────────────────────────────────────────────────────────────────────────────
 
 
-def shown(record: TaskRecord) -> JSONObject:
-    """A task as the protocol has it."""
+def shown(record: TaskRecord, at: float | None = None) -> JSONObject:
+    """A task as the protocol has it.
+
+    Args:
+        record: The task.
+        at: The time, by which the server is told to look ever more rarely at what takes its time: one server
+            loses whatever it asks while nobody listens. ``None`` tells the shortest interval.
+    """
     task = _task(record)
     message = {} if task.status_message is None else {"statusMessage": task.status_message}
     assert task.ttl_ms is not None, "each task of ours has one"
@@ -330,8 +337,13 @@ def shown(record: TaskRecord) -> JSONObject:
         "createdAt": task.created_at,
         "lastUpdatedAt": task.last_updated_at,
         "ttl": int(task.ttl_ms),  # integers on the wire, or one server refuses the whole task
-        "pollInterval": int(task.poll_interval_ms),
+        "pollInterval": int(_interval_ms(record, task.poll_interval_ms, at)),
     }
+
+
+def _interval_ms(record: TaskRecord, shortest_ms: float, at: float | None) -> float:
+    age_ms = 0.0 if at is None or record.finished else (at - record.created_at) * 1000
+    return max(shortest_ms, min(age_ms / 2, _LONGEST_INTERVAL_MS))
 
 
 def creation(record: TaskRecord) -> JSONObject:
@@ -355,15 +367,18 @@ def result(record: TaskRecord) -> JSONObject | RpcError:
             return RpcError(INTERNAL_ERROR, "The task was cancelled.", None)
 
 
-def page(records: Sequence[TaskRecord], after: Position | None, size: int) -> JSONObject:
+def page(
+    records: Sequence[TaskRecord], after: Position | None, size: int, at: float | None = None
+) -> JSONObject:
     """The reply to ``tasks/list``: each task that stands is in one page, whatever comes and goes meanwhile.
 
     Args:
         records: Those of the session, in any order.
         after: The place of the last one of the page before.
         size: Tasks in a page, at most.
+        at: The time, as for :func:`shown`.
     """
-    places = sorted((record.created_at, record.record_id, shown(record)) for record in records)
+    places = sorted((record.created_at, record.record_id, shown(record, at)) for record in records)
     rest = [place for place in places if after is None or place[:2] > after]
     reply: JSONObject = {"tasks": [task for _, _, task in rest[:size]]}
     return {**reply, "nextCursor": cursor(rest[size - 1][:2])} if len(rest) > size else reply

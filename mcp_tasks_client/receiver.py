@@ -245,13 +245,13 @@ class Receiver:
         party = self._parties.name(peer)
         match asked:
             case AskedGet(task_id):
-                await self._telling.say(
-                    peer, request_id, await self._find(task_id, party), "tasks/get", shown
-                )
+                record, reply = await self._find(task_id, party), partial(shown, at=self._clock.time())
+                await self._telling.say(peer, request_id, record, "tasks/get", reply)
             case AskedList(after):
                 records = await self._custody.records(party)
                 self._telling.listed(records)
-                await self._serving.say(peer, request_id, page(records, after, self._policy.page_size))
+                listed = page(records, after, self._policy.page_size, self._clock.time())
+                await self._serving.say(peer, request_id, listed)
             case AskedCancel(task_id):
                 record = await self._find(task_id, party)
                 ended = record if was_abandoned(record) else await self._cancel(record)

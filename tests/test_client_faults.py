@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import anyio
 import anyio.lowlevel
 import pytest
-from mcp_types import CreateMessageResult, ElicitResult, ErrorData, TextContent, Tool
+from mcp_types import CreateMessageResult, ElicitResult, ErrorData, ListRootsResult, TextContent, Tool
 
 from mcp_tasks_client import (
     CredentialRefusedError,
@@ -1134,6 +1134,78 @@ async def test_what_a_model_answers_does_not_wait_for_a_person(order: str) -> No
         handle = await client.start_tool("tool")
         assert await result(world, handle) == "done"
     assert asked == ["a", "c"]
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("who_fails", ["the model", "the person", "both"])
+async def test_a_question_without_an_answer_takes_no_other_away_from_who_is_before_it(who_fails: str) -> None:
+    """It parks the call, once what is being said has been said; and nobody else is asked meanwhile."""
+    asks = {"form": ASK, "model": SAMPLING, "more": ASK, "roots": {"method": "roots/list"}}
+    world = World(gets={TASK: [input_required(TASK, asks, poll_interval_ms=1000), DONE]})
+    up, asked, failed = set[str](), list[str](), anyio.Event()
+    fails = {"the model": {"model"}, "the person": {"form"}, "both": {"model", "form"}}[who_fails]
+
+    async def answered(key: str, answer: Any) -> Any:
+        asked.append(key)
+        up.add(key)
+        while not up >= {"form", "model"}:
+            await anyio.sleep(0.001)
+        if key in fails and asked.count(key) == 1:
+            failed.set()
+            return ErrorData(code=-1, message="not now")
+        await failed.wait()
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        return answer
+
+    async def ask(context: Any, params: Any) -> ElicitResult | ErrorData:
+        return await answered(context.key, YES)  # type: ignore[no-any-return]
+
+    async def sample(context: Any, params: Any) -> CreateMessageResult | ErrorData:
+        four = TextContent(type="text", text="4")
+        made = CreateMessageResult(role="assistant", model="m", content=four)
+        return await answered("model", made)  # type: ignore[no-any-return]
+
+    async def roots(context: Any) -> ListRootsResult:
+        asked.append("roots")
+        return ListRootsResult(roots=[])
+
+    async with world.client(elicitation=ask, sampling=sample, roots=roots) as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(1.5)
+        with anyio.fail_after(10), pytest.raises(InputUnansweredError, match="not now"):
+            await handle.result()
+        assert sorted(asked) == ["form", "model"]
+        assert await result(world, handle) == "done"
+    assert sorted(asked) == sorted([*asks, *fails]), "each once, but what had no answer"
+
+
+@requirement("law:3")
+async def test_what_was_held_back_for_an_answer_that_is_not_wanted_any_more_is_asked() -> None:
+    first = input_required(TASK, {"form": ASK, "model": SAMPLING}, poll_interval_ms=1000)
+    then = input_required(TASK, {"form": ASK, "more": ASK}, poll_interval_ms=1000)
+    world = World(gets={TASK: [first, then, then, then, then, DONE]})
+    asked: list[str] = []
+    model_fails, typed = anyio.Event(), anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(context.key)
+        await typed.wait()
+        return YES
+
+    async def sample(context: Any, params: Any) -> ErrorData:
+        await model_fails.wait()
+        return ErrorData(code=-1, message="not now")
+
+    async with world.client(elicitation=ask, sampling=sample) as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(2.5)
+        model_fails.set()
+        await anyio.wait_all_tasks_blocked()
+        typed.set()
+        await world.clock.advance(0)
+        assert asked == ["form", "more"]
+        assert await result(world, handle) == "done"
 
 
 @requirement("law:10")

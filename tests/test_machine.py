@@ -1551,6 +1551,30 @@ def test_what_a_notification_brings_for_the_next_request_is_sent_with_it() -> No
     assert life.state.request_state == "first"
 
 
+@requirement("law:3")
+def test_an_answer_to_what_a_notification_has_brought_does_not_wait_where_each_goes_by_itself() -> None:
+    life = working()
+    asks = snapshot("input_required", inputRequests={"name": NAME, "age": AGE})
+    life.feed(Notified(task=asks, now=life.now, singly=True))
+    assert life.answers("age", BOB) == (Save(), SendAnswers({"age": BOB}))
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("singly", [True, False])
+def test_a_question_that_an_older_poll_does_not_know_is_asked_when_it_is_told_again(singly: bool) -> None:
+    """Where notifications cannot be older than polls."""
+    life, both = working(), snapshot("input_required", inputRequests={"name": NAME, "age": AGE})
+    for task in (snapshot("input_required", inputRequests={"name": NAME}), both):
+        assert life.feed(Notified(task=task, now=life.now, singly=singly))
+    life.asked(name=NAME)
+    life.feed(AnswerUnavailable(key="age", why="withdrawn"))
+    told_again = life.feed(Notified(task=both, now=life.now, singly=singly))
+    assert only(Ask, told_again) == ([Ask("age", AGE)] if singly else [])
+    life.answers("name")
+    life.answers("age", BOB)
+    assert life.feed(Notified(task=both, now=life.now, singly=singly)) == (), "it has all it asked for"
+
+
 def test_what_the_session_wants_to_know_again_is_saved_though_no_question_is_new() -> None:
     life, asks = working(), {"inputRequests": {"name": NAME}}
     told(life, "input_required", requestState="first", **asks)

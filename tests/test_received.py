@@ -222,6 +222,20 @@ def test_a_request_that_comes_again_is_the_same_only_with_its_id_and_while_it_go
 
 
 @requirement("2025:receive-lifecycle", "2025:receive-ttl")
+@pytest.mark.parametrize(
+    ("age_s", "interval_ms"), [(-60.0, 1000), (0.0, 1000), (2.0, 1000), (10.0, 5000), (3600.0, 10_000)]
+)
+def test_the_server_is_told_to_look_more_rarely_at_what_takes_its_time(
+    age_s: float, interval_ms: int
+) -> None:
+    """For one server loses what it asks while nobody listens, as while a client is started again."""
+    made = record()
+    at = made.created_at + age_s
+    assert shown(made, at)["pollInterval"] == interval_ms
+    assert shown(completed(made, ANSWER, at), at)["pollInterval"] == 1000
+    assert shown(made)["pollInterval"] == 1000
+
+
 def test_a_task_begins_as_working_with_its_times_and_in_whole_milliseconds() -> None:
     task = shown(record({"ttl": 1500.2}))
     assert task == {

@@ -289,6 +289,14 @@ async def test_a_task_is_made_at_once_and_its_result_is_waited_for(desk: Desk) -
 
 
 @requirement("2025:receive-task-id")
+async def test_the_server_is_told_to_look_more_rarely_at_what_takes_its_time(desk: Desk) -> None:
+    async with desk.process(Person(), peer := FakePeer()):
+        task = await peer.make()
+        assert task["pollInterval"] == 1000
+        await desk.clock.advance(10.0)
+        assert (await peer.about("get", task))["pollInterval"] == 5000
+
+
 async def test_ids_are_secrets(desk: Desk) -> None:
     async with desk.process(Person(), peer := FakePeer()):
         tasks = [await peer.make() for _ in range(8)]

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_tasks_client.drive import Lock
 from mcp_tasks_client.signals import signal
 
 pytestmark = pytest.mark.anyio
@@ -113,3 +114,50 @@ async def test_those_who_come_and_go_cost_the_same_however_many_stay(counted: An
                     await told.wait()
             told.set()
     assert 0 < Counted.looks <= 20 * many
+
+
+# ── the lock of a call ────────────────────────────────────────────────────────────────────────
+
+
+async def test_whoever_comes_first_is_let_in_first_though_the_one_before_comes_back_at_once() -> None:
+    lock, order = Lock(), list[str]()
+
+    async def enter(name: str) -> None:
+        async with lock:
+            order.append(name)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            async with lock:
+                for name in ("first", "second"):
+                    tasks.start_soon(enter, name)
+                    await anyio.wait_all_tasks_blocked()
+            await enter("again")
+    assert order == ["first", "second", "again"]
+    assert not lock.locked
+
+
+@pytest.mark.parametrize("when", ["while it waits", "when it is its turn"])
+async def test_whoever_goes_away_holds_up_nobody(when: str) -> None:
+    lock, entered = Lock(), list[str]()
+    scope = anyio.CancelScope()
+
+    async def enter(name: str, within: anyio.CancelScope) -> None:
+        with within:
+            async with lock:
+                entered.append(name)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            async with lock:
+                tasks.start_soon(enter, "goes away", scope)
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(enter, "stays", anyio.CancelScope())
+                await anyio.wait_all_tasks_blocked()
+                if when == "while it waits":
+                    scope.cancel()
+                    await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+    assert entered[-1:] == ["stays"]
+    assert "goes away" not in entered or when == "when it is its turn"
+    assert not lock.locked

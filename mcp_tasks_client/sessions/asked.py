@@ -270,7 +270,7 @@ class Asked(Generic[PeerT]):
         for one in said:
             if one.arrived is None and not waits:
                 self._end(one, arrived=True)
-            elif one.arrived is None and not self.open:
+            elif one.arrived is None:
                 one.looked()
 
     def lose(self, peer: PeerT) -> None:
