@@ -263,7 +263,7 @@ class Performer:
     async def _ask(self, drive: Drive, prompts: Prompts, queue: Queue, scope: anyio.CancelScope) -> None:
         """Ask what there is to ask, one question after the other, until told to stop."""
         with scope:
-            while queue.asks and queue.scope is scope and not prompts.held:
+            while queue.asks and queue.scope is scope and prompts.held_by is None:
                 ask = next(iter(queue.asks.values()))
                 if drive.is_open(ask.key):
                     actions: tuple[Action, ...] = ()

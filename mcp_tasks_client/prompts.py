@@ -72,15 +72,15 @@ class Prompts:
     """The queues of a call.
 
     Attributes:
-        held: Whether nothing more is put to anybody, as there is something without an answer.
+        held_by: Whose question has no answer, as long as that is not told; nothing more is put to anybody.
     """
 
-    __slots__ = ("_of_persons", "_of_programs", "held")
+    __slots__ = ("_of_persons", "_of_programs", "held_by")
 
     def __init__(self) -> None:
         self._of_persons = Queue()
         self._of_programs = Queue()
-        self.held = False
+        self.held_by: Queue | None = None
 
     @property
     def queues(self) -> tuple[Queue, Queue]:
@@ -95,15 +95,17 @@ class Prompts:
 
     async def others_rest(self, queue: Queue) -> None:
         """Wait until whoever is before something else is done with that. They get nothing more meanwhile."""
-        self.held = True
+        self.held_by = queue
         try:
             for other in self.queues:
                 if other is not queue:
                     await other.rests.wait()
         finally:
-            self.held = False
+            if self.held_by is queue:
+                self.held_by = None
 
     def stop(self) -> None:
         """Withdraw what is up, and have nothing wait any more."""
+        self.held_by = None  # whoever is asked next may be so before this one has noticed
         for queue in self.queues:
             queue.stop()

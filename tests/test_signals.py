@@ -1,4 +1,4 @@
-"""Signals: set once, waited for by many, and nothing is left of those who have stopped waiting."""
+"""What holds a call together: signals, set once and waited for by many; its lock; its prompts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from mcp_tasks_client.drive import Lock
+from mcp_tasks_client.prompts import Prompts
 from mcp_tasks_client.signals import signal
 
 pytestmark = pytest.mark.anyio
@@ -161,3 +162,31 @@ async def test_whoever_goes_away_holds_up_nobody(when: str) -> None:
     assert entered[-1:] == ["stays"]
     assert "goes away" not in entered or when == "when it is its turn"
     assert not lock.locked
+
+
+# ── prompts of a call ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_after_a_stop_nothing_is_held_back_by_who_waited_before() -> None:
+    prompts = Prompts()
+    persons, programs = prompts.queues
+    with anyio.fail_after(5), persons.at_work():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(prompts.others_rest, programs)
+            await anyio.wait_all_tasks_blocked()
+            assert prompts.held_by is programs
+            prompts.stop()
+            assert prompts.held_by is None
+            tasks.cancel_scope.cancel()
+
+
+async def test_of_two_without_an_answer_neither_waits_for_the_other() -> None:
+    prompts = Prompts()
+    persons, programs = prompts.queues
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            with persons.at_work():
+                tasks.start_soon(prompts.others_rest, programs)
+                await anyio.wait_all_tasks_blocked()
+            await prompts.others_rest(persons)
+    assert prompts.held_by is None
