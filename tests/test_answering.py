@@ -184,10 +184,32 @@ def test_once_an_answer_leaves_the_same_words_are_another_question_in_the_same_s
 
 
 @requirement("law:3")
-def test_other_words_under_the_same_id_are_another_question_though_an_answer_leaves() -> None:
+@pytest.mark.parametrize("by", ["us", "another process", "nobody"])
+def test_an_answer_has_arrived_if_other_words_come_under_its_id(by: str) -> None:
     asked, key = left_for(("here", 0))
+    if by != "us":
+        asked = Asked()
+        asked.restore("here", key, [0], {"method": METHOD, "params": NAME}, answered=by != "nobody")
     asked.add("here", 0, "roots/list", {}, STREAM)
     assert key not in asked.questions()
+    assert asked.was_answered(key) == (by != "nobody")
+    asked.add("here", 5, METHOD, NAME, STREAM)
+    assert (key in asked.questions()) == (by == "nobody"), "what comes in the same words is another question"
+
+
+@requirement("law:3")
+def test_the_next_process_knows_which_answers_have_arrived_though_nobody_said_so() -> None:
+    before, key = left_for(("here", 0))
+    assert before.concluded == ()
+    before.add("here", 0, METHOD, NAME, STREAM)
+    assert before.concluded == (key,)
+    asked: Asked[str] = Asked()
+    asked.add("here", 9, METHOD, NAME)
+    assert [*asked.questions()] == [key]
+    asked.learn([], before.concluded)
+    asked.restore("here", key, [0], {"method": METHOD, "params": NAME}, answered=True)
+    assert [*asked.questions()] == [f"{key}#1"]
+    assert (asked.was_answered(key), asked.concluded) == (True, (key,)), "and so does the one after it"
 
 
 @requirement("law:3")

@@ -1102,6 +1102,31 @@ async def test_an_answer_to_what_another_process_was_asked_needs_no_poll_for_eve
     assert len(wire.of("tasks/get")) == len(wire.of("POST")) == 1
 
 
+@requirement("law:3")
+@pytest.mark.parametrize(("stage", "is_new"), [("open", False), ("unsent", True)])
+async def test_an_answer_that_has_arrived_is_none_to_the_same_words_in_any_later_process(
+    wire: Wire, stage: Any, is_new: bool
+) -> None:
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    other = {**asked_of_us(7), "params": {**asked_of_us(7)["params"], "message": "Colour?"}}
+    left = replace(LEFT, questions=(Question(key=KEY, digest=KEY, request=QUESTION, stage=stage),))
+    async with wire.session() as session:
+        await session.get(left)
+        for one in (other, asked_of_us(8)):
+            session._older._hearing.told(session._older._peers.adopt("s1"), one)
+        task = await session.get(left)
+    again = f"{KEY}#1" if is_new else KEY
+    assert set(task.input_requests or {}) - {again} != set()
+    assert again in (task.input_requests or {})
+    memo = Memo.read(task.request_state)
+    assert memo.answered == ((KEY,) if is_new else ())
+    async with wire.session() as session:
+        then = replace(left, request_state=str(Memo(session_id="s1", answered=memo.answered)))
+        await session.get(then)
+        session._older._hearing.told(session._older._peers.adopt("s1"), asked_of_us(9))
+        assert [*((await session.get(then)).input_requests or {})] == [again]
+
+
 @requirement("law:8")
 async def test_no_answer_of_another_process_is_sent_for_a_task_that_was_cancelled_meanwhile(
     wire: Wire,

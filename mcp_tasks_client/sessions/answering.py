@@ -31,6 +31,8 @@ logger = logging.getLogger("mcp_tasks_client")
 _AGAIN_S: Final = 5.0
 """Seconds that an answer has to show an effect, before it is said again; twice as many the next time."""
 
+_UNANSWERED: Final = frozenset({"open", "asking"})
+
 _POLL_S: Final = 30.0
 """Seconds for a poll to tell how a task is that another process had; then we look."""
 
@@ -59,7 +61,7 @@ class Answering:
         if not ref.questions or self._hearing.given_up(ref.task_id):
             return
         asked, memo = self._hearing.asked(ref.task_id), Memo.read(ref.request_state)
-        asked.learn([one.key for one in ref.questions if one.stage == "acknowledged"])
+        asked.learn([one.key for one in ref.questions if one.stage == "acknowledged"], memo.answered)
         for one in ref.questions:
             if one.request is not None and one.key in memo.asked and memo.session_id == peer.session_id:
                 ids = [
@@ -67,7 +69,7 @@ class Answering:
                     for request_id in memo.asked[one.key]
                     if self._hearing.ids.may_be(peer, request_id, ref.task_id, one.request)
                 ]
-                asked.restore(peer, one.key, ids, one.request)
+                asked.restore(peer, one.key, ids, one.request, answered=one.stage not in _UNANSWERED)
 
     async def questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
         """What the server asks for a task, over this connection or one of the process before."""

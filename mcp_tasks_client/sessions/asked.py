@@ -22,9 +22,9 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import anyio
 
 from ..wire import JSONObject, RequestId, digest
-from .shapes_2025_11_25 import RELATED_TASK, id_text
+from .shapes_2025_11_25 import id_text, lasting
 
-__all__ = ["Asked", "Said", "lasting"]
+__all__ = ["Asked", "Said"]
 
 PeerT = TypeVar("PeerT")
 
@@ -32,7 +32,6 @@ _MOST: Final = 1000
 """Requests of one task that are open, and that were withdrawn, at most; a server with more is hostile."""
 
 _UNKNOWN: Final = object()
-_VOLATILE = frozenset({RELATED_TASK, "progressToken"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +96,7 @@ class Asked(Generic[PeerT]):
         self.looked_back_at = -math.inf
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
         self._answered: set[str] = set()
+        self._concluded: dict[str, None] = {}
         self._before: frozenset[str] = frozenset()
         self._said: dict[str, tuple[Said[PeerT], list[_Request[PeerT]]]] = {}
         self._lost: dict[tuple[int, str], _Request[PeerT]] = {}
@@ -114,11 +114,22 @@ class Asked(Generic[PeerT]):
         """Whether anything has no answer."""
         return bool(self._requests)
 
-    def learn(self, answered: Collection[str]) -> None:
-        """Note the keys of questions that have an answer as the journal has it, whoever gave it."""
+    @property
+    def concluded(self) -> tuple[str, ...]:
+        """The keys of questions whose answers have arrived, though nobody said so."""
+        return tuple(self._concluded)
+
+    def learn(self, answered: Collection[str], concluded: Collection[str] = ()) -> None:
+        """Note the keys of questions that have an answer as the journal has it, whoever gave it.
+
+        Args:
+            answered: Those.
+            concluded: What another process had as :attr:`concluded`.
+        """
         self._before = frozenset(answered)
+        self._conclude(*concluded)
         for name, one in self._requests.items():
-            if one.key in self._before:  # it was asked since, before that was known
+            if one.key in self._before or one.key in concluded:  # it was asked since, before that was known
                 self._requests[name] = replace(one, key=None)
 
     def add(
@@ -145,30 +156,47 @@ class Asked(Generic[PeerT]):
             return
         request, before = _Request(peer, request_id, question, digest(question)), self._requests.get(name)
         if before is not None and before.digest == request.digest:
-            request = replace(before)  # another one, should the answer to the first arrive after all
-            if stream is not None and stream == before.left_during:  # which brings no request twice
-                self._answered.add(str(before.key))
-                request = replace(before, key=None, left_during=None)
+            # Another one, should the answer to the first arrive after all; for sure over the same stream.
+            is_new = stream is not None and stream == before.left_during
+            request = replace(before, key=None, left_during=None) if is_new else replace(before)
+        if before is not None and before.left_during is not None and request.key != before.key:
+            self._conclude(str(before.key))
         self._requests[name] = request
         self.news.set()
 
     def restore(
-        self, peer: PeerT, key: str, request_ids: Collection[RequestId], question: JSONObject
+        self,
+        peer: PeerT,
+        key: str,
+        request_ids: Collection[RequestId],
+        question: JSONObject,
+        *,
+        answered: bool = False,
     ) -> None:
-        """Note the requests behind a question as another process had them, unless they are over since."""
+        """Note the requests behind a question as another process had them, unless they are over since.
+
+        Args:
+            peer: Who has asked.
+            key: The question's.
+            request_ids: Their IDs.
+            question: What they ask.
+            answered: Whether there was an answer, which may have arrived.
+        """
         if key in self._answered:
             return
+        left_during = _UNKNOWN if answered else None
         for request_id in request_ids:
             name = _name(peer, request_id)
             if name not in self._withdrawn and name not in self._requests:
-                self._requests[name] = _Request(peer, request_id, question, digest(question), key)
+                request = _Request(peer, request_id, question, digest(question), key, left_during)
+                self._requests[name] = request
 
     def given_away(self, peer: PeerT, request_id: RequestId) -> None:
         """Note that a request has come under an ID: what had it before is over, and has any answer to it."""
         name = _name(peer, request_id)
         before = self._requests.pop(name, None)
         if before is not None and before.left_during is not None:
-            self._answered.add(str(before.key))
+            self._conclude(str(before.key))
         self._lost.pop(name, None)
         self._has_answer(name)
 
@@ -345,6 +373,10 @@ class Asked(Generic[PeerT]):
             self._requests = {_name(one.peer, one.request_id): one for one in requests} | self._requests
         said.ends(arrived=arrived)
 
+    def _conclude(self, *keys: str) -> None:
+        self._answered.update(keys)
+        self._concluded |= dict.fromkeys(keys)
+
     def _name_all(self) -> None:
         """Give each request its question's key, by which it goes from here on."""
         taken = {(one.peer, one.key) for one in self._requests.values()}
@@ -359,17 +391,3 @@ class Asked(Generic[PeerT]):
 
 def _name(peer: object, request_id: RequestId) -> tuple[int, str]:
     return id(peer), id_text(request_id)
-
-
-def lasting(method: str, params: JSONObject) -> JSONObject:
-    """A question without what differs each time that it comes."""
-    return {"method": method, "params": _lasting(params)}
-
-
-def _lasting(params: JSONObject) -> JSONObject:
-    meta = params.get("_meta")
-    if not isinstance(meta, dict):
-        return params
-    kept = {name: value for name, value in meta.items() if name not in _VOLATILE}
-    rest = {name: value for name, value in params.items() if name != "_meta"}
-    return {**rest, "_meta": kept} if kept else rest

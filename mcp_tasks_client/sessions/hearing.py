@@ -22,14 +22,14 @@ from ..inputs import Inputs
 from ..parties import Adopt
 from ..receiver import Receiver
 from ..wire import JSONObject, MalformedError, RequestId, Task, digest, read_task, shorten
-from .asked import Asked, lasting
+from .asked import Asked
 from .known_ids import KnownIds
 from .peer import Peer
 from .plain import QUESTIONS, PlainQuestions
 from .progress import Progress
 from .retrieval import Retrieval, Retrievals
 from .server_streams import ServerStreams
-from .shapes_2025_11_25 import Memo, ended, related_task, request_id_of, snapshot
+from .shapes_2025_11_25 import Memo, ended, lasting, related_task, request_id_of, snapshot
 from .switchboard import GIVEN_AWAY
 
 __all__ = ["Hearing"]
@@ -197,11 +197,12 @@ class Hearing:
 
     def memo(self, peer: Peer, task_id: str) -> Memo:
         """What another process would need to go on with a task."""
-        asked = self._asked.get(task_id)
+        asked = self._asked.get(task_id) or Asked()
         return Memo(
             session_id=peer.session_id,
             retrieval=self.retrievals.request_id(task_id),
-            asked=asked.request_ids(peer) if asked is not None else {},
+            asked=asked.request_ids(peer),
+            answered=asked.concluded,
             progress=self.progress.token_of(task_id),
         )
 
@@ -283,9 +284,8 @@ class Hearing:
         task_id = related_task(params)
         if request_id is not None:
             self._given_away(peer, request_id, task_id if method in QUESTIONS else None, message)
-        if request_id is not None and method in QUESTIONS and task_id in self._given_up:
-            return
-        if self._receiver is not None and self._receiver.told(peer, message):
+        silenced = request_id is not None and method in QUESTIONS and task_id in self._given_up
+        if silenced or (self._receiver is not None and self._receiver.told(peer, message)):
             return
         if request_id is not None:
             if method not in QUESTIONS or task_id is None:

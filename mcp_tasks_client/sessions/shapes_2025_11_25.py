@@ -24,6 +24,7 @@ __all__ = [
     "created_task",
     "ended",
     "id_text",
+    "lasting",
     "marked",
     "related_task",
     "request_id_of",
@@ -36,6 +37,7 @@ HANDSHAKE_VERSIONS: Final = frozenset({CORE_TASKS_VERSION, "2025-06-18", "2025-0
 
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
+_VOLATILE: Final = frozenset({RELATED_TASK, "progressToken"})
 _LARGEST_ID: Final = 2**63
 _RENAMED: Final = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
 _INTERNAL_ERROR: Final = -32603
@@ -108,11 +110,16 @@ class Memo:
     asked: Mapping[str, Sequence[RequestId]] = field(default_factory=dict)
     """The IDs of the requests behind its questions, by key. The server does not send them again."""
 
+    answered: Sequence[str] = ()
+    """The keys of questions whose answers have arrived, though nobody has said so."""
+
     progress: str | int | None = None
     """The token by which the server says how far the task is."""
 
     def __str__(self) -> str:
-        return json.dumps({name: value for name, value in asdict(self).items() if value not in (None, {})})
+        return json.dumps(
+            {name: value for name, value in asdict(self).items() if value not in (None, {}, ())}
+        )
 
     @classmethod
     def read(cls, text: str | None) -> Self:
@@ -123,13 +130,14 @@ class Memo:
             return cls()
         if not isinstance(raw, dict):
             return cls()
-        names = ("session_id", "ttl_ms", "retrieval", "asked", "progress")
-        session_id, ttl_ms, retrieval, asked, progress = (raw.get(name) for name in names)
+        names = ("session_id", "ttl_ms", "retrieval", "asked", "answered", "progress")
+        session_id, ttl_ms, retrieval, asked, answered, progress = (raw.get(name) for name in names)
         return cls(
             ttl_ms=ttl_ms if isinstance(ttl_ms, int) else None,
             session_id=session_id if isinstance(session_id, str) else None,
             retrieval=retrieval if isinstance(retrieval, str | int) else None,
             asked=asked if isinstance(asked, dict) else {},
+            answered=tuple(map(str, answered)) if isinstance(answered, list) else (),
             progress=progress if isinstance(progress, str | int) else None,
         )
 
@@ -165,6 +173,20 @@ def marked(answer: Mapping[str, Any], task_id: str) -> JSONObject:
     Source: 2025-11-25, "Associating Task-Related Messages" (MUST).
     """
     return {**answer, "_meta": {**answer.get("_meta", {}), RELATED_TASK: {"taskId": task_id}}}
+
+
+def lasting(method: str, params: JSONObject) -> JSONObject:
+    """A question without what differs each time that it comes."""
+    return {"method": method, "params": _lasting(params)}
+
+
+def _lasting(params: JSONObject) -> JSONObject:
+    meta = params.get("_meta")
+    if not isinstance(meta, dict):
+        return params
+    kept = {name: value for name, value in meta.items() if name not in _VOLATILE}
+    rest = {name: value for name, value in params.items() if name != "_meta"}
+    return {**rest, "_meta": kept} if kept else rest
 
 
 def _error(code: int | None, message: str, data: Any) -> JSONObject:
