@@ -50,6 +50,9 @@ from .wire import Task, redact
 
 logger = logging.getLogger("mcp_tasks_client")
 
+_LAST_UPDATE_S: Final = 5.0
+"""Seconds for the server to get an answer, before the drive parks for another one that there is not."""
+
 _MOST_TOLD: Final = 8
 """Snapshots of one task that wait to be heard; whatever comes beyond is left to a poll."""
 
@@ -263,7 +266,7 @@ class Performer:
     async def _ask(self, drive: Drive, prompts: Prompts, queue: Queue, scope: anyio.CancelScope) -> None:
         """Ask what there is to ask, one question after the other, until told to stop."""
         with scope:
-            while queue.asks and queue.scope is scope and prompts.held_by is None:
+            while queue.asks and queue.scope is scope and not prompts.are_held():
                 ask = next(iter(queue.asks.values()))
                 if drive.is_open(ask.key):
                     actions: tuple[Action, ...] = ()
@@ -274,6 +277,8 @@ class Performer:
                             return
                         if isinstance(event, AnswerReady):
                             actions = await self._commits.feed(drive, event)
+                            if prompts.are_held():
+                                actions = await self._updated(drive, actions)
                     if not isinstance(event, AnswerReady):
                         # The drive parks for it. Nobody is to lose by that what they are about to say.
                         await prompts.others_rest(queue)
@@ -292,6 +297,14 @@ class Performer:
                     await self._commits.feed(drive, AnswerUnavailable(key=ask.key, why="withdrawn"))
         if queue.scope is scope:
             queue.scope = None
+
+    async def _updated(self, drive: Drive, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+        """Have the server get what is ready before the drive parks. Returns what is left to do."""
+        with anyio.move_on_after(_LAST_UPDATE_S):
+            for action in actions:
+                if isinstance(action, SendAnswers):
+                    await self._update(drive, action)
+        return tuple(action for action in actions if not isinstance(action, SendAnswers))
 
     async def _update(self, drive: Drive, send: SendAnswers) -> None:
         if observed(drive):

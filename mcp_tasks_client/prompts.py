@@ -93,6 +93,10 @@ class Prompts:
         queue = self._of_persons if asks_a_person else self._of_programs
         queue.asks.setdefault(ask.key, ask)
 
+    def are_held(self) -> bool:
+        """Whether nothing more is put to anybody."""
+        return self.held_by is not None
+
     async def others_rest(self, queue: Queue) -> None:
         """Wait until whoever is before something else is done with that. They get nothing more meanwhile."""
         self.held_by = queue

@@ -1181,6 +1181,46 @@ async def test_a_question_without_an_answer_takes_no_other_away_from_who_is_befo
 
 
 @requirement("law:3")
+@pytest.mark.parametrize("takes", ["it", "its time"])
+async def test_what_was_answered_leaves_before_the_call_parks_for_what_was_not(
+    monkeypatch: pytest.MonkeyPatch, takes: str
+) -> None:
+    """Where each answer goes by itself: the server may not wait until somebody awaits the call again."""
+    monkeypatch.setattr(ScriptedSession, "takes_each_answer", lambda self, ref: True)
+    monkeypatch.setattr("mcp_tasks_client.performer._LAST_UPDATE_S", 5.0 if takes == "it" else 0.01)
+    asks = input_required(TASK, {"form": ASK, "model": SAMPLING}, poll_interval_ms=1000)
+    world = World(gets={TASK: [asks, DONE]})
+    typed, fails = anyio.Event(), anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        await typed.wait()
+        return YES
+
+    async def sample(context: Any, params: Any) -> ErrorData:
+        await fails.wait()
+        return ErrorData(code=-1, message="not now")
+
+    update = ScriptedSession.update
+
+    async def slowly(self: Any, *args: Any) -> None:
+        if takes == "its time":
+            await anyio.sleep_forever()
+        await update(self, *args)
+
+    monkeypatch.setattr(ScriptedSession, "update", slowly)
+    async with world.client(elicitation=ask, sampling=sample) as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(1.5)
+        fails.set()
+        await anyio.wait_all_tasks_blocked()
+        typed.set()
+        with anyio.fail_after(10), pytest.raises(InputUnansweredError, match="not now"):
+            await handle.result()
+        sent = [[*one.answers] for one in world.server.log("tasks/update")]
+        assert sent == ([["form"]] if takes == "it" else [])
+
+
+@requirement("law:3")
 async def test_what_was_held_back_for_an_answer_that_is_not_wanted_any_more_is_asked() -> None:
     first = input_required(TASK, {"form": ASK, "model": SAMPLING}, poll_interval_ms=1000)
     then = input_required(TASK, {"form": ASK, "more": ASK}, poll_interval_ms=1000)
