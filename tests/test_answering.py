@@ -223,6 +223,16 @@ def test_what_comes_under_the_id_of_an_answer_that_arrives_is_another_question()
 
 
 @requirement("law:3")
+def test_an_answer_that_arrives_once_its_session_is_found_again_has_arrived() -> None:
+    asked, key = left_for(("here", 0))
+    behind = asked.behind(key)
+    asked.lose("here")
+    asked.find("here")
+    asked.answered(key, behind)
+    assert asked.questions() == {}
+
+
+@requirement("law:3")
 def test_an_answer_that_was_of_no_use_is_kept_for_when_the_same_is_asked_again() -> None:
     asked, key = left_for(("here", 0))
     asked.withdraw("here", 0)
@@ -439,6 +449,29 @@ async def test_each_time_that_an_answer_is_said_two_snapshots_come_first(
         await anyio.wait_all_tasks_blocked()
         world.asked.looked(world.asked.all_said(), waits=False)
     assert len(world.peer.answers) == 6
+
+
+@pytest.mark.anyio
+@requirement("law:3")
+@pytest.mark.parametrize(("request_ids", "again"), [((0,), True), (("0",), False)])
+async def test_an_answer_is_not_said_again_once_another_question_may_have_its_id(
+    monkeypatch: pytest.MonkeyPatch, request_ids: Sequence[RequestId], again: bool
+) -> None:
+    """Unless IDs are counted: one server gives its IDs away again, and to any of its questions."""
+    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.0)
+    stream = object()
+    monkeypatch.setattr(Retrievals, "stream", lambda self, task_id: stream)
+    world = World(acknowledges=False, request_ids=request_ids)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.update)
+        await world.until(lambda: world.asked.said(world.key))
+        world.asked.add(world.peer, "another", "roots/list", {})
+        for _ in range(2):
+            await anyio.wait_all_tasks_blocked()
+            world.asked.looked(world.asked.all_said(), waits=True)
+        await anyio.wait_all_tasks_blocked()
+        assert len(world.peer.answers) == (2 if again else 1)
+        world.asked.looked(world.asked.all_said(), waits=False)
 
 
 @pytest.mark.anyio

@@ -4,7 +4,7 @@ Where a connection tells nothing of what becomes of an answer, the task does: it
 without that effect is said again, under the same ID, ever more rarely: a server that has it passes over the
 second one. It is not said where another question may have the ID by now, since one official server gives
 its IDs away again: unless they are numbers, no answer is, once the stream has ended on which that question
-would have come.
+would have come, or anything else was asked.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Answering:
             stream = stream or self._hearing.retrievals.stream(ref.task_id)
             if said.arrived is None and said.looks >= _LOOKS and anyio.current_time() - since >= pause_s:
                 now = self._hearing.retrievals.stream(ref.task_id)
-                if counted or (stream is not None and stream is now):
+                if counted or (stream is not None and stream is now and asked.came == said.came):
                     logger.info("An answer has shown no effect for %.0f s, and is said again.", pause_s)
                     await self._tell(ref, asked, said.requests, answer)
                 said.looks, pause_s, since = 0, 2 * pause_s, anyio.current_time()

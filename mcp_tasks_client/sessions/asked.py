@@ -57,12 +57,14 @@ class Said(Generic[PeerT]):
     Attributes:
         requests: What it was said to, and who had asked.
         arrived: Whether it has; ``None`` while that is not known.
+        came: How many requests of the task had come by then.
         looks: How many snapshots have shown the server waiting for it since it was said last.
         news: Set when one of these two changes; there is another one for the next change then.
     """
 
-    def __init__(self, requests: Sequence[tuple[PeerT, RequestId]]) -> None:
+    def __init__(self, requests: Sequence[tuple[PeerT, RequestId]], came: int = 0) -> None:
         self.requests = requests
+        self.came = came
         self.arrived: bool | None = None
         self.looks = 0
         self.news = anyio.Event()
@@ -85,6 +87,7 @@ class Asked(Generic[PeerT]):
     Attributes:
         news: Set when there is one; replaced by whoever waits for the next.
         seen: Set once it is known how the task is.
+        came: How many requests have come.
         silences: How many looks in a row have shown the server waiting for an answer to nothing.
         looked_back_at: When it was last looked whether a connection is gone over which something was asked.
     """
@@ -92,6 +95,7 @@ class Asked(Generic[PeerT]):
     def __init__(self) -> None:
         self.news = anyio.Event()
         self.seen = anyio.Event()
+        self.came = 0
         self.silences = 0
         self.looked_back_at = -math.inf
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
@@ -162,6 +166,7 @@ class Asked(Generic[PeerT]):
         if before is not None and before.left_during is not None and request.key != before.key:
             self._conclude(str(before.key))
         self._requests[name] = request
+        self.came += 1
         self.news.set()
 
     def restore(
@@ -263,7 +268,7 @@ class Asked(Generic[PeerT]):
 
     def says(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> Said[PeerT]:
         """Note that an answer is said to requests now. What is asked from here on is another question."""
-        said, behind = Said(requests), [*self.behind(key)]
+        said, behind = Said(requests, self.came), [*self.behind(key)]
         self.answered(key, behind)
         self._said[key] = said, behind
         if self._over is not None:
@@ -330,8 +335,9 @@ class Asked(Generic[PeerT]):
         for name, one in found.items():
             del self._lost[name]
             if name not in self._withdrawn:
-                key = None if one.key in self._answered else one.key  # elsewhere, where it was asked as well
-                self._requests.setdefault(name, replace(one, key=key))
+                # What was answered elsewhere, where it was asked as well, is another question now.
+                is_new = one.key in self._answered
+                self._requests.setdefault(name, replace(one, key=None) if is_new else one)
                 self.news.set()
 
     def close(self, *, over: bool) -> None:
