@@ -92,9 +92,12 @@ class Asking:
 
     def stop_for(self, needed_for_it: str) -> None:
         """End the asking for whatever is needed for one of the server's own tasks."""
-        for task_id, run in self._runs.items():
-            if needed_for(run.record) == needed_for_it:
-                self.stop(task_id)
+        for task_id in self.needed_for(needed_for_it):
+            self.stop(task_id)
+
+    def needed_for(self, task_id: str) -> list[str]:
+        """The tasks of ours that one of the server's own needs, and that go on."""
+        return [ours for ours, run in self._runs.items() if needed_for(run.record) == task_id]
 
     def goes_on(self, record: TaskRecord) -> None:
         """Note that a task has been taken from us, and given back as it is now."""

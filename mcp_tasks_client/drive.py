@@ -254,7 +254,7 @@ class Drive:
         questions = state.questions if isinstance(state, Observing | Gathering) else ()
         if isinstance(state, Observing) and key not in (state.task.input_requests or {}):
             return False
-        return any(q.key == key and q.stage in ("open", "asking") for q in questions)
+        return any(q.key == key and q.unanswered for q in questions)
 
     def stop_asking(self) -> None:
         """Withdraw the prompts that are up, and those that wait."""

@@ -7,6 +7,7 @@ what is made durable between the two is :mod:`commits`'.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -58,6 +59,7 @@ from .inputs import InputContext, Inputs, NoAnswerError
 from .journal.base import Journal
 from .journal.failures import typed
 from .owners import LEASE_S, Place
+from .pace import quiet
 from .points import Passage, Point, Probe
 from .policy import PollPolicy
 from .sessions.base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES, Leaving, Session, TaskRef
@@ -192,7 +194,6 @@ class Driver:
         ref = _ref(drive)
         try:
             task = await self._passing(Point.GET, self.session.get, ref)
-            singly = self.session.takes_each_answer(ref)
         except SessionError as error:
             if _unknown(error):
                 return TaskMissing(message=error.remote_message, now=self.clock.time())
@@ -204,6 +205,7 @@ class Driver:
             return ObservationRefused(error=error)
         except Exception as error:
             return ObservationRefused(error=_foreign("tasks/get", error))
+        singly = self.session.takes_each_answer(ref)
         return Observed(task=task, now=self.clock.time(), jitter=self.jitter(), singly=singly)
 
     async def listen(
@@ -219,34 +221,44 @@ class Driver:
         """
         await self._passing(Point.LISTEN, self.session.listen, task_ids, agreed, heard)
 
+    def attend(self, drive: Drive) -> None:
+        """Begin to take back what waits at the server and nobody hears, though no poll is due yet."""
+        state = drive.record.state
+        if isinstance(state, Observing) and not quiet(state, self.clock.time()):
+            self.session.attend(_ref(drive))
+
+    def told(self, drive: Drive) -> Event | None:
+        """The event of what the server has said by itself, and nobody may have been told."""
+        task = self.session.told(str(drive.task_id)) if isinstance(drive.record.state, Observing) else None
+        return None if task is None else self.notified(drive, task)
+
     def notified(self, drive: Drive, task: Task) -> Event:
         """The event of a snapshot that came unasked."""
-        try:
-            singly = self.session.takes_each_answer(_ref(drive))
-        except SessionError:
-            singly = False  # which the next poll says better
+        singly = self.session.takes_each_answer(_ref(drive))
         return Notified(task=task, now=self.clock.time(), singly=singly)
 
-    async def update(self, drive: Drive, answers: Mapping[str, JSONObject]) -> Event:
-        """Send ``tasks/update``, once."""
+    async def update(
+        self, drive: Drive, answers: Mapping[str, JSONObject], *, within_s: float = math.inf
+    ) -> Event:
+        """Send ``tasks/update``, once. Past the limit it may still arrive, and counts as failed."""
         keys = tuple(answers)
         try:
-            await self._passing(Point.UPDATE, self.session.update, _ref(drive), answers)
+            with anyio.move_on_after(within_s) as limited:
+                await self._passing(Point.UPDATE, self.session.update, _ref(drive), answers)
         except SessionError as error:
             if _unknown(error):
                 return UpdateRejected(keys=keys, message=error.remote_message)
             if error.retryable:
                 logger.info("the answers to %s will be sent again: %s", _name(drive), error)
-                return UpdateFailed(
-                    keys=keys,
-                    now=self.clock.time(),
-                    jitter=self.jitter(),
-                    retry_after_s=error.retry_after_s,
-                )
+                return self._not_updated(keys, error.retry_after_s)
             return ObservationRefused(error=error)
         except Exception as error:
             return ObservationRefused(error=_foreign("tasks/update", error))
-        return UpdateAcknowledged(keys=keys)
+        return self._not_updated(keys) if limited.cancelled_caught else UpdateAcknowledged(keys=keys)
+
+    def _not_updated(self, keys: tuple[str, ...], retry_after_s: float | None = None) -> Event:
+        now, jitter = self.clock.time(), self.jitter()
+        return UpdateFailed(keys=keys, now=now, jitter=jitter, retry_after_s=retry_after_s)
 
     async def cancel(self, drive: Drive) -> tuple[Event | None, SessionError | None]:
         """Send ``tasks/cancel``; a few times if need be, since saying it twice does no harm.

@@ -22,10 +22,9 @@ none of them ever waits for another:
   sets it anew and emits ``Wake``; ``Tick`` is the alarm going off. Before ``quiet_until``, which a
   ``Retry-After`` sets, nothing is sent at all;
 - the *questions*: ``open → asking → answered → sending → acknowledged``, one per key for the life
-  of the task. Answers go together, or each by itself where the server takes them so, and only to what the
-  latest snapshot asks. A refused answer is
-  ``rejected``: not an error yet, since the task may have moved on; it becomes one when a snapshot
-  that was asked for after the refusal still asks;
+  of the task. Answers go together, or each by itself where the server takes them so, and only to
+  what the latest snapshot asks. A refused answer is ``rejected``: not an error yet, since the task
+  may have moved on; it becomes one when a snapshot that was asked for after the refusal still asks;
 - the *cancellation*: ``no → requested → sending → acknowledged``. It silences questions, not
   polling; what did not get through is said again with the next poll.
 
@@ -101,7 +100,6 @@ from .questions import (
     sending,
     sent,
     swapped,
-    unanswered_of,
     undelivered,
     unsent,
 )
@@ -297,8 +295,10 @@ def _notified(state: Observing, event: Notified) -> Step:
     if outcome is not None:
         return finish(outcome, state)
     # Of an end that does not say how, and of what may be older than what we have seen, nothing is believed.
-    if task.terminal or seen.terminal or task.same_as(seen) or task.older_than(seen):
+    if task.terminal or seen.terminal or task.older_than(seen):
         return state, ()
+    if task.same_as(seen):
+        return _kept(state, task)  # one that was told before it may have come in between
     fresh: tuple[Question, ...] = ()
     missed = False
     if task.status == "input_required" and state.cancel == "no":
@@ -306,9 +306,8 @@ def _notified(state: Observing, event: Notified) -> Step:
         fresh, _ = new_questions(state.questions, requests)
         if event.singly:
             # A poll that was answered before it was asked may have come after we were told of it.
-            missed = any(
-                q.key in requests.keys() - _outstanding(state) for q in unanswered_of(state.questions)
-            )
+            untold = requests.keys() - _outstanding(state)
+            missed = any(q.key in untold and q.unanswered for q in state.questions)
     if (seen.status == "input_required" or task.status == "input_required") and not (fresh or missed):
         return _kept(state, task)  # an answer may be on its way
     state, _ = _kept(state, task)

@@ -254,12 +254,14 @@ class Performer:
         A prompt that nobody waits for stays up while there is no other: it may be wanted again.
         """
         prompts = drive.prompts
-        for queue in prompts.queues if prompts is not None else ():
+        if prompts is None:
+            return
+        for queue in prompts.queues:
             if queue.outdated(drive.is_open):
                 up = next(iter(queue.asks.values()))
                 if self._driver.inputs.can_withdraw(up.request):
                     queue.withdraw()
-            if prompts is not None and queue.asks and queue.scope is None and drive.running:
+            if queue.asks and queue.scope is None and drive.running:
                 queue.scope = anyio.CancelScope()
                 self.spawn(drive, self._ask, prompts, queue, queue.scope)
 
@@ -268,47 +270,54 @@ class Performer:
         with scope:
             while queue.asks and queue.scope is scope and not prompts.are_held():
                 ask = next(iter(queue.asks.values()))
-                if drive.is_open(ask.key):
-                    actions: tuple[Action, ...] = ()
-                    # No checkpoint between the callback's return and the commit of its answer.
-                    with queue.at_work():
-                        event = await self._driver.ask(drive, ask)
-                        if being_withdrawn() and not said_by_somebody(event):
-                            return
-                        if isinstance(event, AnswerReady):
-                            actions = await self._commits.feed(drive, event)
-                            if prompts.are_held():
-                                actions = await self._updated(drive, actions)
-                    if not isinstance(event, AnswerReady):
-                        # The drive parks for it. Nobody is to lose by that what they are about to say.
-                        await prompts.others_rest(queue)
-                        actions = await self._commits.feed(drive, event)
-                    doubled = queue.scope is not scope and next(iter(queue.asks), None) == ask.key
-                    queue.asks.pop(ask.key, None)
-                    if doubled:  # asked anew, because this one took its time to be withdrawn
-                        queue.withdraw()
-                        self._prompt(drive)
-                    await self.perform(drive, actions)
-                    if not isinstance(event, AnswerReady):
-                        self._prompt(drive)  # it may not be parked after all
-                else:
+                if not drive.is_open(ask.key):
                     # Answered by an earlier run, or withdrawn by the server, which may ask it again.
                     del queue.asks[ask.key]
                     await self._commits.feed(drive, AnswerUnavailable(key=ask.key, why="withdrawn"))
+                elif not await self._put(drive, prompts, queue, ask, scope):
+                    return
         if queue.scope is scope:
             queue.scope = None
 
+    async def _put(
+        self, drive: Drive, prompts: Prompts, queue: Queue, ask: Ask, scope: anyio.CancelScope
+    ) -> bool:
+        """Put one question to the host. Returns whether it was: it may be withdrawn meanwhile."""
+        actions: tuple[Action, ...] = ()
+        # No checkpoint between the callback's return and the commit of its answer.
+        with queue.at_work():
+            event = await self._driver.ask(drive, ask)
+            if being_withdrawn() and not said_by_somebody(event):
+                return False
+            if isinstance(event, AnswerReady):
+                actions = await self._commits.feed(drive, event)
+                if prompts.are_held():
+                    actions = await self._updated(drive, actions)
+        has_answer = isinstance(event, AnswerReady)
+        if not has_answer:
+            # The drive parks for it. Nobody is to lose by that what they are about to say.
+            await prompts.others_rest(queue)
+            actions = await self._commits.feed(drive, event)
+        doubled = queue.scope is not scope and next(iter(queue.asks), None) == ask.key
+        queue.asks.pop(ask.key, None)
+        if doubled:  # asked anew, because this one took its time to be withdrawn
+            queue.withdraw()
+            self._prompt(drive)
+        await self.perform(drive, actions)
+        if not has_answer:
+            self._prompt(drive)  # it may not be parked after all
+        return True
+
     async def _updated(self, drive: Drive, actions: tuple[Action, ...]) -> tuple[Action, ...]:
         """Have the server get what is ready before the drive parks. Returns what is left to do."""
-        with anyio.move_on_after(_LAST_UPDATE_S):
-            for action in actions:
-                if isinstance(action, SendAnswers):
-                    await self._update(drive, action)
+        for action in actions:
+            if isinstance(action, SendAnswers):
+                await self._update(drive, action, _LAST_UPDATE_S)
         return tuple(action for action in actions if not isinstance(action, SendAnswers))
 
-    async def _update(self, drive: Drive, send: SendAnswers) -> None:
+    async def _update(self, drive: Drive, send: SendAnswers, within_s: float = math.inf) -> None:
         if observed(drive):
-            event = await self._driver.update(drive, send.answers)
+            event = await self._driver.update(drive, send.answers, within_s=within_s)
             await self.perform(drive, await self._commits.feed(drive, event))
             if isinstance(event, UpdateRejected):
                 self.hasten(drive)  # only a poll can tell why

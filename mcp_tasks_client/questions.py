@@ -66,14 +66,8 @@ def reopened(questions: Questions, *keys: str) -> Questions:
 def answered(questions: Questions, key: str, answer: JSONObject) -> Questions:
     """The first answer counts; a second one for the same key changes nothing."""
     return tuple(
-        replace(q, stage="answered", answer=answer) if q.key == key and q.stage in ("open", "asking") else q
-        for q in questions
+        replace(q, stage="answered", answer=answer) if q.key == key and q.unanswered else q for q in questions
     )
-
-
-def unanswered_of(questions: Questions) -> Questions:
-    """Those that have no answer yet."""
-    return tuple(q for q in questions if q.stage in ("open", "asking"))
 
 
 def answers(

@@ -200,6 +200,10 @@ class Receiver:
         if self._serving.withdraw(peer, request_id, message):
             self._telling.withdraw(peer, request_id)
 
+    def works_for(self, task_id: str) -> bool:
+        """Whether somebody is before what the server needs for a task of its own."""
+        return bool(self._asking.needed_for(task_id))
+
     def give_up(self, task_id: str) -> None:
         """Ask nobody any more what the server needs for a task of its own, and say nothing more about it."""
         self._telling.give_up(task_id)

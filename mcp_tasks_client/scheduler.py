@@ -220,6 +220,7 @@ class Scheduler:
                     actions = await self._commits.feed(drive, resumed)
                     drive.exact = True
                     await self.performer.perform(drive, actions)
+                    self.driver.attend(drive)
                 case Calling() if drive.inherited:
                     await self._commits.feed(drive, CallLost())
                     found = await self.driver.find(drive)
@@ -273,20 +274,23 @@ class Scheduler:
 
     def _let_go(self, drive: Drive) -> None:
         """Stop driving: no poll, no prompt. Whoever still waits is told by a pulse or a park."""
-        drive.running = drive.following = False
+        was_running, drive.running, drive.following = drive.running, False, False
         drive.pulse()
         if drive in self._kept:
             self._kept.discard(drive)
             drive.held -= 1
         drive.stop_asking()
-        if drive.task_id is not None:
-            self.driver.session.let_go(drive.task_id)
         if drive.polling:
             self.performer.poll_is_cut(drive)  # now, for what is let go of is written at once
+        told = self.driver.told(drive) if was_running else None
+        if told is not None:
+            self._commits.note(drive, told)  # likewise: the server does not ask it again
         # With the end of a call the only one is that of whoever has brought it, and returns anyway.
         if not (drive.record.finished and len(drive.scopes) == 1):
             for scope in drive.scopes:
                 scope.cancel()
+        if drive.task_id is not None:
+            self.driver.session.let_go(drive.task_id)  # after whoever waits there has gone
         if drive.calling is not None:
             drive.calling.cut(self.policy.call_grace_s)
         else:

@@ -30,6 +30,11 @@ class Question:
     refusal: str = ""
     """The server's words, where it rejected the answer."""
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether it has no answer yet."""
+        return self.stage in ("open", "asking")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:

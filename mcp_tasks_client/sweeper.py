@@ -154,7 +154,7 @@ class Sweeper:
         if not record.finished and not answerable(str(record.tool), self._inputs.capabilities):
             return  # another of our processes may have somebody to ask
         taken = await self._custody.take(record)
-        if taken is None or taken.delivered_at is not None:  # meanwhile
+        if taken is None:
             return
         needed = None if taken.finished and not owes else needed_for(taken)
         if needed is not None and await self._custody.was_cancelled(self._calls, needed):

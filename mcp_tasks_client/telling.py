@@ -4,8 +4,8 @@ A server waits for ever for a reply, and does not ask again. So what is owed to 
 unless it is said in a moment: the reply that tells of the task, before it is said; one to ``tasks/result``
 that has to wait; and any that did not arrive at once. A process that finds it so says it, under the ID of the
 request, until the server has it or is known to: whoever asks about a task has been told of it, unless it was
-in a list that the server has seen. From then on
-the ID may be another's, for one server gives its IDs away again.
+in a list that the server has seen. From then on the ID may be another's, for one server gives its IDs away
+again.
 
 Of what a server needed for a task of its own that was cancelled nothing is said, be it an error: one server
 loses the session by it.

@@ -53,7 +53,7 @@ def python_with_legacy_sdk() -> Path:
         pip = [sys.executable, "-m", "pip", "--python", str(interpreter(folder)), "install", "--quiet"]
         run([*pip, "--disable-pip-version-check", "--retries", "1", *packages])
 
-    return interpreter(kept(FOLDER / "python", f"{' '.join(packages)} {sys.version} {sys.executable}", make))
+    return interpreter(kept(FOLDER / "python", f"{' '.join(packages)} {sys.version} {sys.base_prefix}", make))
 
 
 def interpreter(environment: Path) -> Path:

@@ -103,15 +103,28 @@ def test_a_question_whose_answer_was_of_no_use_keeps_its_key(how: str) -> None:
     assert asked.waiting(key) == left + [("here", 7)] * is_same
 
 
-@pytest.mark.parametrize("over", [True, False])
-def test_nobody_waits_for_what_becomes_of_an_answer_once_the_task_is_of_no_interest(over: bool) -> None:
+def test_nobody_waits_for_what_becomes_of_an_answer_once_the_task_is_over() -> None:
     asked, _, said = said_to(("here", 0))
-    asked.close(over=over)
-    assert said.arrived is over
+    asked.close()
+    assert said.arrived is True
     asked.add("here", 1, METHOD, NAME)
     late = asked.says("late", [("here", 1)])
-    assert late.arrived is over
+    assert late.arrived is True
     assert late.news.is_set()
+
+
+@requirement("law:3")
+def test_what_has_no_answer_is_kept_while_nobody_observes_the_task() -> None:
+    asked, key, said = said_to(("here", 0))
+    assert asked.leave()
+    assert said.arrived is False
+    assert asked.waiting(key) == [("here", 0)]
+    assert not asked.over
+    asked.answered(key, asked.behind(key))
+    assert not asked.leave()
+    asked.add("here", 1, METHOD, NAME)
+    asked.lose("here")
+    assert asked.leave(), "the session may be found again"
 
 
 @requirement("law:3")
@@ -408,7 +421,7 @@ async def test_nobody_waits_for_the_effect_of_an_answer_to_a_task_that_is(how: s
         if how == "cancelled":
             world.hearing.give_up("t")
         else:
-            world.hearing.forget("t", over=how == "over")
+            (world.hearing.forget if how == "over" else world.hearing.leave)("t")
 
 
 async def raises_lost(update: Callable[[], Awaitable[None]]) -> None:
@@ -453,19 +466,18 @@ async def test_each_time_that_an_answer_is_said_two_snapshots_come_first(
 
 @pytest.mark.anyio
 @requirement("law:3")
-@pytest.mark.parametrize(("request_ids", "again"), [((0,), True), (("0",), False)])
-async def test_an_answer_is_not_said_again_once_another_question_may_have_its_id(
-    monkeypatch: pytest.MonkeyPatch, request_ids: Sequence[RequestId], again: bool
+@pytest.mark.parametrize(("under", "again"), [("another ID", True), ("its ID", False)])
+async def test_an_answer_without_effect_is_said_again_unless_another_question_has_its_id(
+    monkeypatch: pytest.MonkeyPatch, under: str, again: bool
 ) -> None:
-    """Unless IDs are counted: one server gives its IDs away again, and to any of its questions."""
     monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.0)
     stream = object()
     monkeypatch.setattr(Retrievals, "stream", lambda self, task_id: stream)
-    world = World(acknowledges=False, request_ids=request_ids)
+    world = World(acknowledges=False, request_ids=("id",))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(world.update)
         await world.until(lambda: world.asked.said(world.key))
-        world.asked.add(world.peer, "another", "roots/list", {})
+        world.asked.add(world.peer, "id" if under == "its ID" else "other", "roots/list", {})
         for _ in range(2):
             await anyio.wait_all_tasks_blocked()
             world.asked.looked(world.asked.all_said(), waits=True)

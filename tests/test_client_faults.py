@@ -47,6 +47,7 @@ from mcp_tasks_client.testing import (
     text_result,
     working,
 )
+from mcp_tasks_client.wire import read_task
 
 from ._requirements import requirement
 from .test_client import ASK, DONE, LOST, TASK, YES, Asked, World, text
@@ -1246,6 +1247,89 @@ async def test_what_was_held_back_for_an_answer_that_is_not_wanted_any_more_is_a
         await world.clock.advance(0)
         assert asked == ["form", "more"]
         assert await result(world, handle) == "done"
+
+
+@requirement("law:3")
+async def test_an_answer_that_could_not_leave_before_a_park_that_is_not_to_be_leaves_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ScriptedSession, "takes_each_answer", lambda self, ref: True)
+    monkeypatch.setattr("mcp_tasks_client.performer._LAST_UPDATE_S", 0.01)
+    first = input_required(TASK, {"form": ASK, "model": SAMPLING}, poll_interval_ms=1000)
+    then = input_required(TASK, {"form": ASK}, poll_interval_ms=1000)
+    world = World(gets={TASK: [first, then, then, then, DONE]})
+    typed, fails, cut = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        await typed.wait()
+        return YES
+
+    async def sample(context: Any, params: Any) -> ErrorData:
+        await fails.wait()
+        return ErrorData(code=-1, message="not now")
+
+    update = ScriptedSession.update
+
+    async def slowly_at_first(self: Any, *args: Any) -> None:
+        if not cut.is_set():
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cut.set()
+        await update(self, *args)
+
+    monkeypatch.setattr(ScriptedSession, "update", slowly_at_first)
+    async with world.client(elicitation=ask, sampling=sample) as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(2.5)
+        fails.set()
+        await anyio.wait_all_tasks_blocked()
+        typed.set()
+        await cut.wait()
+        assert await result(world, handle) == "done"
+    assert [[*one.answers] for one in world.server.log("tasks/update")] == [["form"]]
+
+
+@requirement("law:1", "law:8")
+async def test_what_the_server_has_asked_when_nobody_waits_any_more_is_in_the_journal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may not ask again, and the process may end."""
+    asks = read_task(input_required(TASK, {"form": ASK}, poll_interval_ms=1000))
+    monkeypatch.setattr(ScriptedSession, "told", lambda self, task_id: asks)
+    world, asked = World(gets={TASK: [working(TASK, poll_interval_ms=1000)]}), Asked(STALL)
+    async with world.client(elicitation=asked) as client:
+        with pytest.raises(WaitTimeoutError):
+            await world.call(client, timeout=1.5)
+        await world.clock.advance(0)
+        record = await world.only_record()
+        assert isinstance(record.state, Observing)
+        assert [question.key for question in record.state.questions] == ["form"]
+        assert asked.keys == []
+
+
+@requirement("law:3", "law:4")
+@pytest.mark.parametrize("quiet", [False, True])
+async def test_what_waits_for_a_task_is_taken_back_at_resume_before_its_poll_is_due(
+    monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    attended: list[str] = []
+    monkeypatch.setattr(ScriptedSession, "attend", lambda self, ref: attended.append(ref.task_id))
+    limited = SessionError("slow down", retryable=True, http_status=429, retry_after_s=600.0)
+    asks = input_required(TASK, {"form": ASK}, poll_interval_ms=60_000)
+    world = World(
+        calls=[working(TASK, poll_interval_ms=60_000)],
+        gets={TASK: [asks, limited if quiet else asks, DONE]},
+    )
+    async with world.client(elicitation=Asked(STALL)) as client:
+        await client.start_tool("tool")
+        await world.clock.advance(130)
+    polls = len(world.polled_at())
+    async with world.client(elicitation=Asked(STALL)) as client:
+        await client.resume()
+        await world.clock.advance(0)
+        assert attended == ([] if quiet else [TASK])
+        assert len(world.polled_at()) == polls
 
 
 @requirement("law:10")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +29,7 @@ from mcp_tasks_client import (
 from mcp_tasks_client.sessions.catalogue import OtherVersionError
 from mcp_tasks_client.sessions.http import HttpSession
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
+from mcp_tasks_client.states import Observing
 
 from ._requirements import requirement
 from .legacy_servers import LegacyProgram, LegacyServer
@@ -393,6 +394,69 @@ async def test_how_far_a_task_is_is_told_with_its_updates(legacy_server: LegacyS
     assert set(told) <= {"step 1", "step 2", "step 3"}
     # A server tells of it on tasks/result only to who waits there, and nobody does before it asks or ends.
     assert told or where == "result"
+
+
+# ── callers that go away ──────────────────────────────────────────────────────────────────────
+
+
+class AtOnce(Host):
+    """Answers before anybody can stop to wait."""
+
+    async def elicit(self, context: Any, params: Any) -> ElicitResult:
+        self.asked.append(params.message)
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+
+@requirement("law:3", "law:8")
+async def test_what_is_asked_while_a_caller_stops_to_wait_is_asked_when_it_waits_again(
+    legacy_server: LegacyServer,
+) -> None:
+    """Neither server asks again, and some ask just between two waits of one that comes and goes."""
+    host, brought = AtOnce(), list[str]()
+    async with host.client(legacy_server.url) as client:
+
+        async def call(number: int) -> None:
+            arguments = {"together": False, "duration_ms": 140 + 20 * number, "hint_ms": 200}
+            options: dict[str, Any] = {"idempotency_key": f"slices {number}"}
+            for _ in range(15):
+                with suppress(WaitTimeoutError):
+                    await client.call_tool("asks_twice", arguments, timeout=0.1 + 0.01 * number, **options)
+                    break
+            brought.append(text(await client.call_tool("asks_twice", arguments, **options)))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(call, number)
+    assert brought == ["Ada and Ada"] * 8
+    assert len(host.asked) == 16, "no prompt is withdrawn, for none is up for any time"
+
+
+@requirement("law:1", "law:3")
+@pytest.mark.parametrize("hint_ms", [200, 20_000])
+async def test_a_question_is_in_the_journal_as_soon_as_it_is_heard(
+    legacy_node_server: LegacyServer, monkeypatch: pytest.MonkeyPatch, hint_ms: int
+) -> None:
+    """That server asks at once, as most do, and once; the other one waits for a poll."""
+    for name in ("listener._FIRST_S", "listener._MOMENT_S", "sessions.hints._INSIST_S"):
+        monkeypatch.setattr(f"mcp_tasks_client.{name}", 3600.0)
+    asked = anyio.Event()
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        asked.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    server, journal = legacy_node_server, MemoryJournal()
+    with anyio.fail_after(LIMIT_S):
+        async with TasksClient(server.url, journal=journal, elicitation=elicit) as client:
+            handle = await client.start_tool("asks", {"hint_ms": hint_ms})
+            await asked.wait()
+            (record,) = await client.records()
+            assert isinstance(record.state, Observing)
+            assert len(record.state.questions) == 1
+            assert Memo.read(record.state.request_state).retrieval is not None
+            assert sent(server, session_of(handle.task), "tasks/get") == []
+            await handle.cancel()
 
 
 # ── after a crash ─────────────────────────────────────────────────────────────────────────────

@@ -370,8 +370,8 @@ async def test_a_result_is_waited_for_by_one_request_that_ends_with_the_task(hea
             assert peer.taken_back == ["of-the-dead"], "it would take the next question along"
             ((method, request_id),) = peer.requests
             assert method == "tasks/result"
-            assert hearing.memo(peer, TASK).retrieval == request_id
-            hearing.forget(TASK, over=True)
+            assert hearing.hints.memo(peer, TASK).retrieval == request_id
+            hearing.forget(TASK)
             await anyio.wait_all_tasks_blocked()
             assert peer.cancelled, "nobody is told, and a connection is free"
             tasks.cancel_scope.cancel()
@@ -390,7 +390,7 @@ async def test_over_a_hosts_session_the_last_reply_is_waited_for_and_not_taken_b
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
-            hearing.forget(TASK, over=True)
+            hearing.forget(TASK)
             if stopped:
                 tasks.cancel_scope.cancel()
                 with anyio.CancelScope(shield=True):
@@ -403,7 +403,11 @@ async def test_over_a_hosts_session_the_last_reply_is_waited_for_and_not_taken_b
 
 
 @pytest.mark.anyio
-async def test_over_a_hosts_session_too_a_task_that_goes_on_is_let_go_at_once() -> None:
+@pytest.mark.parametrize("long_s", [0, 60])
+async def test_over_a_hosts_session_too_it_is_heard_on_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, long_s: int
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", long_s)
     peer = ScriptedPeer()
     peer.retracts = True
     session = CoreTasksSession(
@@ -420,9 +424,13 @@ async def test_over_a_hosts_session_too_a_task_that_goes_on_is_let_go_at_once() 
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(session._hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
+            session._hearing.retrievals.says(TASK)
             session.let_go(TASK)
-            await anyio.wait_all_tasks_blocked()
-            assert peer.cancelled == 1
+            if long_s:
+                await anyio.sleep(0.1)
+                assert not peer.cancelled
+            else:
+                await settled(lambda: peer.cancelled)
             tasks.cancel_scope.cancel()
 
 
@@ -477,7 +485,7 @@ async def test_over_a_hosts_session_a_last_reply_that_never_comes_is_not_waited_
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
-            hearing.forget(TASK, over=True)
+            hearing.forget(TASK)
             tasks.cancel_scope.cancel()
     assert peer.cancelled == 1
 
@@ -485,7 +493,7 @@ async def test_over_a_hosts_session_a_last_reply_that_never_comes_is_not_waited_
 @pytest.mark.anyio
 async def test_a_wait_that_broke_is_taken_back_before_the_next(hearing: Hearing) -> None:
     peer, told = ScriptedPeer(), list[Task]()
-    hearing.heard = told.append
+    hearing.hints.heard = told.append
     hearing.saw(peer, {"taskId": TASK, "status": "working", "ttlMs": 60_000, "pollIntervalMs": 60_000})
     peer.reply = ConnectionLostError("broken", retryable=True)
     with anyio.fail_after(LIMIT_S):
@@ -498,7 +506,9 @@ async def test_a_wait_that_broke_is_taken_back_before_the_next(hearing: Hearing)
             await settled(lambda: hearing.retrievals.failed_lately(TASK))
             first, second = (request_id for _, request_id in peer.requests)
             assert peer.taken_back == [first], "the next one goes at once, and only that"
-            assert hearing.memo(peer, TASK).retrieval == second, "another process must take it back as well"
+            assert hearing.hints.memo(peer, TASK).retrieval == second, (
+                "another process must take it back as well"
+            )
             assert [Memo.read(task.request_state).retrieval for task in told] == [first, second], "and can"
             peer.go = anyio.Event()
             tasks.start_soon(hearing.questions, peer, TASK, None)
@@ -641,7 +651,10 @@ async def test_waits_that_end_soon_again_and_again_are_renewed_ever_more_slowly(
 @pytest.mark.anyio
 @requirement("law:3", "law:8")
 @pytest.mark.parametrize("ends", ["let go of", "closed", "over", "cancelled", "taken back by itself"])
-async def test_who_stops_to_wait_in_good_order_has_the_wait_taken_back(hearing: Hearing, ends: str) -> None:
+async def test_who_stops_to_wait_in_good_order_has_the_wait_taken_back(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
     peer = ScriptedPeer()
     peer.retracts = ends == "taken back by itself"
     with anyio.fail_after(LIMIT_S):
@@ -655,12 +668,172 @@ async def test_who_stops_to_wait_in_good_order_has_the_wait_taken_back(hearing: 
             ):  # by which the server ends it, and one SDK the session if it is taken back then
                 hearing.give_up(TASK)
             elif ends != "closed":
-                hearing.forget(TASK, over=ends == "over")
+                (hearing.forget if ends == "over" else hearing.leave)(TASK)
+                if ends == "let go of":
+                    await settled(lambda: peer.taken_back)
                 await anyio.wait_all_tasks_blocked()
                 assert len(peer.taken_back) == (ends == "let go of")
             tasks.cancel_scope.cancel()
     taken_back = [request_id for _, request_id in peer.requests] if ends in ("let go of", "closed") else []
     assert peer.taken_back == taken_back, "the server would hand the next question to it"
+
+
+@pytest.mark.anyio
+@requirement("law:3", "law:8")
+@pytest.mark.parametrize("then", ["observed again", "over", "broken", "its time is over", "left once more"])
+async def test_a_wait_is_heard_on_for_a_moment_when_nobody_observes_its_task_any_more(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """One official server loses the question that it is about to send, when it is taken back."""
+    long_s = 0.3 if then in ("observed again", "its time is over") else 60.0
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", long_s)
+    peer, retrievals = ScriptedPeer(), hearing.retrievals
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: peer.requests)
+            first = peer.requests[0][1]
+            retrievals.says(TASK)
+            hearing.leave(TASK)
+            await anyio.wait_all_tasks_blocked()
+            hearing.told(peer, question())
+            assert (peer.cancelled, peer.taken_back) == (0, [])
+            if then == "observed again":
+                retrievals.looked(TASK)
+                assert await hearing.questions(peer, TASK, None)
+                assert len(peer.requests) == 1
+                await anyio.sleep(2 * long_s)
+                assert retrievals.request_id(TASK) == first
+                peer.reply = ConnectionLostError("cut", retryable=True)
+                peer.go.set()
+                await settled(lambda: len(peer.requests) > 1)  # as ever
+            elif then == "its time is over":
+                await settled(lambda: peer.taken_back)
+                assert peer.taken_back == [first]
+            elif then == "left once more":
+                monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
+                retrievals.observed(TASK)
+                hearing.leave(TASK)
+                await settled(lambda: peer.taken_back)
+                assert len(peer.taken_back) == 1
+            else:
+                peer.reply = {} if then == "over" else ConnectionLostError("cut", retryable=True)
+                peer.go.set()
+                await settled(lambda: not retrievals._now)
+                await anyio.wait_all_tasks_blocked()
+                assert len(peer.requests) == 1, "nobody waits for another one"
+                assert retrievals.request_id(TASK) == (first if then == "broken" else None)
+            assert not retrievals._unobserved
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@requirement("law:3", "law:8")
+@pytest.mark.parametrize("ends", ["as it is taken back", "by a cut", "never"])
+async def test_what_the_server_says_until_it_knows_that_nobody_waits_is_heard(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_S", 0.1)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
+    peer, then = ScriptedPeer(), list[int]()
+    take_back = peer.take_back
+
+    async def asks_before_it_knows(request_id: RequestId, timeout_s: float) -> None:
+        then.append(peer.cancelled)
+        hearing.told(peer, question())
+        await take_back(request_id, timeout_s)
+        if ends != "never":
+            cut = ConnectionLostError("cut", retryable=True)
+            peer.reply = cut if ends == "by a cut" else SessionError("Request cancelled", code=0)
+            peer.go.set()
+
+    monkeypatch.setattr(peer, "take_back", asks_before_it_knows)
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: peer.requests)
+            hearing.leave(TASK)
+            await settled(lambda: peer.taken_back)
+            assert then == [0], "its stream is read meanwhile"
+            if ends == "never":
+                await settled(lambda: peer.cancelled)
+            await settled(lambda: not hearing.retrievals._left)
+            await anyio.wait_all_tasks_blocked()
+            assert hearing.asked(TASK).questions()
+            assert len(peer.taken_back) == 1
+            assert len(peer.requests) == 1, "none takes its place"
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@requirement("law:3")
+async def test_what_has_not_begun_to_wait_does_not_begin_when_it_is_let_go_of(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
+    peer, go = ScriptedPeer(), anyio.Event()
+    take_back = peer.take_back
+
+    async def slowly(request_id: RequestId, timeout_s: float) -> None:
+        await go.wait()
+        await take_back(request_id, timeout_s)
+
+    monkeypatch.setattr(peer, "take_back", slowly)
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, "of the process before")
+            await anyio.wait_all_tasks_blocked()
+            hearing.leave(TASK)
+            await settled(lambda: hearing.retrievals._left)
+            go.set()
+            await settled(lambda: peer.taken_back)
+            await anyio.wait_all_tasks_blocked()
+            assert peer.requests == []
+            assert {*peer.taken_back} == {"of the process before"}
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+async def test_a_task_that_needs_something_before_it_is_known_is_waited_for_once_it_is(
+    hearing: Hearing,
+) -> None:
+    peer = ScriptedPeer()
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            for task_id, status in (("other", "working"), (TASK, "input_required"), (7, "input_required")):
+                params = {"taskId": task_id, "status": status, "ttl": None}
+                hearing.told(peer, {"method": "notifications/tasks/status", "params": params})
+            for task_id in ("other", TASK, TASK):
+                hearing.saw(peer, {"taskId": task_id, "status": "working"})
+            await settled(lambda: peer.requests)
+            assert len(peer.requests) == 1
+            assert hearing.retrievals.request_id(TASK) == peer.requests[0][1]
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@requirement("law:1", "law:8")
+async def test_what_has_no_answer_is_told_of_to_who_asks(hearing: Hearing) -> None:
+    peer = ScriptedPeer()
+    hearing.told(peer, question(request_id=7))
+    assert hearing.hints.latest(TASK) is None, "of a task that nobody has heard of"
+    hearing.saw(peer, {"taskId": TASK, "status": "working"})
+    task = hearing.hints.latest(TASK)
+    assert task is not None
+    assert task.status == "input_required"
+    (key,) = task.input_requests or {}
+    assert Memo.read(task.request_state) == Memo(session_id="s", asked={key: [7]})
+    hearing.asked(TASK).answered(key, hearing.asked(TASK).behind(key))
+    assert hearing.hints.latest(TASK) is None
+    await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.anyio
@@ -677,7 +850,7 @@ async def test_a_wait_for_a_task_that_was_cancelled_ends_by_itself_when_it_is_le
             tasks.start_soon(hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
             hearing.give_up(TASK)
-            hearing.forget(TASK, over=False)
+            hearing.leave(TASK)
             await anyio.wait_all_tasks_blocked()
             assert peer.cancelled == 0, "the server ends it just now"
             peer.go.set()
@@ -711,16 +884,18 @@ async def test_what_is_refused_at_once_after_a_pause_has_not_lasted(
 @requirement("law:3")
 async def test_what_is_told_of_progress_takes_nothing_from_the_next_process(hearing: Hearing) -> None:
     peer, told = ScriptedPeer(), list[Task]()
-    hearing.heard = told.append
+    hearing.hints.heard = told.append
     token = hearing.progress.announce({}, peer.session_id, ours=True)
     hearing.progress.expect(token, TASK, peer.session_id)
-    hearing.saw(peer, {"taskId": TASK, "status": "working", "requestState": str(hearing.memo(peer, TASK))})
+    hearing.saw(
+        peer, {"taskId": TASK, "status": "working", "requestState": str(hearing.hints.memo(peer, TASK))}
+    )
     hearing.told(peer, question())
     progress = {"progressToken": token, "progress": 1}
     hearing.told(peer, {"method": "notifications/progress", "params": progress})
     assert told[-1].progress == {"progress": 1}
     asked = [Memo.read(task.request_state).asked for task in told]
-    assert asked == [hearing.memo(peer, TASK).asked] * 2
+    assert asked == [hearing.hints.memo(peer, TASK).asked] * 2
     assert asked[0]
 
 
@@ -729,9 +904,9 @@ async def test_what_is_told_of_progress_takes_nothing_from_the_next_process(hear
 async def test_a_question_that_comes_before_its_task_is_told_before_the_first_poll(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._INSIST_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.sessions.hints._INSIST_S", 0.01)
     peer, told = ScriptedPeer(), list[Task]()
-    hearing.heard = told.append
+    hearing.hints.heard = told.append
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hearing.run)
@@ -743,7 +918,7 @@ async def test_a_question_that_comes_before_its_task_is_told_before_the_first_po
             await settled(lambda: len(told) >= 2)  # the first may come before anybody observes it
             assert told[-1].input_requests
             hearing.saw(peer, {"taskId": TASK, "status": "input_required"})
-            await settled(lambda: not hearing._insisting)
+            await settled(lambda: not hearing.hints.insisting)
             tasks.cancel_scope.cancel()
 
 
@@ -800,21 +975,21 @@ async def test_the_longest_time_that_a_server_wants_to_be_left_alone_counts(hear
 async def test_what_could_not_be_taken_back_is_taken_back_by_the_next(hearing: Hearing) -> None:
     peer = ScriptedPeer()
     peer.refuses_to_take_back = True
-    peer.memo = lambda: hearing.memo(peer, TASK)
+    peer.memo = lambda: hearing.hints.memo(peer, TASK)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hearing.run)
             await anyio.wait_all_tasks_blocked()
             assert await hearing.questions(peer, TASK, "of-the-dead") == {}
             assert peer.memo_then is not None
-            for memo in (peer.memo_then, hearing.memo(peer, TASK)):
+            for memo in (peer.memo_then, hearing.hints.memo(peer, TASK)):
                 assert memo.retrieval == "of-the-dead", "also by another process"
             assert peer.requests == []
             peer.refuses_to_take_back = False
             tasks.start_soon(hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
             assert peer.taken_back == ["of-the-dead"]
-            assert hearing.memo(peer, TASK).retrieval == peer.requests[0][1]
+            assert hearing.hints.memo(peer, TASK).retrieval == peer.requests[0][1]
             tasks.cancel_scope.cancel()
 
 
@@ -822,7 +997,7 @@ async def test_what_could_not_be_taken_back_is_taken_back_by_the_next(hearing: H
 @requirement("2025:any-stream", "law:3")
 async def test_a_question_is_told_at_once_with_all_that_another_process_would_need(hearing: Hearing) -> None:
     peer, told = ScriptedPeer(), list[Task]()
-    hearing.heard = told.append
+    hearing.hints.heard = told.append
     hearing.told(peer, question(request_id=7))
     assert told == [], "of a task that nobody has heard of"
     hearing.saw(peer, {"taskId": TASK, "status": "working"})
@@ -841,16 +1016,16 @@ async def test_a_question_is_told_at_once_with_all_that_another_process_would_ne
 async def test_a_question_is_told_again_to_who_begins_to_listen_only_then(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, until: str
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._INSIST_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.sessions.hints._INSIST_S", 0.01)
     peer, told, insists = ScriptedPeer(), list[Task](), 0
-    insist = hearing._insist
+    insist = hearing.hints.insist
 
     async def counted(*args: Any) -> None:
         nonlocal insists
         insists += 1
         await insist(*args)
 
-    monkeypatch.setattr(hearing, "_insist", counted)
+    monkeypatch.setattr(hearing.hints, "insist", counted)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hearing.run)
@@ -859,7 +1034,7 @@ async def test_a_question_is_told_again_to_who_begins_to_listen_only_then(
             hearing.told(peer, question(request_id=7))
             hearing.told(peer, question(request_id=8))
             await anyio.sleep(0.02)
-            hearing.heard = told.append
+            hearing.hints.heard = told.append
             while len(told) < 2:
                 await anyio.sleep(0.01)
             assert {len(task.input_requests or {}) for task in told} == {2}
@@ -869,7 +1044,7 @@ async def test_a_question_is_told_again_to_who_begins_to_listen_only_then(
             else:
                 for key in asked.questions():
                     asked.answered(key, asked.behind(key))
-            while hearing._insisting:
+            while hearing.hints.insisting:
                 await anyio.sleep(0.01)
             assert all(task.input_requests for task in told)
             assert insists == 1
@@ -882,7 +1057,7 @@ async def test_what_waits_for_a_question_is_told_again_to_who_begins_to_listen_o
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The server says that it needs an answer, and asks later. Until a poll nobody else tells of it.
-    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._INSIST_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.sessions.hints._INSIST_S", 0.01)
     peer, told = ScriptedPeer(), list[Task]()
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
@@ -892,13 +1067,13 @@ async def test_what_waits_for_a_question_is_told_again_to_who_begins_to_listen_o
             status = {"taskId": TASK, "status": "input_required", "ttl": None}
             hearing.told(peer, {"method": "notifications/tasks/status", "params": status})
             await settled(lambda: peer.requests)
-            hearing.heard = told.append
+            hearing.hints.heard = told.append
             while not told:
                 await anyio.sleep(0.01)
             assert (told[0].status, told[0].input_requests) == ("working", None), "as it was seen"
             assert Memo.read(told[0].request_state).retrieval == peer.requests[0][1]
             hearing.saw(peer, {"taskId": TASK, "status": "working", "ttlMs": None})
-            while hearing._insisting:
+            while hearing.hints.insisting:
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
 
@@ -923,7 +1098,7 @@ async def test_what_waits_in_a_session_that_seems_lost_takes_no_question_if_that
             retrievals.answered_in(lost, TASK)
             again = retrievals.begin(lost, TASK, "of the process before")
             assert again.before == first.request_id
-            retrievals.forget(TASK, over=False)
+            retrievals.forget(TASK)
             assert retrievals.begin(other, TASK, None).before is None
 
 
@@ -933,7 +1108,7 @@ async def test_what_is_told_of_a_question_that_was_answered_once_before_goes_by_
     hearing: Hearing,
 ) -> None:
     peer, told = ScriptedPeer(), list[Task]()
-    hearing.heard = told.append
+    hearing.hints.heard = told.append
     hearing.saw(peer, {"taskId": TASK, "status": "working"})
     hearing.told(peer, question(request_id=1))
     (once,) = hearing.asked(TASK).questions()
@@ -1017,11 +1192,15 @@ async def test_a_plain_question_that_comes_twice_is_asked_once_and_answered_once
 @requirement("law:3")
 @pytest.mark.parametrize("by", ["another request", "a withdrawal"])
 async def test_a_plain_question_whose_id_is_given_away_is_not_answered(by: str) -> None:
-    asked, going = list[str](), anyio.Event()
+    asked, withdrawn, going = list[str](), list[str](), anyio.Event()
 
     async def ask(context: Any, params: Any) -> ElicitResult:
         asked.append(params.message)
-        await (going.wait() if params.message == "A?" else anyio.sleep_forever())
+        try:
+            await (going.wait() if params.message == "A?" else anyio.sleep_forever())
+        except anyio.get_cancelled_exc_class():
+            withdrawn.append(params.message)
+            raise
         return ElicitResult(action="decline")
 
     peer, hearing = ScriptedPeer(), Hearing(Callbacks(elicitation=ask), LIMIT_S, lambda: None)
@@ -1036,6 +1215,8 @@ async def test_a_plain_question_whose_id_is_given_away_is_not_answered(by: str) 
             else:
                 hearing.told(peer, question(request_id=5, message="Delete everything?", _meta={}))
                 await settled(lambda: len(asked) == 2)
+            await settled(lambda: withdrawn)
+            assert withdrawn == ["A?"], "nobody is to fill in what goes nowhere"
             going.set()
             hearing.told(peer, {"id": 6, "method": "ping"})
             await settled(lambda: peer.answers)

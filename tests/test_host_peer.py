@@ -425,7 +425,7 @@ async def test_an_answer_is_not_said_again_before_two_snapshots_have_waited_for_
         server.replies["tasks/get"] = lambda params: task("input_required", pollInterval=500)
         handle = await durable.start_tool("tool")
         ours_: Any = durable._engine._session
-        while ours_._older._hearing.heard is None:
+        while ours_._older._hearing.hints.heard is None:
             await anyio.sleep(0.001)
         await server.ask("q", question())  # heard of before any snapshot, and so before a tasks/result
         await server.answer("q")

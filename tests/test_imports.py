@@ -85,6 +85,7 @@ ORDER: Final = (
     "sessions.known_ids",
     "sessions.retrieval",
     "sessions.server_streams",
+    "sessions.hints",
     "sessions.hearing",
     "sessions.peers",
     "sessions.answering",

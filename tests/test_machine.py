@@ -1575,6 +1575,17 @@ def test_a_question_that_an_older_poll_does_not_know_is_asked_when_it_is_told_ag
     assert life.feed(Notified(task=both, now=life.now, singly=singly)) == (), "it has all it asked for"
 
 
+@requirement("law:3")
+def test_what_was_told_before_a_poll_takes_nothing_from_what_it_has_brought() -> None:
+    """Two questions are heard, a poll has both, and only then it is taken over what was told of the first."""
+    life, first, both = working(), {"name": NAME}, {"name": NAME, "age": AGE}
+    life.sees("input_required", inputRequests=both, requestState="both")
+    told(life, "input_required", inputRequests=first, requestState="first")
+    told(life, "input_required", inputRequests=both, requestState="both")
+    assert isinstance(life.state, Observing)
+    assert life.state.request_state == "both"
+
+
 def test_what_the_session_wants_to_know_again_is_saved_though_no_question_is_new() -> None:
     life, asks = working(), {"inputRequests": {"name": NAME}}
     told(life, "input_required", requestState="first", **asks)

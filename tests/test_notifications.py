@@ -12,9 +12,10 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_types import ElicitResult
+from mcp_types import ElicitResult, ListRootsResult
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, TaskHandle, TaskRecord, TasksClient
+from mcp_tasks_client.states import Observing
 from mcp_tasks_client.testing import (
     Delayed,
     ErrorReply,
@@ -165,6 +166,82 @@ async def test_a_server_that_has_proved_itself_is_polled_as_seldom_as_the_policy
         await clock.advance(902)
         assert handle.done
     assert polls(server, handle) == [5.0, 15.0, 35.0, 235.0, 435.0, 635.0, 835.0]
+
+
+@requirement("law:1", "law:3")
+@pytest.mark.parametrize("told", ["before it is observed", "before anybody listens"])
+async def test_what_was_told_to_nobody_is_told_to_who_begins_to_listen(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    """Where all that comes unasked is a hint: it is not said again, and a poll may be far away."""
+    said, asked = set[str](), anyio.Event()
+    who = form("Who?", name="string")
+
+    async def listen(
+        self: object, ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: object
+    ) -> None:
+        agreed(frozenset())
+        if told == "before anybody listens":
+            said.update(ids)
+        await anyio.sleep_forever()
+
+    async def answer(context: object, params: object) -> ElicitResult:
+        asked.set()
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    def asks(task_id: str) -> Task | None:
+        task = {"taskId": task_id, "status": "input_required", "ttlMs": None, "inputRequests": {"who": who}}
+        return read_task(task) if task_id in said else None
+
+    call = ServerSession.call
+
+    async def called(self: ServerSession, *args: Any) -> Any:
+        created = await call(self, *args)
+        if told == "before it is observed":
+            said.update([created.task.task_id] * bool(listens))
+        return created
+
+    monkeypatch.setattr(ServerSession, "hints", True)
+    monkeypatch.setattr(ServerSession, "told", lambda self, task_id: asks(task_id))
+    monkeypatch.setattr(ServerSession, "listen", listen)
+    monkeypatch.setattr(ServerSession, "call", called)
+    server.tool("asks", [ask("who", who), complete(DONE)], poll_interval_ms=3600_000, ttl_ms=None)
+    async with opened(server, elicitation=answer) as client:
+        listens: list[TaskHandle] = []
+        if told == "before it is observed":
+            listens.append(await client.start_tool("quarter of an hour"))
+            await clock.advance(1)
+        handle = await client.start_tool("asks")
+        await clock.advance(1)
+        (record,) = [one for one in await client.records() if one.task_id == handle.task_id]
+        assert isinstance(record.state, Observing)
+        assert [question.key for question in record.state.questions] == ["who"]
+        assert asked.is_set()
+
+
+@requirement("law:3")
+async def test_each_answer_to_what_is_told_goes_by_itself_where_the_server_takes_it(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServerSession, "takes_each_answer", lambda self, ref: True)
+    typed = anyio.Event()
+
+    async def answer(context: object, params: object) -> ElicitResult:
+        await typed.wait()
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async def roots(context: object) -> ListRootsResult:
+        return ListRootsResult(roots=[])
+
+    both = ask({"who": form("Who?", name="string"), "where": {"method": "roots/list"}})
+    server.tool("asks", [work(7), both, work(4), complete(DONE)], poll_interval_ms=3600 * 1000)
+    async with opened(server, elicitation=answer, roots=roots) as client:
+        handle = await client.start_tool("asks")
+        await clock.advance(7.5)
+        assert [[*one.params["inputResponses"]] for one in server.witness.log("tasks/update")] == [["where"]]
+        typed.set()
+        await clock.advance(5)
+        assert handle.done
 
 
 async def test_a_question_that_is_told_is_asked_at_once_and_once(

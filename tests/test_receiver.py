@@ -15,6 +15,7 @@ import pytest
 from mcp_types import ElicitResult, ErrorData
 
 from mcp_tasks_client import Journal, JournalError, MemoryJournal, ReceivePolicy, SessionError, SqliteJournal
+from mcp_tasks_client.custody import Custody
 from mcp_tasks_client.errors import CredentialRefusedError, DrivenElsewhereError
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.journal.base import Judge, Scope, Taken, TaskRecord
@@ -681,6 +682,26 @@ async def test_nothing_is_said_of_what_is_owed_for_a_task_that_was_cancelled(
         assert not again.replies
 
 
+async def test_a_server_that_waits_for_a_task_of_ours_is_not_held_to_have_asked_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._QUESTION_S", 0.0)
+    monkeypatch.setattr(Hearing, "_retrieve", lambda self, *args: None)
+    person, peer = Person(), FakePeer()
+    needed = Needed(peer, "theirs")
+    async with desk.hearing(person, peer) as hearing:
+        await needed.make()
+        await person.until(lambda: person.asked)
+        for _ in range(6):
+            await hearing.questions(peer, "theirs", None)
+        assert "has asked nothing" not in caplog.text
+        person.ready.set()
+        await desk.ended(needed.task["taskId"])
+        for _ in range(6):
+            await hearing.questions(peer, "theirs", None)
+        assert "has asked nothing" in caplog.text
+
+
 # ── what is needed for a task that is cancelled ───────────────────────────────────────────────
 
 
@@ -1234,7 +1255,10 @@ async def test_a_server_that_is_away_is_waited_for(desk: Desk) -> None:
 
 @requirement("law:3", "law:7")
 @pytest.mark.parametrize("lost", [False, True])
-async def test_a_session_that_does_not_reply_holds_up_no_other(desk: Desk, lost: bool) -> None:
+async def test_a_session_that_does_not_reply_holds_up_no_other(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.parties._LOOK_S", 3600.0)  # of real time, which passes as well
     peers = [FakePeer(name) for name in ("first", "second", "third")]
     async with desk.process(person := Person(), *peers):
         for peer in peers:
@@ -1415,6 +1439,33 @@ async def test_a_task_is_cancelled_though_another_process_stores_something_just_
         await desk.told()
         assert (await peer.about("cancel", task))["status"] == "cancelled"
         assert taken
+
+
+@requirement("law:3", "2025:receive-cancel")
+async def test_what_is_cancelled_while_it_is_taken_up_is_asked_of_nobody(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk.process(before := Person(), left := FakePeer()):
+        task = await left.make()
+        await before.until(lambda: before.asked)
+        await desk.told()
+    take, person, peer = Custody.take, Person(), FakePeer()
+    cancelled: list[Any] = []
+
+    async def late(self: Custody, record: TaskRecord) -> TaskRecord | None:
+        if not cancelled:
+            cancelled.append("is being")
+            cancelled[0] = (await peer.about("cancel", task))["status"]
+        return await take(self, record)
+
+    monkeypatch.setattr(Custody, "take", late)
+    async with desk.process(person, peer):
+        await desk.clock.advance(120.0)
+        with anyio.fail_after(LIMIT_S):
+            while cancelled != ["cancelled"]:
+                await anyio.sleep(0.001)
+        await desk.clock.advance(120.0)
+        assert not person.asked
 
 
 @requirement("law:3", "2025:receive-cancel")

@@ -138,6 +138,25 @@ async def test_whoever_comes_first_is_let_in_first_though_the_one_before_comes_b
     assert not lock.locked
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio cancels nobody whose turn has come
+async def test_whoever_is_cancelled_by_asyncio_when_it_is_their_turn_passes_it_on() -> None:
+    lock = Lock()
+
+    async def enter() -> None:
+        async with lock:
+            pass
+
+    async with lock:
+        first, second = asyncio.create_task(enter()), asyncio.create_task(enter())
+        await anyio.wait_all_tasks_blocked()
+    first.cancel()
+    with anyio.fail_after(5):
+        await asyncio.wait([first, second])
+    assert first.cancelled()
+    assert not second.cancelled()
+    assert not lock.locked
+
+
 @pytest.mark.parametrize("when", ["while it waits", "when it is its turn"])
 async def test_whoever_goes_away_holds_up_nobody(when: str) -> None:
     lock, entered = Lock(), list[str]()

@@ -77,6 +77,28 @@ def asks_what_was_answered(voyage: Voyage) -> None:
     voyage.log.append(Noted(3.0, 2, "asked", -1, "t1-name"))
 
 
+def of_pets(*texts: str, life: int = 1, event: str = "asked") -> list[Noted]:
+    return [Noted(1.0, life, event, -1, text) for text in texts]
+
+
+def gives_an_answer_to_two(voyage: Voyage) -> None:
+    voyage.calls = ("alike",)
+    voyage.log[1:] = of_pets("t1-pet#1.0", "t1-pet#1.1")
+    voyage.log.append(Noted(2.0, 1, "result", 0, "t1-pet#1.0 and t1-pet#1.0"))
+
+
+def asks_for_a_third(voyage: Voyage) -> None:
+    voyage.calls = ("alike",)
+    voyage.log[1:] = of_pets("t1-pet#1.0", "t1-pet#1.1", "t1-pet#1.2")
+    voyage.log.append(Noted(2.0, 1, "result", 0, "t1-pet#1.1 and t1-pet#1.2"))
+
+
+def has_three_answers(voyage: Voyage) -> None:
+    voyage.calls = ("alike",)
+    voyage.log[1:] = of_pets("t1-pet#1.0", "t1-pet#2.0", "t1-pet#2.1", event="answered")
+    voyage.log.append(Noted(2.0, 1, "result", 0, "t1-pet#2.0 and t1-pet#2.1"))
+
+
 def answers_what_was_cancelled(voyage: Voyage) -> None:
     voyage.lane.passed.append(exchange(1.2, "tasks/cancel", message={"params": {"taskId": "t1"}}))
 
@@ -93,6 +115,9 @@ def polls_early(voyage: Voyage) -> None:
         (has_another_result, "result of 0: Hello, t2-name"),
         (fails, "error of 0: TaskNotFoundError: gone"),
         (asks_twice, "asked 2 times in life 1: t1-name"),
+        (gives_an_answer_to_two, "one answer to two questions: t1-pet#1.0 and t1-pet#1.0"),
+        (asks_for_a_third, "asked 3 times in life 1: t1-pet"),
+        (has_three_answers, "answered 3 times: t1-pet"),
         (asks_what_was_answered, "asked again in life 2, though its answer was sent in 1: t1-name"),
         (answers_what_was_cancelled, "answered after the task was cancelled: t1-name"),
         (polls_early, "polled after 0.500 s in life 1"),
@@ -308,6 +333,26 @@ def test_a_question_that_was_put_to_the_host_is_in_the_journal(killed_at: float,
     voyage.lane.passed[0].asks.append(ask(1.0))
     voyage.kills.append(killed_at)
     assert unheard(voyage) == waits
+
+
+@pytest.mark.parametrize(("pets", "waits"), [(1, True), (2, False)])
+def test_of_questions_that_are_alike_each_is_in_the_journal_once_it_was_put(pets: int, waits: bool) -> None:
+    voyage = good()
+    hangs(voyage)
+    voyage.calls = ("alike",)
+    voyage.log[1:] = of_pets("t1-pet#1.0", "t1-pet#1.1")[:pets]
+    params = {"_meta": {RELATED: {"taskId": "t1"}}, "message": "What is the name of your pet?"}
+    looks = [replace(ask(0.8), message={"params": params}), replace(ask(0.9), message={"params": params})]
+    voyage.lane.passed[0].asks += looks
+    voyage.kills.append(1.05)
+    assert unheard(voyage) == waits
+
+
+def test_what_is_alike_and_right_is_no_breach() -> None:
+    voyage = good()
+    gives_an_answer_to_two(voyage)
+    voyage.log[-1] = replace(voyage.log[-1], text="t1-pet#1.1 and t1-pet#1.0")
+    assert list(breaches(voyage)) == []
 
 
 def test_a_task_that_was_cancelled_may_say_so() -> None:

@@ -2,9 +2,9 @@
 
 Where a connection tells nothing of what becomes of an answer, the task does: it waits no more. An answer
 without that effect is said again, under the same ID, ever more rarely: a server that has it passes over the
-second one. It is not said where another question may have the ID by now, since one official server gives
-its IDs away again: unless they are numbers, no answer is, once the stream has ended on which that question
-would have come, or anything else was asked.
+second one. It is not said where another question has the ID by now, since one official server gives its IDs
+away again: unless they are numbers, no answer is, once the stream has ended on which that question would have
+come.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _AGAIN_S: Final = 5.0
 """Seconds that an answer has to show an effect, before it is said again; twice as many the next time."""
-
-_UNANSWERED: Final = frozenset({"open", "asking"})
 
 _POLL_S: Final = 30.0
 """Seconds for a poll to tell how a task is that another process had; then we look."""
@@ -69,7 +67,23 @@ class Answering:
                     for request_id in memo.asked[one.key]
                     if self._hearing.ids.may_be(peer, request_id, ref.task_id, one.request)
                 ]
-                asked.restore(peer, one.key, ids, one.request, answered=one.stage not in _UNANSWERED)
+                asked.restore(peer, one.key, ids, one.request, answered=not one.unanswered)
+
+    async def attend(self, ref: TaskRef) -> None:
+        """Take back what waits for a process that may be gone, before a poll is due.
+
+        What the server says then waits there until somebody observes the task, and journals it.
+
+        Raises:
+            SessionError: It could not be taken back.
+        """
+        memo, retrievals = Memo.read(ref.request_state), self._hearing.retrievals
+        retrievals.observed(ref.task_id)
+        if memo.session_id is None or memo.retrieval is None or self._hearing.given_up(ref.task_id):
+            return
+        peer = self._peers.adopt(memo.session_id)
+        if not peer.lost:
+            await retrievals.free(peer, ref.task_id, memo.retrieval)
 
     async def questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
         """What the server asks for a task, over this connection or one of the process before."""
@@ -141,6 +155,7 @@ class Answering:
         requests: Sequence[tuple[Peer, RequestId]],
         answer: JSONObject,
     ) -> None:
+        self._hearing.retrievals.says(ref.task_id)
         told, failed = False, list[SessionError]()
         for peer, request_id in requests:
             if self._hearing.given_up(ref.task_id):
@@ -175,7 +190,7 @@ class Answering:
             stream = stream or self._hearing.retrievals.stream(ref.task_id)
             if said.arrived is None and said.looks >= _LOOKS and anyio.current_time() - since >= pause_s:
                 now = self._hearing.retrievals.stream(ref.task_id)
-                if counted or (stream is not None and stream is now and asked.came == said.came):
+                if counted or (stream is not None and stream is now):
                     logger.info("An answer has shown no effect for %.0f s, and is said again.", pause_s)
                     await self._tell(ref, asked, said.requests, answer)
                 said.looks, pause_s, since = 0, 2 * pause_s, anyio.current_time()

@@ -57,14 +57,12 @@ class Said(Generic[PeerT]):
     Attributes:
         requests: What it was said to, and who had asked.
         arrived: Whether it has; ``None`` while that is not known.
-        came: How many requests of the task had come by then.
         looks: How many snapshots have shown the server waiting for it since it was said last.
         news: Set when one of these two changes; there is another one for the next change then.
     """
 
-    def __init__(self, requests: Sequence[tuple[PeerT, RequestId]], came: int = 0) -> None:
+    def __init__(self, requests: Sequence[tuple[PeerT, RequestId]]) -> None:
         self.requests = requests
-        self.came = came
         self.arrived: bool | None = None
         self.looks = 0
         self.news = anyio.Event()
@@ -87,15 +85,14 @@ class Asked(Generic[PeerT]):
     Attributes:
         news: Set when there is one; replaced by whoever waits for the next.
         seen: Set once it is known how the task is.
-        came: How many requests have come.
         silences: How many looks in a row have shown the server waiting for an answer to nothing.
         looked_back_at: When it was last looked whether a connection is gone over which something was asked.
+        over: Whether the task is over, or its questions are.
     """
 
     def __init__(self) -> None:
         self.news = anyio.Event()
         self.seen = anyio.Event()
-        self.came = 0
         self.silences = 0
         self.looked_back_at = -math.inf
         self._requests: dict[tuple[int, str], _Request[PeerT]] = {}
@@ -105,13 +102,8 @@ class Asked(Generic[PeerT]):
         self._said: dict[str, tuple[Said[PeerT], list[_Request[PeerT]]]] = {}
         self._lost: dict[tuple[int, str], _Request[PeerT]] = {}
         self._withdrawn: dict[tuple[int, str], None] = {}
-        self._over: bool | None = None
+        self.over = False
         self._vain: tuple[PeerT | None, int] = (None, 0)
-
-    @property
-    def over(self) -> bool:
-        """Whether the task is over, or its questions are."""
-        return bool(self._over)
 
     @property
     def open(self) -> bool:
@@ -166,7 +158,6 @@ class Asked(Generic[PeerT]):
         if before is not None and before.left_during is not None and request.key != before.key:
             self._conclude(str(before.key))
         self._requests[name] = request
-        self.came += 1
         self.news.set()
 
     def restore(
@@ -268,11 +259,11 @@ class Asked(Generic[PeerT]):
 
     def says(self, key: str, requests: Sequence[tuple[PeerT, RequestId]]) -> Said[PeerT]:
         """Note that an answer is said to requests now. What is asked from here on is another question."""
-        said, behind = Said(requests, self.came), [*self.behind(key)]
+        said, behind = Said(requests), [*self.behind(key)]
         self.answered(key, behind)
         self._said[key] = said, behind
-        if self._over is not None:
-            self._end(said, arrived=self._over)
+        if self.over:
+            self._end(said, arrived=True)
         return said
 
     def unsaid(self, said: Said[PeerT]) -> None:
@@ -340,12 +331,18 @@ class Asked(Generic[PeerT]):
                 self._requests.setdefault(name, replace(one, key=None) if is_new else one)
                 self.news.set()
 
-    def close(self, *, over: bool) -> None:
-        """Have nobody wait any more for what becomes of an answer, now or later."""
-        self._over = over
+    def close(self) -> None:
+        """Have nobody wait any more for what becomes of an answer, now or later: they are over."""
+        self.over = True
         self.seen.set()
         for one in self.all_said():
-            self._end(one, arrived=over)
+            self._end(one, arrived=True)
+
+    def leave(self) -> bool:
+        """Have nobody wait for what becomes of an answer. Returns whether any question has none."""
+        for one in self.all_said():
+            self._end(one, arrived=False)
+        return self.open or self.put_aside() is not None
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
@@ -376,7 +373,8 @@ class Asked(Generic[PeerT]):
         del self._said[key]
         if not arrived:
             self._answered.discard(key)  # so that it is the same question, should it be asked again
-            self._requests = {_name(one.peer, one.request_id): one for one in requests} | self._requests
+            again = (replace(one, left_during=one.left_during or _UNKNOWN) for one in requests)
+            self._requests = {_name(one.peer, one.request_id): one for one in again} | self._requests
         said.ends(arrived=arrived)
 
     def _conclude(self, *keys: str) -> None:

@@ -176,6 +176,19 @@ class Session(ABC):
         """Whether it tells of tasks that it has not agreed to tell of."""
         return False
 
+    def told(self, task_id: str) -> Task | None:
+        """What the server has said of a task by itself since the last snapshot; ``None`` if that is nothing.
+
+        For whoever begins to listen, or stops: it may have been said to nobody.
+        """
+        return None
+
+    def attend(self, ref: TaskRef) -> None:  # noqa: B027  # not at every server anything waits
+        """Begin to take back what waits for a task that somebody has observed before, and nobody hears.
+
+        Before a snapshot is due: what the server says to it is lost. Whatever fails is left to that.
+        """
+
     def let_go(self, task_id: str) -> None:  # noqa: B027  # not every session keeps anything
         """Keep nothing of a task that nobody observes any more. It may be taken up again."""
 

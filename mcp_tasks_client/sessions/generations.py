@@ -147,6 +147,15 @@ class AnyGenerationSession(Session):
         """Whether the generation that is spoken does."""
         return self._now.hints
 
+    def told(self, task_id: str) -> Task | None:
+        """What was said of a task of the older generation by itself."""
+        return self._older.told(task_id)
+
+    def attend(self, ref: TaskRef) -> None:
+        """Begin to take back what waits for a task of the older generation."""
+        if ref.generation == CORE_TASKS_VERSION:
+            self._older.attend(ref)
+
     def let_go(self, task_id: str) -> None:
         """Keep nothing of a task that nobody observes any more."""
         self._older.let_go(task_id)

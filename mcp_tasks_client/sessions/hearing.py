@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -21,15 +20,16 @@ from ..errors import SessionError
 from ..inputs import Inputs
 from ..parties import Adopt
 from ..receiver import Receiver
-from ..wire import JSONObject, MalformedError, RequestId, Task, digest, read_task, shorten
+from ..wire import JSONObject, RequestId, digest, shorten
 from .asked import Asked
+from .hints import Hints
 from .known_ids import KnownIds
 from .peer import Peer
 from .plain import QUESTIONS, PlainQuestions
 from .progress import Progress
 from .retrieval import Retrieval, Retrievals
 from .server_streams import ServerStreams
-from .shapes_2025_11_25 import Memo, ended, lasting, related_task, request_id_of, snapshot
+from .shapes_2025_11_25 import ended, lasting, related_task, request_id_of, snapshot
 from .switchboard import GIVEN_AWAY
 
 __all__ = ["Hearing"]
@@ -39,12 +39,6 @@ logger = logging.getLogger("mcp_tasks_client")
 _QUESTION_S: Final = 1.0
 _LONGEST_QUESTION_S: Final = 10.0
 """Seconds for a question to come, once it has been asked for; more where the server is far away."""
-
-_INSIST_S: Final = 0.3
-"""Seconds after which a question is told again for the first time."""
-
-_UNSEEN_S: Final = 30.0
-"""Seconds after which a task that nobody knows is not waited for any more."""
 
 _SILENCES: Final = 5
 """Looks in a row at which a server waits for an answer to nothing, before that is told."""
@@ -74,7 +68,7 @@ class Hearing:
         receiver: Runs what a server wants as a task; ``None`` if nobody does.
 
     Attributes:
-        heard: Told of each snapshot that can be made of what was said; ``None`` while nobody listens.
+        hints: Tell what was said.
         progress: What was said of how far the tasks are.
         retrievals: The ``tasks/result`` that wait for them.
         ids: What has come under which.
@@ -87,7 +81,6 @@ class Hearing:
         tools_changed: Callable[[], None],
         receiver: Receiver | None = None,
     ) -> None:
-        self.heard: Callable[[Task], None] | None = None
         self.progress = Progress()
         self.retrievals = Retrievals(timeout_s)
         self.ids = KnownIds()
@@ -96,10 +89,10 @@ class Hearing:
         self._receiver = receiver
         self._tasks: TaskGroup | None = None
         self._streams = ServerStreams()
-        self._seen: dict[str, JSONObject] = {}
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
+        self.hints = Hints(self._asked, self.retrievals, self.progress)
         self._given_up: set[str] = set()
-        self._insisting: set[str] = set()
+        self._early: set[str] = set()
         self._plain = PlainQuestions(inputs, timeout_s)
 
     async def run(self, adopt: Adopt | None = None) -> None:
@@ -117,42 +110,65 @@ class Hearing:
             finally:
                 self._tasks = None
 
+    def in_background(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Have something be done of which nothing depends, if it is heard at all what servers say."""
+        if self._tasks is not None:
+            self._tasks.start_soon(self._safely, work, *args)
+
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
 
     def seen(self, task_id: str) -> JSONObject:
         """The latest snapshot of a task that goes on; empty if there was none."""
-        return self._seen.get(task_id, {})
+        return self.hints.seen.get(task_id, {})
 
-    def expects(self, task_id: str, task: JSONObject) -> None:
+    def expects(self, peer: Peer, task_id: str, task: JSONObject) -> None:
         """Note the first snapshot of a task that goes on, before it is known what it asks."""
-        self._seen.setdefault(task_id, {**task, "taskId": task_id})
+        if task_id not in self.hints.seen:
+            self.hints.saw(peer, task_id, {**task, "taskId": task_id})
 
     def saw(self, peer: Peer, task: JSONObject) -> None:
         """Note a snapshot of a task that goes on."""
-        self._seen[task["taskId"]] = task
+        self.hints.saw(peer, task["taskId"], task)
         if task["taskId"] in self._asked:
             self._asked[task["taskId"]].seen.set()
         self.attend(peer)
+        if task["taskId"] in self._early:
+            self._early.discard(task["taskId"])
+            self._retrieve(peer, task["taskId"])
 
-    def forget(self, task_id: str, *, over: bool) -> None:
-        """Forget a task: it is over, or of no interest any more."""
-        self._seen.pop(task_id, None)
-        self._close(task_id, over=over)
-        self.retrievals.forget(task_id, over=over or task_id in self._given_up)
+    def forget(self, task_id: str) -> None:
+        """Forget a task: it is over."""
+        self.hints.forget(task_id)
+        self._close(task_id)
+        self.retrievals.forget(task_id)
         self._given_up.discard(task_id)
+        self._early.discard(task_id)
         self.progress.forget(task_id)
+
+    def leave(self, task_id: str) -> None:
+        """Tell nothing more of a task. What it asks is kept: the server does not ask it again."""
+        if task_id in self._given_up:
+            return self.forget(task_id)
+        self.hints.forget(task_id)
+        self.progress.forget(task_id)
+        if task_id in self._asked and not self._asked[task_id].leave():
+            del self._asked[task_id]
+        waits = self.retrievals.leave(task_id)
+        if waits is not None:
+            self.in_background(self.retrievals.end, *waits)
+        return None
 
     def give_up(self, task_id: str) -> None:
         """Answer none of a task's questions any more."""
         self._given_up.add(task_id)
-        self._close(task_id, over=True)
+        self._close(task_id)
         if self._receiver is not None:
             self._receiver.give_up(task_id)
         self.retrievals.expect_end(task_id)
 
-    def _close(self, task_id: str, *, over: bool) -> None:
+    def _close(self, task_id: str) -> None:
         if task_id in self._asked:
-            self._asked.pop(task_id).close(over=over)
+            self._asked.pop(task_id).close()
 
     def given_up(self, task_id: str) -> bool:
         """Whether its questions are not answered any more."""
@@ -195,17 +211,6 @@ class Hearing:
         """Whether anything is open for a task."""
         return task_id in self._asked and self._asked[task_id].open
 
-    def memo(self, peer: Peer, task_id: str) -> Memo:
-        """What another process would need to go on with a task."""
-        asked = self._asked.get(task_id) or Asked()
-        return Memo(
-            session_id=peer.session_id,
-            retrieval=self.retrievals.request_id(task_id),
-            asked=asked.request_ids(peer),
-            answered=asked.concluded,
-            progress=self.progress.token_of(task_id),
-        )
-
     async def questions(self, peer: Peer, task_id: str, before: RequestId | None) -> JSONObject:
         """What the server asks for a task, waited for a moment if it has only begun to.
 
@@ -224,7 +229,8 @@ class Hearing:
         if not asked.questions():
             await self.next_question(task_id)
         questions = asked.questions()
-        asked.silences = 0 if questions else asked.silences + 1
+        works = self._receiver is not None and self._receiver.works_for(task_id)
+        asked.silences = 0 if questions or works else asked.silences + 1
         if asked.silences == _SILENCES:
             logger.warning(_SILENT, shorten(task_id))
         return questions
@@ -240,7 +246,7 @@ class Hearing:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
         if self._tasks is not None and self.retrievals.may_begin(task_id):
             retrieval = self.retrievals.begin(peer, task_id, before)
-            retrieval.goes = partial(self._hint_memo, peer, task_id)
+            retrieval.goes = partial(self.hints.tell_memo, peer, task_id)
             self._tasks.start_soon(self._safely, self._await_result, task_id, retrieval)
             self._begin_to_insist(peer, task_id)
 
@@ -250,10 +256,10 @@ class Hearing:
         finally:
             if task_id in self._asked:
                 self._asked[task_id].news.set()  # there will be no question while nobody is there to get it
-        task, reply = self._seen.get(task_id), retrieval.reply
+        task, reply = self.hints.seen.get(task_id), retrieval.reply
         # Of anything else a poll tells what it means.
         if task is not None and reply is not None and "content" in reply:
-            self._hint(ended({**task, "status": "completed"}, reply))
+            self.hints.tell(ended({**task, "status": "completed"}, reply))
 
     def attend(self, peer: Peer) -> None:
         """Have it be heard what a server says by itself."""
@@ -297,7 +303,7 @@ class Hearing:
                 if peer.lost:
                     asked.lose(peer)  # nobody could answer there, unless it is found again
                     return
-                self._hint_memo(peer, task_id, status="input_required")
+                self.hints.tell_memo(peer, task_id, status="input_required")
                 self._begin_to_insist(peer, task_id)
             return
         match method:
@@ -308,7 +314,7 @@ class Hearing:
             case "notifications/progress":
                 told_of = self.progress.take(params, anyio.current_time(), peer.session_id)
                 if told_of is not None:
-                    self._hint_memo(peer, told_of, progress=self.progress.of(told_of))
+                    self.hints.tell_memo(peer, told_of)
             case str() if method == GIVEN_AWAY:
                 for asked in self._asked.values():
                     asked.given_away(peer, params["requestId"])
@@ -339,49 +345,23 @@ class Hearing:
     def _status(self, peer: Peer, params: JSONObject) -> None:
         task = snapshot(params)
         task_id = task.get("taskId")
-        if not isinstance(task_id, str) or task_id not in self._seen:
-            return  # somebody else's, or come before the reply that brings its ID
+        if not isinstance(task_id, str):
+            return
+        wanted = task.get("status") in _WANTED
+        if task_id not in self.hints.seen:
+            if wanted and len(self._early) < _MOST_STRANGERS:
+                self._early.add(task_id)  # come before the reply that brings its ID, or somebody else's
+            return
         if task.get("status") == "working":
-            self._hint(task)
+            self.hints.tell(task)
         # One that broke is left to the polls, which keep their pace.
-        unwanted = task_id in self._given_up or self.retrievals.failed_lately(task_id)
-        if task.get("status") in _WANTED and not unwanted:
+        if wanted and task_id not in self._given_up and not self.retrievals.failed_lately(task_id):
             self._retrieve(peer, task_id)
 
     def _begin_to_insist(self, peer: Peer, task_id: str) -> None:
-        if self._tasks is not None and task_id not in self._insisting:
-            self._insisting.add(task_id)
-            self._tasks.start_soon(self._safely, self._insist, peer, task_id)
-
-    async def _insist(self, peer: Peer, task_id: str) -> None:
-        """Tell of what waits again until a poll has: whoever observes the task may have just begun to."""
-        seen, pause_s = self._seen.get(task_id), _INSIST_S
-        try:
-            await anyio.sleep(pause_s)
-            while seen is None or self._seen.get(task_id) is seen:
-                seen = self._seen.get(task_id)  # at first its creation, which is no poll
-                asks = self.asks(task_id)
-                waits = asks or self.retrievals.request_id(task_id) is not None
-                if not waits or (seen is None and pause_s > _UNSEEN_S):
-                    return
-                self._hint_memo(peer, task_id, **({"status": "input_required"} if asks else {}))
-                pause_s *= 2
-                await anyio.sleep(pause_s)
-        finally:
-            self._insisting.discard(task_id)
-
-    def _hint_memo(self, peer: Peer, task_id: str, **changed: object) -> None:
-        """Have it be journaled what another process would need to go on with a task."""
-        if task_id in self._seen:
-            task = {**self._seen[task_id], **changed, "requestState": str(self.memo(peer, task_id))}
-            if task.get("status") == "input_required":
-                task["inputRequests"] = self._asked[task_id].questions()
-            self._hint(task)
-
-    def _hint(self, task: JSONObject) -> None:
-        if self.heard is not None:
-            with suppress(MalformedError):  # a poll brings what can be read
-                self.heard(read_task(task))
+        if self._tasks is not None and task_id not in self.hints.insisting:
+            self.hints.insisting.add(task_id)
+            self.in_background(self.hints.insist, peer, task_id)
 
     async def _safely(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
         """Whatever goes wrong here is no reason for anything else to end; polls tell what there is."""
@@ -396,5 +376,5 @@ class Hearing:
             logger.warning("What the server says could not be heard: %s: %s", type(error).__name__, error)
 
     def _has_room(self, task_id: str) -> bool:
-        known = task_id in self._seen or task_id in self._asked
-        return known or len(self._asked) < len(self._seen) + _MOST_STRANGERS
+        known = task_id in self.hints.seen or task_id in self._asked
+        return known or len(self._asked) < len(self.hints.seen) + _MOST_STRANGERS

@@ -140,7 +140,8 @@ class HostSession(Session):
 
     def takes_each_answer(self, ref: TaskRef) -> bool:
         """Whether the generation does that the task was made in."""
-        return self._session_of(ref).takes_each_answer(ref)
+        is_older = (ref.generation or self._version()) == CORE_TASKS_VERSION
+        return (self._older if is_older else self._newer).takes_each_answer(ref)
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once.
@@ -164,6 +165,15 @@ class HostSession(Session):
     def hints(self) -> bool:
         """Whether the generation that is spoken does."""
         return self._spoken().hints
+
+    def told(self, task_id: str) -> Task | None:
+        """What was said of a task of the older generation by itself."""
+        return self._older.told(task_id)
+
+    def attend(self, ref: TaskRef) -> None:
+        """Begin to take back what waits for a task of the older generation, if that is spoken."""
+        if ref.generation == self._version() == CORE_TASKS_VERSION:
+            self._older.attend(ref)
 
     def let_go(self, task_id: str) -> None:
         """Keep nothing of a task that nobody observes any more."""

@@ -34,22 +34,28 @@ class PlainQuestions:
         self._timeout_s = timeout_s
         self._open: dict[tuple[Peer, str], JSONObject] = {}
         self._said: set[tuple[Peer, str]] = set()
+        self._asking: dict[tuple[Peer, str], anyio.CancelScope] = {}
 
     def add(self, peer: Peer, message: JSONObject) -> bool:
         """Note a request. False if it has come twice, and nothing was said to it yet."""
         name = peer, id_text(_id(message))
         if self._open.get(name) == message and name not in self._said:
             return False
-        self._said.discard(name)
+        self._withdraw(name)
         self._open[name] = message
         return True
 
     def withdraw(self, peer: Peer, request_id: RequestId, message: JSONObject | None = None) -> None:
-        """Do not answer what came under an ID, unless it is this message, which has come again."""
+        """Neither ask nor answer what came under an ID, unless it is this message, which has come again."""
         name = peer, id_text(request_id)
         if self._open.get(name) != message:
-            self._open.pop(name, None)
-            self._said.discard(name)
+            self._withdraw(name)
+
+    def _withdraw(self, name: tuple[Peer, str]) -> None:
+        self._open.pop(name, None)
+        self._said.discard(name)
+        if name in self._asking:
+            self._asking.pop(name).cancel()
 
     async def answer(self, peer: Peer, message: JSONObject) -> None:
         """Answer a request, unless it is withdrawn meanwhile."""
@@ -59,7 +65,10 @@ class PlainQuestions:
             answer: JSONObject | RpcError = {}
             if method in QUESTIONS:
                 context = InputContext(tool=None, key=str(request_id), task=None)
-                answer = await self._inputs.reply(context, message)
+                with anyio.CancelScope() as scope:
+                    if self._open.get(name) is message:
+                        self._asking[name] = scope
+                        answer = await self._inputs.reply(context, message)
             elif method != "ping":
                 answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
             if self._open.get(name) is message:
@@ -78,6 +87,7 @@ class PlainQuestions:
             if self._open.get(name) is message:
                 del self._open[name]
                 self._said.discard(name)
+                self._asking.pop(name, None)
 
 
 def _id(message: JSONObject) -> RequestId:

@@ -1,10 +1,13 @@
 """The ``tasks/result`` of 2025-11-25 that wait: for the end of a task, and for its questions before that.
 
 One at a time for each task: a server hands the next question to the one that waits, though nobody hears it.
+That of a task which nobody observes any more is taken back while it is still read; and not right after an
+answer, for one official server loses the question that it is about to send to what is taken back.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +33,14 @@ _PAUSE_S: Final = 5.0
 
 _LONGEST_PAUSE_S: Final = 30.0
 
+_HEARD_S: Final = 0.3
+"""Seconds to hear what the server has said to one before it knew that this waits no more; more where a
+snapshot takes longer."""
+
+_HEARD_ON_S: Final = 1.0
+"""Seconds after an answer for which one is heard on when nobody observes its task any more. What comes then
+is kept, and not journaled."""
+
 _TAKEN_BACK_S: Final = 0.5
 """Seconds for the server to be told that nobody waits any more, while everything ends."""
 
@@ -47,6 +58,9 @@ class Retrieval:
         wanted: Set if it is not to be put off.
         needless: Whether the server need not be told that it waits no more.
         sent_at: When it was sent last.
+        said_at: When an answer left last for its task.
+        waits: Whether it waits, as far as we know, and not the last one still.
+        ended: Set once nothing more is heard of it.
     """
 
     def __init__(self, peer: Peer, before: RequestId | None) -> None:
@@ -59,6 +73,9 @@ class Retrieval:
         self.scope = anyio.CancelScope()
         self.needless = False
         self.sent_at = 0.0
+        self.said_at = -math.inf
+        self.waits = False
+        self.ended = anyio.Event()
         self.wanted = anyio.Event()
         self.reply: JSONObject | None = None
 
@@ -73,6 +90,7 @@ class Retrieval:
         Args:
             unbroken: Whether nothing can have been lost on the way.
         """
+        self.waits = False
         self.before, self.request_id = self.request_id, self.peer.new_request_id()
         if not unbroken:
             self.stream = object()
@@ -103,6 +121,7 @@ class Retrievals:
         self._now: dict[str, Retrieval] = {}
         self._broken: dict[str, RequestId] = {}
         self._left: dict[tuple[str, Peer], RequestId] = {}
+        self._unobserved: dict[str, object] = {}
         self._quiet_until: dict[str, float] = {}
         self._failed: set[str] = set()
         self._refused = Counter[str]()
@@ -145,6 +164,7 @@ class Retrievals:
         """Note a snapshot of a task, and how many seconds it took to come."""
         self._failed.discard(task_id)
         self.took_s = took_s
+        self.observed(task_id)
 
     def expect_end(self, task_id: str) -> None:
         """Have the one for a task not be taken back, as the server ends it just now: it was cancelled."""
@@ -200,11 +220,15 @@ class Retrievals:
             raise
         finally:
             retrieval.alone.set()
-            # An error may be about the waiting alone: what became of the task is asked when it is over.
-            if retrieval.reply is None and self._now.get(task_id) is retrieval:
+            retrieval.ended.set()
+            failed, unobserved = retrieval.reply is None, task_id in self._unobserved
+            if self._now.get(task_id) is retrieval and (failed or unobserved):
                 del self._now[task_id]  # the next poll tries again
-                self._broken[task_id] = retrieval.waits_under
-                self._failed.add(task_id)
+                self._unobserved.pop(task_id, None)
+                if failed:
+                    # Maybe about the waiting alone: what became of the task is asked when it is over.
+                    self._broken[task_id] = retrieval.waits_under
+                    self._failed.add(task_id)
 
     async def _given_up(self, retrieval: Retrieval) -> None:
         """Have the server not hand the next question to one that nobody hears any more: the task goes on."""
@@ -223,7 +247,9 @@ class Retrievals:
                 # What a gateway refuses at once has never waited; what it ends later, such as by 504, has.
                 broken = error.http_status in (None, 200) or lasted
                 refused = error.code is not None or error.retry_after_s is not None
-                if refused or not broken or (lately and not lasted) or retrieval.before is not None:
+                wanted = self._now.get(task_id) is retrieval and task_id not in self._unobserved
+                once_more = broken and (lasted or not lately) and retrieval.before is None
+                if refused or not wanted or not once_more:
                     raise
             # At once: meanwhile the next question would go to the one that nobody hears any more.
             retrieval.renew(unbroken=lasted_s >= SILENCE_S)  # for then it is we who have ended it
@@ -241,7 +267,7 @@ class Retrievals:
         with anyio.move_on_after(pause_s):  # what is asked meanwhile waits at the server
             await retrieval.wanted.wait()
         retrieval.goes()
-        retrieval.sent_at = anyio.current_time()
+        retrieval.sent_at, retrieval.waits = anyio.current_time(), True
         params, request_id = {"taskId": task_id}, retrieval.request_id
         return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
 
@@ -270,16 +296,69 @@ class Retrievals:
             self._left[task_id, retrieval.peer] = retrieval.waits_under
             retrieval.end(over=False)
 
-    def forget(self, task_id: str, *, over: bool) -> None:
-        """Let the one for a task end. It is over, or of no interest any more."""
+    def says(self, task_id: str) -> None:
+        """Note that an answer leaves for a task, after which the server may ask at once."""
+        if task_id in self._now:
+            self._now[task_id].said_at = anyio.current_time()
+
+    def observed(self, task_id: str) -> None:
+        """Note that somebody observes a task, again or still."""
+        self._unobserved.pop(task_id, None)
+
+    def leave(self, task_id: str) -> tuple[str, Retrieval, object] | None:
+        """Note that nobody observes a task any more. Returns what is to be ended, if any waits for it."""
+        self._forget(task_id)
+        retrieval = self._now.get(task_id)
+        if retrieval is None:
+            return None
+        if retrieval.ended.is_set():
+            del self._now[task_id]  # what it has brought is asked for again, if it is wanted
+            return None
+        self._unobserved[task_id] = since = object()
+        return task_id, retrieval, since
+
+    async def end(self, task_id: str, retrieval: Retrieval, since: object) -> None:
+        """Have one wait no more, unless somebody observes its task again soon.
+
+        What the server says to it is heard until then, and while it is taken back: the task goes on.
+        """
+        with anyio.move_on_after(max(0.0, retrieval.said_at + _HEARD_ON_S - anyio.current_time())):
+            await retrieval.ended.wait()
+        if self._unobserved.get(task_id) is not since:
+            return None
+        del self._unobserved[task_id], self._now[task_id]
+        waited, name = retrieval.waits_under, (task_id, retrieval.peer)
+        if retrieval.peer.retracts:
+            return retrieval.end(over=False)
+        self._left[name] = waited  # for the next one there, which may come before it is taken back
+        if not retrieval.waits:
+            retrieval.needless = True
+            retrieval.scope.cancel()  # nor is it to begin
+        try:
+            await retrieval.peer.take_back(waited, self._timeout_s)
+            retrieval.needless = True
+            if self._left.get(name) == waited:
+                del self._left[name]
+            with anyio.move_on_after(min(max(_HEARD_S, self.took_s), self._timeout_s)):
+                await retrieval.ended.wait()
+            return None
+        finally:
+            retrieval.scope.cancel()
+
+    def forget(self, task_id: str) -> None:
+        """Let the one for a task end, which is over."""
+        self._forget(task_id)
+        self._unobserved.pop(task_id, None)
         self._broken.pop(task_id, None)
         self._left = {name: one for name, one in self._left.items() if name[0] != task_id}
+        retrieval = self._now.pop(task_id, None)
+        if retrieval is not None:
+            retrieval.end(over=True)
+
+    def _forget(self, task_id: str) -> None:
         self._quiet_until.pop(task_id, None)
         self._failed.discard(task_id)
         del self._refused[task_id]
-        retrieval = self._now.pop(task_id, None)
-        if retrieval is not None:
-            retrieval.end(over=over)
 
 
 def _nothing() -> None:

@@ -53,13 +53,7 @@ from .limits import Limits
 from .listing import tasks_of_call
 from .peer import Peer, Told
 from .peers import Peers
-from .shapes_2025_11_25 import (
-    CORE_TASKS_VERSION,
-    Memo,
-    created_task,
-    ended,
-    snapshot,
-)
+from .shapes_2025_11_25 import CORE_TASKS_VERSION, Memo, created_task, ended, snapshot
 from .task_wish import TaskWish
 
 __all__ = ["CoreTasksSession"]
@@ -256,7 +250,7 @@ class CoreTasksSession(Session):
         elif status == "input_required" or (status != "cancelled" and self._hearing.asks(ref.task_id)):
             # A server may say that it goes on as soon as one of two questions is answered.
             task["status"] = "input_required"
-            self._hearing.expects(ref.task_id, task)  # so that what is going to wait can be journaled
+            self._hearing.expects(peer, ref.task_id, task)  # so that what is going to wait can be journaled
             task["inputRequests"] = await self._answering.questions(peer, ref)
         elif status not in TERMINAL_STATUSES and memo.session_id == peer.session_id:
             await self._hearing.retrievals.free(peer, ref.task_id, memo.retrieval)
@@ -290,20 +284,32 @@ class CoreTasksSession(Session):
     ) -> None:
         """Tell of tasks what comes unasked, of whichever, until cancelled. Nothing of it is promised."""
         agreed(frozenset())
-        self._hearing.heard = heard
+        self._hearing.hints.heard = heard
         try:
             await anyio.sleep_forever()
         finally:
-            self._hearing.heard = None
+            self._hearing.hints.heard = None
 
     @property
     def hints(self) -> bool:
         """It does: whatever a server of this generation says by itself, it has not promised."""
         return True
 
+    def told(self, task_id: str) -> Task | None:
+        """What it asks and what waits for it, as far as there is anything."""
+        return self._hearing.hints.latest(task_id)
+
+    def attend(self, ref: TaskRef) -> None:
+        """Have nothing wait that nobody hears: the server would hand its next question to that."""
+        self._hearing.in_background(self._attend, ref)
+
+    async def _attend(self, ref: TaskRef) -> None:
+        async with self._poll_slots:
+            await self._answering.attend(ref)
+
     def let_go(self, task_id: str) -> None:
-        """Keep nothing of a task that nobody observes any more."""
-        self._hearing.forget(task_id, over=False)
+        """Keep nothing of a task that nobody observes any more, but what it has asked."""
+        self._hearing.leave(task_id)
 
     async def watch(self) -> None:
         """Keep the streams open on which the server speaks. Never returns."""
@@ -344,7 +350,7 @@ class CoreTasksSession(Session):
 
     def _read(self, task: JSONObject, peer: Peer, faults: Faults) -> Task:
         task_id = str(task.get("taskId"))
-        memo = self._hearing.memo(peer, task_id)
+        memo = self._hearing.hints.memo(peer, task_id)
         said = self._hearing.seen(task_id).get("_meta")  # with its creation, and not again
         progress = self._hearing.progress.of(task_id)
         kept = {name: value for name, value in (("_meta", said), ("progress", progress)) if value}
@@ -356,7 +362,7 @@ class CoreTasksSession(Session):
         if read.terminal:
             if read.status == "cancelled":
                 self._hearing.give_up(read.task_id)  # whoever has cancelled it
-            self._hearing.forget(read.task_id, over=True)
+            self._hearing.forget(read.task_id)
         else:
             self._hearing.saw(peer, task)
         return read

@@ -177,7 +177,8 @@ async def asks_twice(task: ServerTaskContext, call: Call) -> CallToolResult:
     names: dict[str, str] = {}
 
     async def ask(whose: str) -> None:
-        names[whose] = said(await task.elicit(f"What is the name of your {whose}?", NAME_FORM))
+        named = "pet" if call.arguments.get("alike", False) else whose
+        names[whose] = said(await task.elicit(f"What is the name of your {named}?", NAME_FORM))
 
     if call.arguments.get("together", True):
         async with anyio.create_task_group() as questions:
@@ -297,7 +298,7 @@ TOOLS: Final[Mapping[str, LegacyTool]] = {
     "must": LegacyTool(work=must, properties={"n": {"type": "integer"}}, output=COUNT),
     "fails": LegacyTool(work=fails, properties={"how": {"enum": ["message", "result", "completed"]}}),
     "asks": LegacyTool(work=asks),
-    "asks_twice": LegacyTool(work=asks_twice, properties={"together": BOOLEAN}),
+    "asks_twice": LegacyTool(work=asks_twice, properties={"together": BOOLEAN, "alike": BOOLEAN}),
     "samples": LegacyTool(work=samples),
     "progresses": LegacyTool(work=progresses, properties={"where": {"enum": ["session", "result"]}}),
     "immediate": LegacyTool(work=slow, immediate="Started; the result comes later."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -30,7 +31,7 @@ from mcp_tasks_client import (
     TasksTransport,
 )
 
-__all__ = ["AS_TASK", "CALLS", "RELATED", "SAYS", "Life", "Way", "live", "mark", "thought"]
+__all__ = ["ALIKE", "AS_TASK", "CALLS", "RELATED", "SAYS", "Life", "Way", "live", "mark", "thought"]
 
 Event: TypeAlias = Literal["created", "asked", "answered", "cancels", "result", "resumed", "error", "down"]
 Way: TypeAlias = Literal["url", "session", "transport", "resume"]
@@ -43,11 +44,16 @@ RELATED: Final = "io.modelcontextprotocol/related-task"
 SAYS: Final = "says"
 """In place of the message that a sampling does not have."""
 
+ALIKE: Final = "pet"
+"""What is asked for twice in the same words. Each answer has a number: there are to be two."""
+
 AS_TASK: Final = {
     "asks": "asks as task",
     "together": "asks as task",
     "samples": "samples as task",
     "one by one": "samples as task",
+    "alike": "asks as task",
+    "alike together": "samples as task",
 }
 """In their place, with a question that the host is to make a task of."""
 
@@ -55,6 +61,8 @@ CALLS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "asks": ("asks", {}, "Hello, {}-name"),
     "together": ("asks_twice", {"together": True}, "{0}-cat and {0}-dog"),
     "one by one": ("asks_twice", {"together": False}, "{0}-cat and {0}-dog"),
+    "alike": ("asks_twice", {"together": False, "alike": True}, "{0}-pet and {0}-pet"),
+    "alike together": ("asks_twice", {"together": True, "alike": True}, "{0}-pet and {0}-pet"),
     "samples": ("samples", {}, "{}-says"),
     "slow": ("slow", {}, "rested"),
     "asks as task": ("asks_as_task_inside", {}, "{}-name"),
@@ -69,7 +77,7 @@ def mark(task_id: str) -> str:
 
 
 def thought(task_id: str, message: str) -> str:
-    """What is answered to a question; no other one has this answer."""
+    """What is answered to a question; no other one has this answer, but for those that are alike."""
     return f"{mark(task_id)}-{message.rstrip('?').split()[-1]}"
 
 
@@ -115,6 +123,7 @@ class Host:
         self._log = os.open(life.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._thinks = random.Random(f"{life.seed} {life.life}")
         self._created: set[str] = set()
+        self._asked = itertools.count()
 
     async def live(self) -> None:
         """Do what is to be done."""
@@ -239,6 +248,8 @@ class Host:
         # What is a task of ours is marked with the server's.
         task_id = params.meta[RELATED]["taskId"] if context.task is None else context.task.task_id
         said = thought(task_id, message)
+        if said.endswith(ALIKE):
+            said += f"#{self._life.life}.{next(self._asked)}"
         self._note("asked", -1, said)
         await anyio.sleep(self._thinks.choice((0.0, 0.0, 0.1, 0.4)))
         self._note("answered", -1, said)

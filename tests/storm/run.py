@@ -141,7 +141,7 @@ async def voyage(
         )
         process = processes.Process(target=live, args=(life,), daemon=True)
         await asyncio.to_thread(process.start)
-        by_itself = await (_kill(process, drawn, log, made) if killed else _end(process, lane, made))
+        by_itself = await (_kill(process, drawn, log, made) if killed else _end(process, log, made))
         made.ended = by_itself or killed
         if by_itself and process.exitcode != 0:
             made.died.append(number)
@@ -194,17 +194,20 @@ async def _kill(process: ForkServerProcess, drawn: random.Random, log: Path, mad
     return not killed
 
 
-async def _end(process: ForkServerProcess, lane: Lane, made: Voyage) -> bool:
+async def _end(process: ForkServerProcess, log: Path, made: Voyage) -> bool:
     """Have the last process come to its end, which the weather does not keep it from for ever.
 
     Returns:
         Whether it did.
     """
-    begun = time.monotonic()
+    begun, limit_s = time.monotonic(), FOR_EVER_S
     while process.is_alive():
-        if time.monotonic() > begun + (FOR_EVER_S if unheard(made) or hidden(made) else LAST_LIMIT_S):
-            break
-        lane.weather.fair = time.monotonic() > begun + CLEARS_AFTER_S
+        if time.monotonic() > begun + limit_s:
+            made.log = read_log(log)
+            if limit_s == LAST_LIMIT_S or unheard(made) or hidden(made):
+                break
+            limit_s = LAST_LIMIT_S
+        made.lane.weather.fair = time.monotonic() > begun + CLEARS_AFTER_S
         await asyncio.sleep(LOOK_S)
     ended = not process.is_alive()
     if not ended:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from .host import CALLS, RELATED, SAYS, Way, mark, thought
+from .host import ALIKE, CALLS, RELATED, SAYS, Way, mark, thought
 from .proxy import Lane, Look, Passed
 from .received import SEEN_S, answered_late, unserved
 from .weather import BREAKS
@@ -68,7 +69,8 @@ class Voyage:
         lines += [(at, "  killed") for at in self.kills]
         for one in self.lane.passed:
             shown = json.dumps(one.message.get("params") or one.message.get("result") or one.message)
-            what = f"{one.life} > {one.method or 'reply'} id={one.message.get('id')!r} {shown[:110]}"
+            whose = f"{one.life} > {one.method or 'reply'} in {(one.session_id or 'none')[:4]}"
+            what = f"{whose} id={one.message.get('id')!r} {shown[:110]}"
             lines.append((one.at, f"{what} · {one.fate.what} {one.fate.seconds:.2f}"))
             lines += [
                 (look.at, f"  < {look.message['method']} id={look.message['id']!r}, heard: {look.heard}")
@@ -93,6 +95,7 @@ def breaches(voyage: Voyage) -> Iterator[str]:
     yield from _ended_wrongly(voyage)
     yield from _lost(voyage)
     yield from _asked_again(voyage)
+    yield from _mixed_up(voyage)
     yield from _answered_late(voyage)
     yield from _polled_early(voyage)
 
@@ -109,12 +112,13 @@ def _ended_wrongly(voyage: Voyage) -> Iterator[str]:
         elif one.event in ("result", "error"):
             form, text = CALLS[voyage.calls[one.call]][2], one.text
             wanted = {form.format(mark.text) for mark in marks if mark.call in (one.call, -1)}
-            told[text] += voyage.way == "transport" and text in wanted and form.format("") != text
+            is_known = form.format("") != text and unnumbered(text) in wanted
+            told[text] += voyage.way == "transport" and is_known
         elif one.event == "down":
             wanted, text = set[str](), one.text
         else:
             continue
-        right = one.event in ("result", "resumed") and text in wanted
+        right = one.event in ("result", "resumed") and unnumbered(text) in wanted
         if not right and not _excused(voyage, one, text):
             yield f"{one.event} of {one.call}: {one.text}"
     yield from (f"{times} calls end with {text}" for text, times in told.items() if times > 1)
@@ -187,7 +191,27 @@ def _put(voyage: Voyage, ask: Look, end: float) -> bool:
     """Whether a question was put to the host by then, before which it is journaled."""
     params = ask.message["params"]
     what = thought(params["_meta"][RELATED]["taskId"], params.get("message", SAYS))
+    if what.endswith(ALIKE):
+        return _how_many_put(voyage, what, end) >= _how_many_asked(voyage, ask)
     return any(one.event == "asked" and one.text == what and ask.at < one.at < end for one in voyage.log)
+
+
+def _how_many_put(voyage: Voyage, what: str, end: float) -> int:
+    """How many of the questions that are alike were put to the host by then, in one life."""
+    asked = [one for one in voyage.log if one.event == "asked" and unnumbered(one.text) == what]
+    return max(Counter(one.life for one in asked if one.at < end).values(), default=0)
+
+
+def _how_many_asked(voyage: Voyage, last: Look) -> int:
+    """The number of a question among those that are alike."""
+    params = last.message["params"]
+    return sum(
+        ask.at <= last.at
+        and ask.message["params"].get("message") == params.get("message")
+        and ask.message["params"]["_meta"][RELATED] == params["_meta"][RELATED]
+        for one in voyage.lane.passed
+        for ask in one.asks
+    )
 
 
 def _unanswerable(lane: Lane) -> bool:
@@ -223,6 +247,34 @@ def _asked_again(voyage: Voyage) -> Iterator[str]:
         again = [one for one in asked if one.at > killed_at]
         if said.event == "answered" and again and killed_at > said.at + JOURNALED_S:
             yield f"asked again in life {again[0].life}, though it was answered in {said.life}: {said.text}"
+
+
+def _mixed_up(voyage: Voyage) -> Iterator[str]:
+    """Of questions that are alike, one that had the answer of another, or was asked too often."""
+    kept = Counter[str]()
+    asked = Counter[tuple[int, str]]()
+    for one in voyage.log:
+        if "#" not in one.text:
+            continue
+        numbers = re.findall(r"#[\d.]+", one.text)
+        if one.event in ("result", "resumed") and len(numbers) != len(set(numbers)):
+            yield f"one answer to two questions: {one.text}"
+        if one.event == "asked":
+            asked[one.life, unnumbered(one.text)] += 1
+        if one.event == "answered":
+            killed_at = min((kill for kill in voyage.kills if kill > one.at), default=math.inf)
+            kept[unnumbered(one.text)] += killed_at > one.at + JOURNALED_S
+    for (life, what), times in asked.items():
+        if times > 2:
+            yield f"asked {times} times in life {life}: {what}"
+    for what, times in kept.items():
+        if times > 2:
+            yield f"answered {times} times: {what}"
+
+
+def unnumbered(text: str) -> str:
+    """What was said, without the numbers of answers."""
+    return re.sub(r"#[\d.]+", "", text)
 
 
 def _answered_late(voyage: Voyage) -> Iterator[str]:

@@ -126,7 +126,7 @@ async function asks(running) {
 }
 
 async function asksTwice(running) {
-  const ask = (whose) => running.askName(`What is the name of your ${whose}?`);
+  const ask = (whose) => running.askName(`What is the name of your ${running.args.alike ? 'pet' : whose}?`);
   if (running.args.together ?? true) {
     return text((await Promise.all([ask('cat'), ask('dog')])).join(' and '));
   }
@@ -233,7 +233,9 @@ function build() {
   task('must', must, { input: { n: z.number().int().optional() }, output: { n: z.number().int() } });
   task('fails', fails, { input: { how: z.enum(['message', 'result', 'completed']).optional() } });
   task('asks', asks);
-  task('asks_twice', asksTwice, { input: { together: z.boolean().optional() } });
+  task('asks_twice', asksTwice, {
+    input: { together: z.boolean().optional(), alike: z.boolean().optional() },
+  });
   task('samples', samples);
   task('progresses', progresses, { input: { where: z.enum(['session', 'result']).optional() } });
   task('immediate', slow, { immediate: 'Started; the result comes later.' });
