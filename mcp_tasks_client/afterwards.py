@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from .clock import Clock
 from .commits import Commits
 from .drive import Drive, driven_elsewhere
-from .events import CallRefused
+from .events import CallRefused, Event
 from .states import Calling, Finished
 
 logger = logging.getLogger("mcp_tasks_client")
@@ -100,6 +100,12 @@ class Afterwards:
             logger.warning("%d deliveries are not journaled yet: %s", len(self._delivered), error)
             return False
         return True
+
+    def keep(self, drive: Drive, event: Event) -> None:
+        """Journal what has happened to a call that nobody here drives."""
+        drive.unsaved.append(event)
+        self._unsaved.add(drive)
+        self._tasks.start_soon(self._save, drive)
 
     def forget(self, drive: Drive) -> None:
         """Take back the intent of a call that nobody is going to send."""

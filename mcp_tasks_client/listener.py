@@ -232,8 +232,7 @@ class Listener:
             if drive is not None:
                 stream.notified += 1
                 drive.heard += 1  # also after the end, which a poll may have found a moment before
-                if drive.running:
-                    self._told(drive, task)
+                self._told(drive, task)
 
         return agreed, heard
 

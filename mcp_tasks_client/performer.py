@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from .afterwards import Afterwards
 from .calls import Calls
 from .cancels import Cancels
 from .clock import being_stopped
@@ -65,7 +66,7 @@ class Performer:
         tasks: Where coroutines run.
         park: Stops a drive, for a reason.
         let_go: Stops a drive that has ended.
-        release: Lets others take a call that nobody here drives.
+        afterwards: Writes what is heard of a call that nobody here drives, and lets others take it.
 
     Attributes:
         turns: When whose poll is due.
@@ -80,11 +81,11 @@ class Performer:
         *,
         park: Callable[[Drive, Exception], None],
         let_go: Callable[[Drive], None],
-        release: Callable[[Drive], None],
+        afterwards: Afterwards,
     ) -> None:
         self.listener = Listener(driver, told=self._told, hasten=self.hasten)
-        self.cancels = Cancels(driver, tasks, perform=self.perform, park=park, release=release)
-        self._calls = Calls(driver, perform=self.perform, park=park, release=release)
+        self.cancels = Cancels(driver, tasks, perform=self.perform, park=park, release=afterwards.release)
+        self._calls = Calls(driver, perform=self.perform, park=park, release=afterwards.release)
         self._line = Line(driver.session.calls_in_flight, tasks, self._call)
         self.turns = Turns(
             driver.clock,
@@ -98,6 +99,7 @@ class Performer:
         self._tasks = tasks
         self._park = park
         self._let_go = let_go
+        self._afterwards = afterwards
 
     async def _call(self, drive: Drive, send: SendCall, calling: CallUnderWay) -> None:
         # In no scope of the drive's: what may be cut short of a call has one of its own.
@@ -172,6 +174,8 @@ class Performer:
             self._commits.note(drive, self._driver.poll_cut())
 
     def _told(self, drive: Drive, task: Task) -> None:
+        if not drive.running:
+            return self._told_of_one_at_rest(drive, task)
         if drive.polling:
             drive.polled_at = NEVER  # its reply may be older than this, and must not be the last for long
         if drive.told is None:
@@ -183,6 +187,14 @@ class Performer:
             drive.told.append(task)
         else:
             self._see_for_itself(drive)
+        return None
+
+    def _told_of_one_at_rest(self, drive: Drive, task: Task) -> None:
+        """Have it be journaled what the server says, for it does not say it again."""
+        state = drive.record.state
+        needed = task.terminal or task.input_requests
+        if needed and isinstance(state, Observing) and not told_before(state, task):
+            self._afterwards.keep(drive, self._driver.notified(drive, task))
 
     async def _hear(self, drive: Drive) -> None:
         try:
@@ -331,6 +343,11 @@ class Performer:
 def observed(drive: Drive) -> bool:
     """Whether it is driven and has a task."""
     return drive.running and isinstance(drive.record.state, Observing)
+
+
+def told_before(state: Observing, task: Task) -> bool:
+    """Whether a snapshot says nothing that is not known."""
+    return task.same_as(state.task) and task.request_state in (None, state.request_state)
 
 
 def being_withdrawn() -> bool:

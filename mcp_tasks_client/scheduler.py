@@ -80,7 +80,7 @@ class Scheduler:
         self._clock = driver.clock
         self.afterwards = Afterwards(driver.commits, tasks, driver.clock, self.drives)
         self.performer = Performer(
-            driver, tasks, park=self.park, let_go=self._let_go, release=self.afterwards.release
+            driver, tasks, park=self.park, let_go=self._let_go, afterwards=self.afterwards
         )
         self._kept: set[Drive] = set()
         self._lookups = 0
@@ -290,11 +290,17 @@ class Scheduler:
             for scope in drive.scopes:
                 scope.cancel()
         if drive.task_id is not None:
-            self.driver.session.let_go(drive.task_id)  # after whoever waits there has gone
+            unheard = self.driver.session.let_go(drive.task_id)  # after whoever waits there has gone
+            if unheard is not None:
+                self._tasks.start_soon(self._remember, drive, unheard)
         if drive.calling is not None:
             drive.calling.cut(self.policy.call_grace_s)
         else:
             self.afterwards.release(drive)
+
+    async def _remember(self, drive: Drive, unheard: anyio.Event) -> None:
+        """Have a drive be there, which nobody holds, for what the server may still say."""
+        await unheard.wait()
 
     def park(self, drive: Drive, error: Exception) -> None:
         """Stop driving, and tell whoever waits why."""

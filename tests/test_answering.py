@@ -57,6 +57,22 @@ def test_what_is_asked_after_an_answer_was_said_is_another_question() -> None:
 
 
 @requirement("law:3")
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_an_answer_that_leaves_twice_is_for_the_same_request_unless_that_comes_again(
+    comes_again: bool,
+) -> None:
+    asked = Asked[str]()
+    asked.add("here", 0, METHOD, NAME)
+    (key,) = asked.questions()
+    behind = asked.leaves(key, "stream")
+    asked.leaves(key, "another stream")
+    if comes_again:
+        asked.add("here", 0, METHOD, NAME)
+    asked.answered(key, behind)
+    assert list(asked.questions()) == ([f"{key}#1"] if comes_again else [])
+
+
+@requirement("law:3")
 def test_who_asks_again_under_an_id_has_the_answer_to_what_had_it_before() -> None:
     asked, key, said = said_to(("here", 0))
     asked.add("there", 0, METHOD, NAME)

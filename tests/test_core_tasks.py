@@ -431,6 +431,28 @@ async def test_what_is_asked_while_a_caller_stops_to_wait_is_asked_when_it_waits
     assert len(host.asked) == 16, "no prompt is withdrawn, for none is up for any time"
 
 
+@requirement("law:1", "law:3", "law:8")
+async def test_what_is_asked_while_nobody_waits_comes_to_another_process(
+    legacy_server: LegacyServer, tmp_path: Path
+) -> None:
+    """The server hands it to the first one, which may be gone by the time that somebody waits again."""
+    host, arguments = AtOnce(), {"together": False, "duration_ms": 1000, "hint_ms": 200}
+    async with host.client(legacy_server.url, tmp_path / "journal.sqlite3") as client:
+        with pytest.raises(WaitTimeoutError):
+            await client.call_tool("asks_twice", arguments, idempotency_key="k", timeout=0.8)
+        while True:
+            (record,) = await client.records()
+            if isinstance(record.state, Observing) and len(record.state.questions) == 2:
+                break
+            await anyio.sleep(0.05)
+        assert len(host.asked) == 1, "nobody is asked for what nobody waits for"
+        await anyio.sleep(1.0)
+        assert [one.fence for one in await client.records()] == [record.fence], "it is journaled once"
+        async with host.client(legacy_server.url, tmp_path / "journal.sqlite3") as other:
+            assert text(await other.call_tool("asks_twice", arguments, idempotency_key="k")) == "Ada and Ada"
+    assert len(host.asked) == 2
+
+
 @requirement("law:1", "law:3")
 @pytest.mark.parametrize("hint_ms", [200, 20_000])
 async def test_a_question_is_in_the_journal_as_soon_as_it_is_heard(

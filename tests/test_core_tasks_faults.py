@@ -1408,6 +1408,46 @@ async def test_whatever_a_server_says_that_it_is_busy_to_is_obeyed_for_the_task(
         assert not peer.lost
 
 
+@requirement("law:3")
+@pytest.mark.parametrize("fails", [False, True])
+async def test_who_sends_an_answer_that_is_being_sent_waits_for_what_becomes_of_it(
+    wire: Wire, fails: bool
+) -> None:
+    """The server may have asked something else under its ID by the time of the second."""
+    go, sent = anyio.Event(), list[object]()
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        peer = await session._older.connect()
+        session._older._hearing.told(peer, asked_of_us(7))
+        answer = peer.answer
+
+        async def slowly(request_id: Any, *args: Any, **options: Any) -> None:
+            sent.append(request_id)
+            await go.wait()
+            if fails and len(sent) == 1:
+                raise ConnectionLostError("broken", retryable=True)
+            await answer(request_id, *args, **options)
+
+        peer.answer = slowly  # type: ignore[method-assign]  # a slow connection
+
+        async def update() -> None:
+            try:
+                await session.update(OLDER, {KEY: {"action": "decline"}})
+            except ConnectionLostError:
+                assert fails
+
+        with anyio.fail_after(LIMIT_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(update)
+                tasks.start_soon(update)
+                await anyio.wait_all_tasks_blocked()
+                assert sent == [7]
+                go.set()
+        assert sent == ([7, 7] if fails else [7])
+        assert not session._older._hearing.asks(TASK)
+        assert not session._older._answering._turns
+
+
 @requirement("law:4")
 async def test_nobody_looks_before_the_time_for_an_answer_that_nobody_waits_for_just_now(wire: Wire) -> None:
     async with wire.session() as session:

@@ -424,7 +424,6 @@ async def test_over_a_hosts_session_too_it_is_heard_on_for_a_moment(
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(session._hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
-            session._hearing.retrievals.says(TASK)
             session.let_go(TASK)
             if long_s:
                 await anyio.sleep(0.1)
@@ -695,7 +694,6 @@ async def test_a_wait_is_heard_on_for_a_moment_when_nobody_observes_its_task_any
             tasks.start_soon(hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
             first = peer.requests[0][1]
-            retrievals.says(TASK)
             hearing.leave(TASK)
             await anyio.wait_all_tasks_blocked()
             hearing.told(peer, question())
@@ -725,7 +723,51 @@ async def test_a_wait_is_heard_on_for_a_moment_when_nobody_observes_its_task_any
                 await anyio.wait_all_tasks_blocked()
                 assert len(peer.requests) == 1, "nobody waits for another one"
                 assert retrievals.request_id(TASK) == (first if then == "broken" else None)
-            assert not retrievals._unobserved
+            await settled(lambda: not retrievals._unobserved)
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@requirement("law:1", "law:3")
+@pytest.mark.parametrize("then", ["nobody observes it", "observed while it is taken back", "left again"])
+async def test_of_a_task_that_nobody_observes_is_told_until_nothing_is_heard_of_it(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 60.0)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_S", 0.1)
+    peer, told = ScriptedPeer(), list[Task]()
+    hearing.hints.heard = told.append
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.saw(peer, {"taskId": TASK, "status": "input_required"})
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: peer.requests)
+            unheard = hearing.leave(TASK)
+            assert unheard is not None
+            told.clear()
+            hearing.told(peer, question())
+            assert told
+            assert not unheard.is_set()
+            monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
+            before, unheard = unheard, hearing.leave(TASK)
+            assert before.is_set()
+            assert unheard is not None
+            await settled(lambda: peer.taken_back)
+            if then != "nobody observes it":
+                hearing.retrievals.looked(TASK)
+                assert unheard.is_set()
+                await hearing.questions(peer, TASK, None)
+                await settled(lambda: len(peer.requests) == 2)
+                if then == "left again":
+                    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 60.0)
+                    assert hearing.leave(TASK) is not None
+                await settled(lambda: peer.cancelled)
+            await unheard.wait()
+            await anyio.wait_all_tasks_blocked()
+            assert bool(hearing.hints.seen) == (then != "nobody observes it")
+            assert bool(hearing.retrievals._unobserved) == (then == "left again")
             tasks.cancel_scope.cancel()
 
 
@@ -1076,6 +1118,18 @@ async def test_what_waits_for_a_question_is_told_again_to_who_begins_to_listen_o
             while hearing.hints.insisting:
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+async def test_a_status_is_told_with_what_another_process_would_need(hearing: Hearing) -> None:
+    peer, told = ScriptedPeer(), list[Task]()
+    hearing.hints.heard = told.append
+    hearing.saw(peer, {"taskId": TASK, "status": "working", "ttlMs": None})
+    status = {"taskId": TASK, "status": "working", "ttl": None, "statusMessage": "half of it"}
+    hearing.told(peer, {"method": "notifications/tasks/status", "params": status})
+    assert [task.status_message for task in told] == ["half of it"]
+    assert Memo.read(told[0].request_state) == Memo(session_id="s")
+    await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.anyio

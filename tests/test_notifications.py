@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -217,6 +218,66 @@ async def test_what_was_told_to_nobody_is_told_to_who_begins_to_listen(
         assert isinstance(record.state, Observing)
         assert [question.key for question in record.state.questions] == ["who"]
         assert asked.is_set()
+
+
+@requirement("law:1", "law:3", "law:8")
+@pytest.mark.parametrize("said", ["a question", "an end", "what is known", "how far it is"])
+async def test_what_is_said_of_a_task_that_nobody_observes_any_more_is_journaled(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """A hint is not said again. It comes to whoever goes on with the task, which may be another process."""
+    tell, unheard, asked = list[Callable[[Task], None]](), anyio.Event(), list[object]()
+    taken, take = list[str](), MemoryJournal.take
+
+    async def listen(
+        self: object, ids: object, agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
+    ) -> None:
+        agreed(frozenset())
+        tell.append(heard)
+        await anyio.sleep_forever()
+
+    async def counted(self: MemoryJournal, record_id: str, *args: Any) -> Any:
+        taken.append(record_id)
+        return await take(self, record_id, *args)
+
+    async def answer(context: object, params: object) -> ElicitResult:
+        asked.append(params)
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    monkeypatch.setattr(ServerSession, "hints", True)
+    monkeypatch.setattr(ServerSession, "listen", listen)
+    monkeypatch.setattr(ServerSession, "let_go", lambda self, task_id: unheard)
+    monkeypatch.setattr(MemoryJournal, "take", counted)
+    server.tool("asks", [work(7200), complete(DONE)], poll_interval_ms=3600_000, ttl_ms=None)
+    async with opened(server, elicitation=answer) as client:
+        with anyio.move_on_after(0.1):
+            await client.call_tool("asks", idempotency_key="k")
+        await clock.advance(3601)  # nor is a poll of it to come
+        gc.collect()
+        (record,) = await client.records()
+        assert isinstance(record.state, Observing)
+        assert record.owner is None
+        fields = {"status": "input_required", "inputRequests": {"who": form("Who?", name="string")}}
+        if said == "an end":
+            fields = {"status": "completed", "result": DONE}
+        if said == "what is known":
+            fields = {}
+        if said == "how far it is":
+            fields = {"statusMessage": "half"}
+        for _ in range(3):
+            tell[0](read_task({**record.state.task.to_wire(), **fields}))
+            await anyio.wait_all_tasks_blocked()
+        (record,) = await client.records()
+        assert record.owner is None
+        assert record.finished == (said == "an end")
+        if isinstance(record.state, Observing):
+            assert [question.key for question in record.state.questions] == ["who"] * (said == "a question")
+        assert len(taken) == (said in ("a question", "an end")), "what nobody needs is not written"
+        assert asked == [], "nobody is asked for what nobody waits for"
+        unheard.set()
+        if said == "an end":
+            result = await client.call_tool("asks", idempotency_key="k")
+            assert result.content[0].text == "done"  # type: ignore[union-attr]
 
 
 @requirement("law:3")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -53,6 +54,7 @@ class Answering:
         self._hearing = hearing
         self._peers = peers
         self._timeout_s = timeout_s
+        self._turns: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
 
     def recall(self, peer: Peer, ref: TaskRef) -> None:
         """Note what the journal knows of a task's questions: what was asked of us before, or of who was."""
@@ -102,9 +104,11 @@ class Answering:
         asked = self._hearing.asked(ref.task_id)
         unsure: dict[str, Said[Peer]] = {}
         for key, answer in answers.items():
-            said = asked.said(key)
-            if not asked.was_answered(key):
-                said = await self._answer(ref, asked, key, marked(answer, ref.task_id))
+            # One at a time: by the second the server may have another question under the ID.
+            async with self._turns.setdefault((ref.task_id, key), anyio.Lock()):
+                said = asked.said(key)
+                if not asked.was_answered(key):
+                    said = await self._answer(ref, asked, key, marked(answer, ref.task_id))
             if said is not None:
                 unsure[key] = said
         for key, said in unsure.items():
@@ -155,7 +159,6 @@ class Answering:
         requests: Sequence[tuple[Peer, RequestId]],
         answer: JSONObject,
     ) -> None:
-        self._hearing.retrievals.says(ref.task_id)
         told, failed = False, list[SessionError]()
         for peer, request_id in requests:
             if self._hearing.given_up(ref.task_id):

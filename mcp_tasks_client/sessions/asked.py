@@ -46,6 +46,8 @@ class _Request(Generic[PeerT]):
     left_during: object | None = None
     """On which stream the task's questions came when an answer left for it, which may have arrived."""
 
+    came: object = field(default_factory=object, repr=False)  # another one each time that it comes
+
 
 Behind: TypeAlias = "Sequence[_Request[PeerT]]"
 """The requests behind a question."""
@@ -152,9 +154,10 @@ class Asked(Generic[PeerT]):
             return
         request, before = _Request(peer, request_id, question, digest(question)), self._requests.get(name)
         if before is not None and before.digest == request.digest:
-            # Another one, should the answer to the first arrive after all; for sure over the same stream.
-            is_new = stream is not None and stream == before.left_during
-            request = replace(before, key=None, left_during=None) if is_new else replace(before)
+            request = replace(before, came=object())
+            if stream is not None and stream == before.left_during:
+                # Another one, should the answer to the first arrive after all; for sure over the same stream.
+                request = replace(request, key=None, left_during=None)
         if before is not None and before.left_during is not None and request.key != before.key:
             self._conclude(str(before.key))
         self._requests[name] = request
@@ -251,7 +254,7 @@ class Asked(Generic[PeerT]):
             name = _name(one.peer, one.request_id)
             self._lost.pop(name, None)
             found = self._requests.get(name)
-            if found is one:
+            if found is not None and found.came is one.came:
                 del self._requests[name]
             elif found is not None and found.key == key:
                 self._requests[name] = replace(found, key=None, left_during=None)

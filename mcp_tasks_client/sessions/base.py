@@ -189,8 +189,13 @@ class Session(ABC):
         Before a snapshot is due: what the server says to it is lost. Whatever fails is left to that.
         """
 
-    def let_go(self, task_id: str) -> None:  # noqa: B027  # not every session keeps anything
-        """Keep nothing of a task that nobody observes any more. It may be taken up again."""
+    def let_go(self, task_id: str) -> anyio.Event | None:
+        """Keep nothing of a task that nobody observes any more. It may be taken up again.
+
+        Returns:
+            What is set once nothing more is told of it; ``None`` if nothing is from here on.
+        """
+        return None
 
     async def watch(self) -> None:
         """Return when nothing can be sent any more. Never, where the next request is what tells.

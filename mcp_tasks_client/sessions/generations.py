@@ -156,9 +156,9 @@ class AnyGenerationSession(Session):
         if ref.generation == CORE_TASKS_VERSION:
             self._older.attend(ref)
 
-    def let_go(self, task_id: str) -> None:
+    def let_go(self, task_id: str) -> anyio.Event | None:
         """Keep nothing of a task that nobody observes any more."""
-        self._older.let_go(task_id)
+        return self._older.let_go(task_id)
 
     async def watch(self) -> None:
         """Keep open what the older generation needs open. Never returns."""

@@ -145,18 +145,33 @@ class Hearing:
         self._early.discard(task_id)
         self.progress.forget(task_id)
 
-    def leave(self, task_id: str) -> None:
-        """Tell nothing more of a task. What it asks is kept: the server does not ask it again."""
+    def leave(self, task_id: str) -> anyio.Event | None:
+        """Forget a task that nobody observes any more, once nothing is heard of it any more.
+
+        What it asks is kept: the server does not ask it again.
+
+        Returns:
+            What is set then; ``None`` if that is now.
+        """
         if task_id in self._given_up:
-            return self.forget(task_id)
-        self.hints.forget(task_id)
-        self.progress.forget(task_id)
+            self.forget(task_id)
+            return None
         if task_id in self._asked and not self._asked[task_id].leave():
             del self._asked[task_id]
         waits = self.retrievals.leave(task_id)
-        if waits is not None:
-            self.in_background(self.retrievals.end, *waits)
-        return None
+        if waits is None or self._tasks is None:
+            self._unheard(task_id)
+            return None
+        self.in_background(self._hear_out, *waits)
+        return waits[2]
+
+    async def _hear_out(self, task_id: str, retrieval: Retrieval, since: anyio.Event) -> None:
+        if await self.retrievals.end(task_id, retrieval, since):
+            self._unheard(task_id)
+
+    def _unheard(self, task_id: str) -> None:
+        self.hints.forget(task_id)
+        self.progress.forget(task_id)
 
     def give_up(self, task_id: str) -> None:
         """Answer none of a task's questions any more."""
@@ -353,7 +368,7 @@ class Hearing:
                 self._early.add(task_id)  # come before the reply that brings its ID, or somebody else's
             return
         if task.get("status") == "working":
-            self.hints.tell(task)
+            self.hints.tell_status(peer, task)
         # One that broke is left to the polls, which keep their pace.
         if wanted and task_id not in self._given_up and not self.retrievals.failed_lately(task_id):
             self._retrieve(peer, task_id)

@@ -84,6 +84,10 @@ class Hints:
         if read is not None and self.heard is not None:
             self.heard(read)
 
+    def tell_status(self, peer: Peer, task: JSONObject) -> None:
+        """Tell what the server says of a task, with what another process would need to go on with it."""
+        self.tell({**task, **self._known(peer, task["taskId"])})
+
     def tell_memo(self, peer: Peer, task_id: str, **changed: object) -> None:
         """Have it be journaled what another process would need to go on with a task."""
         if task_id in self.seen:
@@ -118,14 +122,16 @@ class Hints:
         return self._retrievals.request_id(task_id) is not None
 
     def _with_memo(self, peer: Peer, task_id: str, changed: Mapping[str, object]) -> JSONObject:
-        progress = self._progress.of(task_id)
-        now = {"requestState": str(self.memo(peer, task_id)), **({"progress": progress} if progress else {})}
-        task = {**self.seen[task_id], **changed, **now}
+        task = {**self.seen[task_id], **changed, **self._known(peer, task_id)}
         if task.get("status") == "input_required" and task_id in self._asked:
             task["inputRequests"] = self._asked[task_id].questions()
         elif task.get("status") == "input_required":
             task["inputRequests"] = {}
         return task
+
+    def _known(self, peer: Peer, task_id: str) -> JSONObject:
+        progress = self._progress.of(task_id)
+        return {"requestState": str(self.memo(peer, task_id)), **({"progress": progress} if progress else {})}
 
 
 def _read(task: JSONObject) -> Task | None:

@@ -175,9 +175,9 @@ class HostSession(Session):
         if ref.generation == self._version() == CORE_TASKS_VERSION:
             self._older.attend(ref)
 
-    def let_go(self, task_id: str) -> None:
+    def let_go(self, task_id: str) -> anyio.Event | None:
         """Keep nothing of a task that nobody observes any more."""
-        self._older.let_go(task_id)
+        return self._older.let_go(task_id)
 
     async def watch(self) -> None:
         """Return when there was a connection and there is none. Another one instead goes on."""

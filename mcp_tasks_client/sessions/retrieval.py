@@ -1,13 +1,12 @@
 """The ``tasks/result`` of 2025-11-25 that wait: for the end of a task, and for its questions before that.
 
 One at a time for each task: a server hands the next question to the one that waits, though nobody hears it.
-That of a task which nobody observes any more is taken back while it is still read; and not right after an
-answer, for one official server loses the question that it is about to send to what is taken back.
+That of a task which nobody observes any more is heard on for a while, and then taken back while it is still
+read: one official server loses the question that it is about to send to what is taken back.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,9 +36,8 @@ _HEARD_S: Final = 0.3
 """Seconds to hear what the server has said to one before it knew that this waits no more; more where a
 snapshot takes longer."""
 
-_HEARD_ON_S: Final = 1.0
-"""Seconds after an answer for which one is heard on when nobody observes its task any more. What comes then
-is kept, and not journaled."""
+_HEARD_ON_S: Final = 30.0
+"""Seconds for which one is heard on when nobody observes its task any more."""
 
 _TAKEN_BACK_S: Final = 0.5
 """Seconds for the server to be told that nobody waits any more, while everything ends."""
@@ -58,7 +56,6 @@ class Retrieval:
         wanted: Set if it is not to be put off.
         needless: Whether the server need not be told that it waits no more.
         sent_at: When it was sent last.
-        said_at: When an answer left last for its task.
         waits: Whether it waits, as far as we know, and not the last one still.
         ended: Set once nothing more is heard of it.
     """
@@ -73,7 +70,6 @@ class Retrieval:
         self.scope = anyio.CancelScope()
         self.needless = False
         self.sent_at = 0.0
-        self.said_at = -math.inf
         self.waits = False
         self.ended = anyio.Event()
         self.wanted = anyio.Event()
@@ -121,7 +117,7 @@ class Retrievals:
         self._now: dict[str, Retrieval] = {}
         self._broken: dict[str, RequestId] = {}
         self._left: dict[tuple[str, Peer], RequestId] = {}
-        self._unobserved: dict[str, object] = {}
+        self._unobserved: dict[str, anyio.Event] = {}
         self._quiet_until: dict[str, float] = {}
         self._failed: set[str] = set()
         self._refused = Counter[str]()
@@ -221,10 +217,11 @@ class Retrievals:
         finally:
             retrieval.alone.set()
             retrieval.ended.set()
-            failed, unobserved = retrieval.reply is None, task_id in self._unobserved
-            if self._now.get(task_id) is retrieval and (failed or unobserved):
+            failed, since = retrieval.reply is None, self._unobserved.get(task_id)
+            if self._now.get(task_id) is retrieval and (failed or since is not None):
                 del self._now[task_id]  # the next poll tries again
-                self._unobserved.pop(task_id, None)
+                if since is not None:
+                    since.set()
                 if failed:
                     # Maybe about the waiting alone: what became of the task is asked when it is over.
                     self._broken[task_id] = retrieval.waits_under
@@ -296,37 +293,52 @@ class Retrievals:
             self._left[task_id, retrieval.peer] = retrieval.waits_under
             retrieval.end(over=False)
 
-    def says(self, task_id: str) -> None:
-        """Note that an answer leaves for a task, after which the server may ask at once."""
-        if task_id in self._now:
-            self._now[task_id].said_at = anyio.current_time()
-
     def observed(self, task_id: str) -> None:
         """Note that somebody observes a task, again or still."""
-        self._unobserved.pop(task_id, None)
+        since = self._unobserved.pop(task_id, None)
+        if since is not None:
+            since.set()
 
-    def leave(self, task_id: str) -> tuple[str, Retrieval, object] | None:
+    def leave(self, task_id: str) -> tuple[str, Retrieval, anyio.Event] | None:
         """Note that nobody observes a task any more. Returns what is to be ended, if any waits for it."""
         self._forget(task_id)
+        self.observed(task_id)
         retrieval = self._now.get(task_id)
         if retrieval is None:
             return None
         if retrieval.ended.is_set():
             del self._now[task_id]  # what it has brought is asked for again, if it is wanted
             return None
-        self._unobserved[task_id] = since = object()
+        self._unobserved[task_id] = since = anyio.Event()
         return task_id, retrieval, since
 
-    async def end(self, task_id: str, retrieval: Retrieval, since: object) -> None:
+    async def end(self, task_id: str, retrieval: Retrieval, since: anyio.Event) -> bool:
         """Have one wait no more, unless somebody observes its task again soon.
 
         What the server says to it is heard until then, and while it is taken back: the task goes on.
+
+        Args:
+            task_id: The task.
+            retrieval: The one that waits.
+            since: What :meth:`leave` has returned with it. It is set at the end.
+
+        Returns:
+            Whether nobody observes the task.
         """
-        with anyio.move_on_after(max(0.0, retrieval.said_at + _HEARD_ON_S - anyio.current_time())):
-            await retrieval.ended.wait()
-        if self._unobserved.get(task_id) is not since:
-            return None
-        del self._unobserved[task_id], self._now[task_id]
+        try:
+            with anyio.move_on_after(_HEARD_ON_S):
+                await since.wait()
+            if not since.is_set():
+                await self._take_back(task_id, retrieval)
+        finally:
+            since.set()
+            unobserved = self._unobserved.get(task_id) is since
+            if unobserved:
+                del self._unobserved[task_id]
+        return unobserved
+
+    async def _take_back(self, task_id: str, retrieval: Retrieval) -> None:
+        del self._now[task_id]
         waited, name = retrieval.waits_under, (task_id, retrieval.peer)
         if retrieval.peer.retracts:
             return retrieval.end(over=False)
@@ -341,14 +353,14 @@ class Retrievals:
                 del self._left[name]
             with anyio.move_on_after(min(max(_HEARD_S, self.took_s), self._timeout_s)):
                 await retrieval.ended.wait()
-            return None
         finally:
             retrieval.scope.cancel()
+        return None
 
     def forget(self, task_id: str) -> None:
         """Let the one for a task end, which is over."""
         self._forget(task_id)
-        self._unobserved.pop(task_id, None)
+        self.observed(task_id)
         self._broken.pop(task_id, None)
         self._left = {name: one for name, one in self._left.items() if name[0] != task_id}
         retrieval = self._now.pop(task_id, None)

@@ -307,9 +307,9 @@ class CoreTasksSession(Session):
         async with self._poll_slots:
             await self._answering.attend(ref)
 
-    def let_go(self, task_id: str) -> None:
+    def let_go(self, task_id: str) -> anyio.Event | None:
         """Keep nothing of a task that nobody observes any more, but what it has asked."""
-        self._hearing.leave(task_id)
+        return self._hearing.leave(task_id)
 
     async def watch(self) -> None:
         """Keep the streams open on which the server speaks. Never returns."""
