@@ -178,8 +178,7 @@ class Listener:
     async def _to_its_end(self, refused: _Stream) -> None:
         """Listen on to what there is; there will be no more."""
         if self._driver.session.hints:
-            for drive in list(self._drives.values()):
-                self._tell(drive)  # what was said to nobody, a moment before
+            self._tell_all()  # what was said to nobody, a moment before
         else:
             refused.scope.cancel()
         await refused.ended.wait()
@@ -235,6 +234,10 @@ class Listener:
                 self._told(drive, task)
 
         return agreed, heard
+
+    def _tell_all(self) -> None:
+        for drive in list(self._drives.values()):
+            self._tell(drive)
 
     def _tell(self, drive: Drive) -> None:
         task = self._driver.session.told(str(drive.record.task_id))
