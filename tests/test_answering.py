@@ -13,12 +13,13 @@ import pytest
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.sessions.answering import Answering
-from mcp_tasks_client.sessions.asked import Asked, Said
+from mcp_tasks_client.sessions.asked import Asked
 from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.sessions.hearing import Hearing
 from mcp_tasks_client.sessions.peer import Peer
 from mcp_tasks_client.sessions.peers import Peers
 from mcp_tasks_client.sessions.retrieval import Retrievals
+from mcp_tasks_client.sessions.said import Said
 from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
 
 from ._requirements import requirement
@@ -70,6 +71,21 @@ def test_an_answer_that_leaves_twice_is_for_the_same_request_unless_that_comes_a
         asked.add("here", 0, METHOD, NAME)
     asked.answered(key, behind)
     assert list(asked.questions()) == ([f"{key}#1"] if comes_again else [])
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("left", [False, True])
+def test_of_what_has_an_answer_by_now_only_what_no_answer_had_left_for_is_another_question(
+    left: bool,
+) -> None:
+    asked = Asked[str]()
+    asked.add("here", 0, METHOD, NAME)
+    ((key, question),) = asked.questions().items()
+    if left:
+        asked = Asked[str]()
+        asked.restore("here", key, [0], question, answered=True)
+    asked.learn([key])
+    assert list(asked.questions()) == ([] if left else [f"{key}#1"])
 
 
 @requirement("law:3")

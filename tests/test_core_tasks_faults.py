@@ -1649,6 +1649,34 @@ async def test_what_waits_for_a_dead_process_is_taken_back_before_a_poll_is_due(
 
 
 @requirement("law:3", "law:8")
+async def test_a_reply_that_comes_just_as_its_task_is_let_go_of_brings_no_question_back(wire: Wire) -> None:
+    """What its poll knew of the answers may be out of date by then."""
+    polling = anyio.CancelScope()
+
+    question = Question(key=KEY, digest=KEY, stage="sending", answer={"action": "decline"}, request=QUESTION)
+    memo = str(Memo(session_id="s1", asked={KEY: [7]}))
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        older = session._older
+        peer = await older.connect()
+        ask = older._peers.ask
+
+        async def asked(method: str, ref: TaskRef) -> Any:
+            with anyio.CancelScope(shield=True):  # it has come, and who waits for it has not gone on yet
+                found = await ask(method, ref)
+            polling.cancel()
+            older.let_go(TASK)
+            return found
+
+        older._peers.ask = asked  # type: ignore[method-assign]  # a race
+        with polling:
+            await session.get(replace(OLDER, request_state=memo, questions=(question,)))
+        assert polling.cancelled_caught
+        assert not older._hearing.asks(TASK)
+        assert not peer.lost
+
+
+@requirement("law:3", "law:8")
 async def test_what_was_heard_is_kept_while_nobody_observes_the_task(wire: Wire) -> None:
     asks = {"mode": "form", "message": "Name?", "requestedSchema": {"type": "object"}}
     params = {**asks, "_meta": {RELATED_TASK: {"taskId": TASK}}}

@@ -18,11 +18,12 @@ import anyio
 
 from ..errors import ConnectionLostError, SessionError
 from ..wire import TERMINAL_STATUSES, JSONObject, RequestId
-from .asked import Asked, Said
+from .asked import Asked
 from .base import INVALID_PARAMS, TaskRef
 from .hearing import Hearing
 from .peer import Peer
 from .peers import Peers
+from .said import Said
 from .shapes_2025_11_25 import Memo, marked
 
 __all__ = ["Answering"]

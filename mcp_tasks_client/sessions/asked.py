@@ -22,9 +22,10 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import anyio
 
 from ..wire import JSONObject, RequestId, digest
+from .said import Said
 from .shapes_2025_11_25 import id_text, lasting
 
-__all__ = ["Asked", "Said"]
+__all__ = ["Asked"]
 
 PeerT = TypeVar("PeerT")
 
@@ -46,39 +47,12 @@ class _Request(Generic[PeerT]):
     left_during: object | None = None
     """On which stream the task's questions came when an answer left for it, which may have arrived."""
 
-    came: object = field(default_factory=object, repr=False)  # another one each time that it comes
+    came: object = field(default_factory=object, repr=False)
+    """Another one each time that it comes, under whichever ID."""
 
 
 Behind: TypeAlias = "Sequence[_Request[PeerT]]"
 """The requests behind a question."""
-
-
-class Said(Generic[PeerT]):
-    """An answer that was said, of which nobody tells whether it has arrived.
-
-    Attributes:
-        requests: What it was said to, and who had asked.
-        arrived: Whether it has; ``None`` while that is not known.
-        looks: How many snapshots have shown the server waiting for it since it was said last.
-        news: Set when one of these two changes; there is another one for the next change then.
-    """
-
-    def __init__(self, requests: Sequence[tuple[PeerT, RequestId]]) -> None:
-        self.requests = requests
-        self.arrived: bool | None = None
-        self.looks = 0
-        self.news = anyio.Event()
-
-    def ends(self, *, arrived: bool) -> None:
-        """Note what has become of it."""
-        self.arrived = arrived
-        self.news.set()
-
-    def looked(self) -> None:
-        """Note that the server waits for it still."""
-        self.looks += 1
-        self.news.set()
-        self.news = anyio.Event()
 
 
 class Asked(Generic[PeerT]):
@@ -126,9 +100,13 @@ class Asked(Generic[PeerT]):
         """
         self._before = frozenset(answered)
         self._conclude(*concluded)
-        for name, one in self._requests.items():
-            if one.key in self._before or one.key in concluded:  # it was asked since, before that was known
-                self._requests[name] = replace(one, key=None)
+        for name, one in tuple(self._requests.items()):
+            if one.key not in self._before and one.key not in concluded:
+                continue
+            if one.left_during is not None:
+                del self._requests[name]  # its answer had left, and has arrived
+            else:
+                self._requests[name] = replace(one, key=None)  # it was asked since, before that was known
 
     def add(
         self,

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import anyio
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from mcp_types import Tool
 
 from ..errors import SessionError
@@ -234,6 +234,7 @@ class CoreTasksSession(Session):
                 sent_at = anyio.current_time()
                 peer, raw = await self._peers.ask("tasks/get", ref)
                 took_s = anyio.current_time() - sent_at
+        await checkpoint_if_cancelled()  # of what was let go of, others may know more by now
         await self._attended(peer)
         self._hearing.retrievals.looked(ref.task_id, took_s)
         self._hearing.retrievals.answered_in(peer, ref.task_id)
