@@ -14,7 +14,7 @@ import anyio.lowlevel
 import pytest
 from mcp_types import ElicitResult, ErrorData
 
-from mcp_tasks_client import Journal, JournalError, MemoryJournal, ReceivePolicy, SessionError, SqliteJournal
+from mcp_tasks_client import Journal, JournalError, MemoryJournal, ReceivePolicy, SessionError
 from mcp_tasks_client.custody import Custody
 from mcp_tasks_client.errors import CredentialRefusedError, DrivenElsewhereError
 from mcp_tasks_client.inputs import Callbacks
@@ -27,6 +27,7 @@ from mcp_tasks_client.states import Cancelled, Completed, Finished, Observing, S
 from mcp_tasks_client.testing import ManualClock
 from mcp_tasks_client.wire import JSONObject, RequestId, RpcError, Task
 
+from ._on_disk import OnDisk
 from ._requirements import requirement
 
 pytestmark = pytest.mark.anyio
@@ -181,9 +182,9 @@ class Person:
 class Desk:
     """A journal that processes share, and a clock."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, clock: ManualClock | None = None) -> None:
         self.journal = journal
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
 
     @asynccontextmanager
     async def process(
@@ -264,8 +265,9 @@ async def soon(condition: Callable[[], object]) -> None:
 async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
     attended.clear()
     async with AsyncExitStack() as stack:
-        journal = MemoryJournal() if request.param == "memory" else SqliteJournal(tmp_path / "journal")
-        yield Desk(await stack.enter_async_context(journal))
+        clock = ManualClock()
+        journal = MemoryJournal() if request.param == "memory" else OnDisk(tmp_path / "journal", clock)
+        yield Desk(await stack.enter_async_context(journal), clock)
 
 
 # ── a task's life ─────────────────────────────────────────────────────────────────────────────

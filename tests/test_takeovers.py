@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import pytest
@@ -18,7 +17,6 @@ from mcp_tasks_client import (
     JournalCorruptError,
     JournalError,
     OutcomeUnknownError,
-    SqliteJournal,
     TaskHandle,
     TasksClient,
     TasksClientError,
@@ -43,29 +41,16 @@ from mcp_tasks_client.testing import (
 )
 from mcp_tasks_client.wire import CallReply, read_call_reply
 
+from ._on_disk import OnDisk
 from ._requirements import requirement
 from .test_client import ASK, DONE, TASK, Asked, World, text
 
 pytestmark = pytest.mark.anyio
 
-T = TypeVar("T")
-
 KEY = "order-42"
 AT_ONCE = {"resultType": "complete", **text_result("at once")}
 DONE_THERE = completed("task-theirs", text_result("done"))
 LOST = ConnectionLostError("The connection broke.", retryable=True)
-
-
-class OnDisk(SqliteJournal):
-    """A journal whose commits take no time of a clock, however slow the disk is."""
-
-    def __init__(self, path: Path, clock: ManualClock) -> None:
-        super().__init__(path)
-        self._clock = clock
-
-    async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
-        with self._clock.busy():
-            return await super()._run(operation, writes=writes)
 
 
 def invisible(
