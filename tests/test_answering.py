@@ -159,6 +159,22 @@ def test_what_has_no_answer_is_kept_while_nobody_observes_the_task() -> None:
     assert asked.leave(), "the session may be found again"
 
 
+@requirement("law:1", "law:3")
+def test_what_was_asked_over_a_connection_that_is_gone_may_be_answered_by_the_next_process() -> None:
+    """It goes back to the session, where the server waits for just that."""
+    asked, first, _ = said_to(("here", 0))
+    asked.add("here", 1, METHOD, NAME)
+    (second,) = set(asked.questions()) - {first}
+    asked.lose("here")
+    asked.add("here", 2, METHOD, {**NAME, "message": "Age?"})
+    asked.lose("here")
+    assert (asked.request_ids(), asked.open) == ({}, False)
+    assert asked.request_ids("elsewhere") == {}
+    assert asked.request_ids("here") == {first: [0], second: [1]}, "what nobody was told of has no name"
+    asked.find("here")
+    assert sorted(asked.request_ids("here").values()) == [[0], [1], [2]]
+
+
 @requirement("law:3")
 def test_two_questions_of_one_text_are_still_two_in_the_next_process() -> None:
     asked, first, _ = said_to(("here", 0))

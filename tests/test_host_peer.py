@@ -39,6 +39,7 @@ from mcp_tasks_client import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.inputs import Callbacks
+from mcp_tasks_client.journal.base import Scope
 from mcp_tasks_client.sessions import answering, hearing, retrieval, sdk_line
 from mcp_tasks_client.sessions.asked import Asked
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
@@ -660,6 +661,49 @@ async def test_of_a_question_that_comes_twice_one_is_answered() -> None:
         assert board.answer(5, RESULT)
     assert ended == {1: None, 2: RESULT}
     assert len(heard) == 2, "and no withdrawal"
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("ends", ["the session", "the question", "who knows"])
+async def test_a_question_whose_session_ends_is_not_taken_back_by_that(ends: str) -> None:
+    board, heard = Switchboard(lambda board: lambda: None), list[JSONObject]()
+    board.join(SimpleNamespace(creating=0, sees_to=lambda task_id: True, hear=heard.append))
+    scope = anyio.CancelScope()
+
+    async def asked() -> None:
+        with scope:
+            await board.answer_to({"id": 5, "params": question()}, None if ends == "who knows" else scope)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asked)
+        await anyio.wait_all_tasks_blocked()
+        (scope if ends == "the question" else tasks.cancel_scope).cancel()
+    assert len(heard) == (1 if ends == "the session" else 2)
+
+
+@requirement("law:1", "law:3")
+async def test_what_was_asked_before_the_hosts_session_ended_can_be_answered_by_another_process() -> None:
+    host, journal, prompted = Host(), MemoryJournal(), anyio.Event()
+
+    async def elicit(context: Any, params: Any) -> Any:
+        prompted.set()
+        await anyio.sleep_forever()
+
+    host.elicit = elicit  # type: ignore[method-assign]  # a person who thinks
+    with anyio.CancelScope() as everything:
+        async with connected(host) as (session, server, _), ours(session, journal) as durable:
+            await durable.start_tool("tool")
+            server.replies["tasks/get"] = lambda params: task("input_required")
+            await server.got("tasks/result")
+            await server.ask(7, question())
+            await prompted.wait()
+            everything.cancel()
+            await anyio.sleep_forever()
+    async with journal:
+        (record,) = await journal.records(Scope("hand", ""))
+    assert isinstance(record.state, Observing)
+    (asked,) = record.state.questions
+    assert Memo.read(record.state.request_state).asked == {asked.key: [7]}
 
 
 async def test_sessions_that_a_host_has_left_are_let_go_of() -> None:

@@ -629,6 +629,45 @@ async def test_what_waits_for_a_question_can_be_taken_back_by_another_process(wi
         await session.ended.wait()
 
 
+@requirement("law:1", "law:3")
+@pytest.mark.parametrize(
+    "ends", ["the connection breaks", "the host goes", "all is stopped", "the server takes it back"]
+)
+async def test_what_was_asked_before_the_session_ended_can_be_answered_by_another_process(
+    wire: Wire, ends: str
+) -> None:
+    """It goes back to the session, where the server waits for just that, unless it has taken it back."""
+    journal, prompted, everything = MemoryJournal(), anyio.Event(), anyio.CancelScope()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        prompted.set()
+        return await anyio.sleep_forever()
+
+    with everything:
+        async with connected(wire, elicitation=ask, journal=journal) as session:
+            await session.send("tools/call", {"name": "slow"})
+            wire.task["status"] = "input_required"
+            await wire.until(lambda: wire.of("tasks/result"))
+            await wire.say(question("q", _meta=MARK))
+            await prompted.wait()
+            if ends == "the server takes it back":
+                await wire.say({"method": "notifications/cancelled", "params": {"requestId": "q"}})
+                looks = len(wire.of("tasks/get"))
+                await wire.until(lambda: len(wire.of("tasks/get")) > looks + 3)
+            if ends == "all is stopped":
+                everything.cancel()
+                await anyio.sleep_forever()
+            elif ends != "the host goes":
+                wire.hang_up()
+                await session.ended.wait()
+    async with journal:
+        (record,) = await journal.records(Scope("a-server", ""))
+    assert isinstance(record.state, Observing)
+    (open_question,) = record.state.questions
+    asked = {open_question.key: ["q"]} if ends != "the server takes it back" else {}
+    assert Memo.read(record.state.request_state).asked == asked
+
+
 async def test_calls_without_a_reply_hold_up_no_other(wire: Wire) -> None:
     wire.replies["tools/call"] = lambda params: None
     async with connected(wire) as session:

@@ -15,6 +15,7 @@ not wait for it any more; until then it counts as said, and what it was said to 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -197,12 +198,19 @@ class Asked(Generic[PeerT]):
         return {key: one.question for key, one in self._keyed()}
 
     def request_ids(self, peer: PeerT | None = None) -> dict[str, list[RequestId]]:
-        """The IDs of the requests behind what is asked, by key; those of one peer, where they are IDs."""
-        found: dict[str, list[RequestId]] = {}
-        for key, one in self._keyed():
+        """The IDs of the requests behind what is asked, by key.
+
+        Args:
+            peer: Whose, where they are IDs, though the connection may be gone: another process may go back to
+                the session. ``None`` for all over connections that are there.
+        """
+        found = defaultdict[str, list[RequestId]](list)
+        over = {None, *self._before, *self._answered}
+        put_aside = [(one.key, one) for one in self._lost.values() if one.key not in over]
+        for key, one in [*self._keyed(), *(put_aside if peer is not None else ())]:
             if peer is None or one.peer is peer:
-                found.setdefault(key, []).append(one.request_id)
-        return found
+                found[key].append(one.request_id)
+        return dict(found)
 
     def waiting(self, key: str) -> list[tuple[PeerT, RequestId]]:
         """The requests that an answer is for, with those who sent them."""

@@ -361,7 +361,7 @@ class Relay:
     ) -> None:
         with scope, suppress(AbandonedError):
             try:
-                answer = await board.answer_to(said)
+                answer = await board.answer_to(said, scope)
                 if answer is None and _KINDS.get(said["method"]) in self._declared:
                     context = InputContext(tool=None, key=str(said["id"]), task=None)
                     answer = await self._inputs.reply(context, said)

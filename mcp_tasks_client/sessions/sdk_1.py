@@ -305,7 +305,7 @@ async def _answer(
     answer: JSONObject | RpcError | None = None
     with taken.scope:
         try:
-            answer = await board.answer_to(message)
+            answer = await board.answer_to(message, taken.scope)
         except AbandonedError:
             return False
     if taken.scope.cancelled_caught:

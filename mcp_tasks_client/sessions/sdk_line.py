@@ -162,9 +162,10 @@ def _asking(board: Switchboard, method: str) -> Callable[[Any], Any]:
                 "method": method,
                 "params": {**_dumped(*params), **({"_meta": dict(meta)} if meta else {})},
             }
-            with _held(_entry(context)) as settle:
+            entry = _entry(context)
+            with _held(entry) as settle:
                 try:
-                    answer = await board.answer_to(message)
+                    answer = await board.answer_to(message, getattr(entry, "scope", None))
                 except AbandonedError:
                     settle()
                     await anyio.sleep_forever()  # until it ends by that, or else with the session

@@ -129,8 +129,15 @@ class Switchboard:
             for one in tuple(self._peers):
                 one.hear({"method": GIVEN_AWAY, "params": {"requestId": request_id}})
 
-    async def answer_to(self, message: JSONObject) -> JSONObject | RpcError | None:
+    async def answer_to(
+        self, message: JSONObject, scope: anyio.CancelScope | None = None
+    ) -> JSONObject | RpcError | None:
         """The answer to a request of the server's, after however long; ``None`` if it is for the host.
+
+        Args:
+            message: The request.
+            scope: What is cancelled if the server takes it back. What the end of the session cancels besides
+                waits for who goes back to it. ``None`` if there is no telling.
 
         Raises:
             AbandonedError: It must not be answered.
@@ -149,7 +156,8 @@ class Switchboard:
             peer.hear(message)
             await waiting.settled.wait()
         except anyio.get_cancelled_exc_class():
-            if self._waiting.get(name) is waiting:  # else this has been done, and the ID is another's
+            is_taken_back = scope is None or scope.cancel_called
+            if is_taken_back and self._waiting.get(name) is waiting:  # else the ID is another's by now
                 self.taken_back(request_id)
             raise
         finally:
