@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
@@ -852,6 +853,46 @@ async def test_a_wait_that_broke_is_taken_back_under_the_id_that_the_server_know
         (taken_back,) = [params for method, params in server.arrived if method == "notifications/cancelled"]
         assert taken_back["requestId"] == server.ids["tasks/result"][0]
         assert len(set(server.ids["tasks/result"])) == 2
+
+
+@requirement("law:10")
+async def test_a_poll_that_nobody_waits_for_any_more_is_not_taken_back_and_the_hosts_requests_are() -> None:
+    """One official server ends the session by what is taken back just as it is answered."""
+    async with connected(Host()) as (session, server, tasks), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: HELD
+        tasks.start_soon(session.send_ping)
+        handle = await durable.start_tool("tool")
+        await server.tell("completed")
+        await server.got("tasks/result")
+        await server.got("tasks/get")
+        await server.send({"id": server.held["tasks/result"], "result": RESULT})
+        assert (await handle.result()).content
+        server.replies["ping"] = lambda params: HELD
+        with anyio.move_on_after(0.01):
+            await session.send_ping()
+        await server.was_heard()
+        taken_back = [params for method, params in server.arrived if method == "notifications/cancelled"]
+        assert [one["requestId"] for one in taken_back] == [server.held["ping"]]
+
+
+@requirement("law:3", "law:8")
+@pytest.mark.parametrize("method", ["tools/call", "tasks/result"])
+async def test_of_a_call_or_a_wait_that_is_given_up_the_server_is_told(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
+    async with connected(Host()) as (session, server, _):
+        async with ours(session, poll=replace(QUICK, call_grace_s=0.01)) as durable:
+            server.replies["tasks/get"] = lambda params: task("input_required")
+            server.replies[method] = lambda params: HELD
+            with anyio.CancelScope() as waiting:
+                async with anyio.create_task_group() as calls:
+                    calls.start_soon(durable.call_tool, "tool")
+                    await server.got(method)
+                    waiting.cancel()
+            await server.got("notifications/cancelled")
+        taken_back = [params for name, params in server.arrived if name == "notifications/cancelled"]
+        assert server.held[method] in [one["requestId"] for one in taken_back]
 
 
 async def test_of_a_session_that_the_host_has_no_more_nothing_is_kept() -> None:

@@ -355,6 +355,19 @@ def test_what_is_alike_and_right_is_no_breach() -> None:
     assert list(breaches(voyage)) == []
 
 
+def test_what_was_taken_away_from_a_person_may_be_asked_again_once() -> None:
+    voyage = good()
+    voyage.log.insert(2, Noted(1.2, 1, "withdrawn", -1, "t1-name"))
+    asks_twice(voyage)
+    assert list(breaches(voyage)) == []
+    asks_twice(voyage)
+    assert list(breaches(voyage)) == ["asked 2 times in life 1: t1-name"]
+    voyage = good()
+    asks_for_a_third(voyage)
+    voyage.log.insert(2, Noted(1.2, 1, "withdrawn", -1, "t1-pet#1.0"))
+    assert list(breaches(voyage)) == []
+
+
 def test_a_task_that_was_cancelled_may_say_so() -> None:
     voyage = good()
     fails(voyage)

@@ -158,15 +158,16 @@ class Hearing:
             return None
         if task_id in self._asked and not self._asked[task_id].leave():
             del self._asked[task_id]
-        waits = self.retrievals.leave(task_id)
-        if waits is None or self._tasks is None:
+        left = self.retrievals.leave(task_id)
+        if left is None or self._tasks is None:
             self._unheard(task_id)
             return None
-        self.in_background(self._hear_out, *waits)
-        return waits[2]
+        retrieval, unheard = left
+        self.in_background(self._hear_out, task_id, retrieval, unheard)
+        return unheard
 
-    async def _hear_out(self, task_id: str, retrieval: Retrieval, since: anyio.Event) -> None:
-        if await self.retrievals.end(task_id, retrieval, since):
+    async def _hear_out(self, task_id: str, retrieval: Retrieval, unheard: anyio.Event) -> None:
+        if await self.retrievals.end(task_id, retrieval, unheard):
             self._unheard(task_id)
 
     def _unheard(self, task_id: str) -> None:

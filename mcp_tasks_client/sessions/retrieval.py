@@ -217,11 +217,11 @@ class Retrievals:
         finally:
             retrieval.alone.set()
             retrieval.ended.set()
-            failed, since = retrieval.reply is None, self._unobserved.get(task_id)
-            if self._now.get(task_id) is retrieval and (failed or since is not None):
+            failed, unheard = retrieval.reply is None, self._unobserved.get(task_id)
+            if self._now.get(task_id) is retrieval and (failed or unheard is not None):
                 del self._now[task_id]  # the next poll tries again
-                if since is not None:
-                    since.set()
+                if unheard is not None:
+                    unheard.set()
                 if failed:
                     # Maybe about the waiting alone: what became of the task is asked when it is over.
                     self._broken[task_id] = retrieval.waits_under
@@ -295,12 +295,12 @@ class Retrievals:
 
     def observed(self, task_id: str) -> None:
         """Note that somebody observes a task, again or still."""
-        since = self._unobserved.pop(task_id, None)
-        if since is not None:
-            since.set()
+        unheard = self._unobserved.pop(task_id, None)
+        if unheard is not None:
+            unheard.set()
 
-    def leave(self, task_id: str) -> tuple[str, Retrieval, anyio.Event] | None:
-        """Note that nobody observes a task any more. Returns what is to be ended, if any waits for it."""
+    def leave(self, task_id: str) -> tuple[Retrieval, anyio.Event] | None:
+        """Note that nobody observes a task any more. Returns what to :meth:`end`, if any waits for it."""
         self._forget(task_id)
         self.observed(task_id)
         retrieval = self._now.get(task_id)
@@ -309,10 +309,10 @@ class Retrievals:
         if retrieval.ended.is_set():
             del self._now[task_id]  # what it has brought is asked for again, if it is wanted
             return None
-        self._unobserved[task_id] = since = anyio.Event()
-        return task_id, retrieval, since
+        self._unobserved[task_id] = unheard = anyio.Event()
+        return retrieval, unheard
 
-    async def end(self, task_id: str, retrieval: Retrieval, since: anyio.Event) -> bool:
+    async def end(self, task_id: str, retrieval: Retrieval, unheard: anyio.Event) -> bool:
         """Have one wait no more, unless somebody observes its task again soon.
 
         What the server says to it is heard until then, and while it is taken back: the task goes on.
@@ -320,22 +320,22 @@ class Retrievals:
         Args:
             task_id: The task.
             retrieval: The one that waits.
-            since: What :meth:`leave` has returned with it. It is set at the end.
+            unheard: Set once it ends, or somebody observes the task; and when this returns.
 
         Returns:
             Whether nobody observes the task.
         """
         try:
             with anyio.move_on_after(_HEARD_ON_S):
-                await since.wait()
-            if not since.is_set():
+                await unheard.wait()
+            if not unheard.is_set():
                 await self._take_back(task_id, retrieval)
         finally:
-            since.set()
-            unobserved = self._unobserved.get(task_id) is since
-            if unobserved:
+            unheard.set()
+            is_unobserved = self._unobserved.get(task_id) is unheard
+            if is_unobserved:
                 del self._unobserved[task_id]
-        return unobserved
+        return is_unobserved
 
     async def _take_back(self, task_id: str, retrieval: Retrieval) -> None:
         del self._now[task_id]

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -46,7 +47,13 @@ _WRITES: Final = ("_write_result", "_write_error")
 _holders: Final = Counter[int]()
 """How many requests have an entry of the SDK's, by its ``id()``, while they hold it."""
 
-_request_id: Final[ContextVar[RequestId | None]] = ContextVar("the ID of a request of ours", default=None)
+_options: Final[ContextVar[Mapping[str, Any]]] = ContextVar(
+    "what the SDK is to do with a request of ours", default=MappingProxyType({})
+)
+
+_TAKEN_BACK: Final = frozenset({"tools/call", "tasks/result"})
+"""Of the requests that nobody waits for any more, those which the server is to be told of. To take one back
+just as it is answered ends the session on some servers, and of the others nobody need know."""
 
 _boards: Final[WeakKeyDictionary[ClientSession, Switchboard]] = WeakKeyDictionary()
 
@@ -84,12 +91,16 @@ class SdkLine(SessionLine[ClientSession]):
         Raises:
             SessionError: No result.
         """
-        request, before = RawRequest(method=method, params=params), _request_id.set(request_id)
+        request, options = (
+            RawRequest(method=method, params=params),
+            {"cancel_on_abandon": method in _TAKEN_BACK},
+        )
+        before = _options.set(options if request_id is None else {**options, "request_id": request_id})
         try:
             with mapped(faults, self.session):
                 return await sent(self.session, request, timeout_s, is_task=_is_created)
         finally:
-            _request_id.reset(before)
+            _options.reset(before)
 
     async def take_back(self, request_id: RequestId) -> None:
         """Tell the server that nobody waits for a reply: one that broke, the SDK takes for answered."""
@@ -115,7 +126,7 @@ def _plug(of: weakref.ref[ClientSession], board: Switchboard) -> Callable[[], No
     """Put a switchboard before a session's callbacks; returns what takes it away again."""
     session: Any = of()
     unplug = [_replace(session, name, _asking(board, method)) for method, name in _CALLBACKS.items()]
-    unplug.append(_replace(session._dispatcher, "send_raw_request", _numbering))
+    unplug.append(_replace(session._dispatcher, "send_raw_request", _as_wanted))
     if hasattr(session._dispatcher, _HOOK):
         unplug.append(_replace(session._dispatcher, _HOOK, _telling(board)))
 
@@ -141,15 +152,13 @@ def _replace(owner: Any, name: str, around: Callable[[Any], Any]) -> Callable[[]
     return restore
 
 
-def _numbering(send: Any) -> Any:
-    """Has a request go under the ID that we want for it, which the SDK's own session has no word for."""
+def _as_wanted(send: Any) -> Any:
+    """Has a request of ours go as we want it to, for which the SDK's own session has no word."""
 
-    async def numbered(method: str, params: Any, opts: Any = None, **related: Any) -> Any:
-        request_id = _request_id.get()
-        given = {} if request_id is None else {"request_id": request_id}
-        return await send(method, params, {**(opts or {}), **given}, **related)
+    async def as_wanted(method: str, params: Any, opts: Any = None, **related: Any) -> Any:
+        return await send(method, params, {**(opts or {}), **_options.get()}, **related)
 
-    return numbered
+    return as_wanted
 
 
 def _asking(board: Switchboard, method: str) -> Callable[[Any], Any]:

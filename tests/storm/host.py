@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 import anyio
 from mcp import ClientSession, MCPError
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CreateMessageResult, ElicitResult, TextContent
+from mcp_types import CallToolResult, CreateMessageResult, ElicitResult, TextContent
 
 from mcp_tasks_client import (
     InputContext,
@@ -29,16 +29,25 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
     TasksTransport,
+    WaitTimeoutError,
 )
 
 __all__ = ["ALIKE", "AS_TASK", "CALLS", "RELATED", "SAYS", "Life", "Way", "live", "mark", "thought"]
 
-Event: TypeAlias = Literal["created", "asked", "answered", "cancels", "result", "resumed", "error", "down"]
+Event: TypeAlias = Literal[
+    "created", "asked", "withdrawn", "answered", "cancels", "closes", "result", "resumed", "error", "down"
+]
 Way: TypeAlias = Literal["url", "session", "transport", "resume"]
 """``TasksClient(url)``, ``TasksClient(session)`` with a session of the SDK's, or such a session over
 ``TasksTransport(...)``; and ``TasksClient(url).resume()`` for what the last one has left."""
 
 POLL: Final = PollPolicy(backoff_floor_s=0.1, backoff_ceiling_s=1.0)
+
+_SLICES: Final = 12
+"""Times that somebody impatient stops to wait, before waiting to the end."""
+
+_CLOSES: Final = 3
+"""The same of a client that is closed."""
 
 RELATED: Final = "io.modelcontextprotocol/related-task"
 SAYS: Final = "says"
@@ -99,6 +108,12 @@ class Life:
     """Between the looks of the server at what it has us run."""
 
     seed: int
+    impatient: bool = False
+    """Whether callers stop to wait, and wait again."""
+
+    reopens: bool = False
+    """Whether it closes its client now and then, and goes on with another."""
+
     debug: str | None = None
 
 
@@ -123,16 +138,16 @@ class Host:
         self._log = os.open(life.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._thinks = random.Random(f"{life.seed} {life.life}")
         self._created: set[str] = set()
+        self._moods = random.Random(f"moods {life.seed} {life.life}")
         self._asked = itertools.count()
+        self._closed = 0
 
     async def live(self) -> None:
         """Do what is to be done."""
         match self._life.way:
             case "url":
-                async with TasksClient(
-                    self._life.url, **self._own, **self._answers, receive=self._receive
-                ) as client:
-                    await self._call_all(client)
+                while not await self._live_with_a_client():
+                    self._note("closes", -1)
             case "resume":
                 async with (
                     TasksClient(self._life.url, **self._own, **self._answers) as client,
@@ -146,6 +161,15 @@ class Host:
                 except Exception as error:
                     # The SDK's session ends for what it cannot send, with an error of its own choice.
                     self._note("down", -1, f"{type(error).__name__}: {error}")
+
+    async def _live_with_a_client(self) -> bool:
+        """Call all, with one client. Returns whether it came to the end of that."""
+        for_s = self._moods.uniform(0.2, 2.0) if self._life.reopens and self._closed < _CLOSES else math.inf
+        self._closed += 1
+        async with TasksClient(self._life.url, **self._own, **self._answers, receive=self._receive) as client:
+            with anyio.move_on_after(for_s) as limited:
+                await self._call_all(client)
+        return not limited.cancelled_caught
 
     async def _live_with_a_session(self) -> None:
         if self._life.way == "transport":
@@ -197,9 +221,15 @@ class Host:
                     tasks.start_soon(self._call_plainly, client, number, tool, arguments)
 
     async def _call(self, client: TasksClient, number: int, tool: str, arguments: dict[str, Any]) -> None:
-        after_s = self._life.cancel_after_s if number == 0 else None
+        after_s, options = (
+            self._life.cancel_after_s if number == 0 else None,
+            {"idempotency_key": f"k{number}"},
+        )
         try:
-            handle = await client.start_tool(tool, arguments, idempotency_key=f"k{number}")
+            if self._life.impatient and after_s is None:
+                self._note("result", number, text_of(await self._in_slices(client, number, tool, arguments)))
+                return
+            handle = await client.start_tool(tool, arguments, **options)
             self._note("created", number, mark(handle.task_id))
             with anyio.move_on_after(math.inf if after_s is None else after_s):
                 self._note("result", number, text_of(await handle.result()))
@@ -210,6 +240,28 @@ class Host:
             self._note("result", number, text_of(await handle.result()))
         except TasksClientError as error:
             self._note("error", number, f"{type(error).__name__}: {error}")
+
+    async def _in_slices(
+        self, client: TasksClient, number: int, tool: str, arguments: dict[str, Any]
+    ) -> CallToolResult:
+        """As somebody waits who has something else to do now and then."""
+        options, created = {"idempotency_key": f"k{number}"}, False
+        for _ in range(_SLICES):
+            try:
+                result = await client.call_tool(
+                    tool, arguments, timeout=self._moods.uniform(0.05, 0.6), **options
+                )
+            except WaitTimeoutError:
+                result = None
+            ids = {one.idempotency_key: one.task_id for one in await client.records()}
+            task_id = ids.get(options["idempotency_key"])
+            if task_id is not None and not created:
+                created = True
+                self._note("created", number, mark(task_id))
+            if result is not None:
+                return result
+            await anyio.sleep(self._moods.choice((0.0, 0.0, 0.05, 0.3)))
+        return await client.call_tool(tool, arguments, **options)
 
     async def _call_plainly(
         self, session: ClientSession, number: int, tool: str, arguments: dict[str, Any]
@@ -251,7 +303,11 @@ class Host:
         if said.endswith(ALIKE):
             said += f"#{self._life.life}.{next(self._asked)}"
         self._note("asked", -1, said)
-        await anyio.sleep(self._thinks.choice((0.0, 0.0, 0.1, 0.4)))
+        try:
+            await anyio.sleep(self._thinks.choice((0.0, 0.0, 0.1, 0.4)))
+        except anyio.get_cancelled_exc_class():
+            self._note("withdrawn", -1, said)
+            raise
         self._note("answered", -1, said)
         return said
 

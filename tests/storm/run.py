@@ -50,6 +50,12 @@ BREAKING: Final = 0.3
 FOR_US: Final = 0.5
 """Of the voyages with clients of our own, in so many what the server asks is to be a task of ours."""
 
+IMPATIENT: Final = 0.4
+"""Of the processes with clients of our own or sessions of the SDK's, in so many callers wait in slices."""
+
+REOPENING: Final = 0.3
+"""Of the processes with clients of our own, so many close it now and then."""
+
 LOOKS_MS: Final = 1000
 LOOKS_AFTER_KILL_MS: Final = 4000
 """The next process is there by then: what a server asks nobody is lost."""
@@ -101,7 +107,7 @@ async def storm(
 async def voyage(
     seed: int, kind: str, proxy: Proxy, processes: ForkServerContext, folder: Path, debug: bool
 ) -> Voyage:
-    drawn = random.Random(f"voyage {seed}")
+    drawn, moods = random.Random(f"voyage {seed}"), random.Random(f"moods {seed}")
     plainly = sorted(CALLS.keys() - set(AS_TASK.values()))
     calls = tuple(drawn.choices(plainly, k=drawn.choice((1, 1, 2, 4))))
     weather = Weather(seed, drawn.choice((0.0, 0.1, 0.3, 0.6)))
@@ -137,6 +143,8 @@ async def voyage(
             cancel_after_s=cancel_after_s,
             looks_ms=LOOKS_MS if lives == 1 else LOOKS_AFTER_KILL_MS,
             seed=seed,
+            impatient=moods.random() < IMPATIENT and this in ("url", "session"),
+            reopens=moods.random() < REOPENING and this == "url",
             debug=str(folder / f"{seed}.debug") if debug else None,
         )
         process = processes.Process(target=live, args=(life,), daemon=True)

@@ -232,6 +232,8 @@ def hidden(voyage: Voyage) -> bool:
 
 def _asked_again(voyage: Voyage) -> Iterator[str]:
     in_one_life = Counter((one.life, one.text) for one in voyage.log if one.event == "asked")
+    # What was taken away from whoever was before it is put up again.
+    in_one_life.subtract((one.life, one.text) for one in voyage.log if one.event == "withdrawn")
     for (life, whose), times in in_one_life.items():
         if times > 1:
             yield f"asked {times} times in life {life}: {whose}"
@@ -259,8 +261,7 @@ def _mixed_up(voyage: Voyage) -> Iterator[str]:
         numbers = re.findall(r"#[\d.]+", one.text)
         if one.event in ("result", "resumed") and len(numbers) != len(set(numbers)):
             yield f"one answer to two questions: {one.text}"
-        if one.event == "asked":
-            asked[one.life, unnumbered(one.text)] += 1
+        asked[one.life, unnumbered(one.text)] += (one.event == "asked") - (one.event == "withdrawn")
         if one.event == "answered":
             killed_at = min((kill for kill in voyage.kills if kill > one.at), default=math.inf)
             kept[unnumbered(one.text)] += killed_at > one.at + JOURNALED_S
