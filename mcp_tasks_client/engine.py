@@ -331,10 +331,13 @@ class Engine:
     ) -> None:
         """Let go of every task, finish what has to be written, close."""
         assert self._tasks is not None
-        self.scheduler.close()
         try:
-            # Without the block's own exception, which would come back wrapped in a group.
-            await self._tasks.__aexit__(None, None, None)
+            try:
+                await self.scheduler.let_go_of_all()
+            finally:
+                self.scheduler.close()
+                # Without the block's own exception, which would come back wrapped in a group.
+                await self._tasks.__aexit__(None, None, None)
         finally:
             # In a task of its own, which asyncio's own cancellation of this one does not stop.
             async with anyio.create_task_group() as closing:

@@ -41,6 +41,9 @@ _FIRST_LOOK_S: Final = 0.25
 _LONGEST_LOOK_S: Final = 5.0
 """Seconds between looks at a call that another client drives: half as many again each time."""
 
+_LEAVING_S: Final = 0.5
+"""Seconds for the server to know that nobody waits for what it has to say, while everything ends."""
+
 T = TypeVar("T")
 
 
@@ -347,14 +350,19 @@ class Scheduler:
                     ),
                 )
 
-    def close(self) -> None:
-        """Let go of everything, and end. Writes finish; a ``tools/call`` under way gets its grace."""
+    async def let_go_of_all(self) -> None:
+        """Begin to end: drive nothing any more, and hear what the server says until it knows."""
+        self.closed = True
         for drive in list(self.drives.values()):
             self.afterwards.forget(drive)
         for drive in list(self.drives.values()):
             if drive.running or drive.following:
                 self.park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
-        self.closed = True
+        with anyio.move_on_after(_LEAVING_S, shield=True):
+            await self.driver.session.retire()
+
+    def close(self) -> None:
+        """End. Writes finish; a ``tools/call`` under way gets its grace."""
         self.performer.turns.clear()
         self.afterwards.close()
         self.performer.cancels.close()

@@ -21,10 +21,11 @@ from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.sessions import answering
 from mcp_tasks_client.sessions.base import INVALID_PARAMS, TaskRef, ToolCall
 from mcp_tasks_client.sessions.generations import AnyGenerationSession, session_at
+from mcp_tasks_client.sessions.http_peer import HttpPeer
 from mcp_tasks_client.sessions.listing import listed_tasks
 from mcp_tasks_client.sessions.shapes_2025_11_25 import RELATED_TASK, Memo
-from mcp_tasks_client.states import Question
-from mcp_tasks_client.wire import Created, JSONObject, Returned, Task, digest
+from mcp_tasks_client.states import Observing, Question
+from mcp_tasks_client.wire import Created, JSONObject, RequestId, Returned, Task, digest
 
 from ._requirements import requirement
 
@@ -1704,6 +1705,44 @@ async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wir
             while any(retrievals):  # it was answered at once, and nobody wants that
                 await anyio.sleep(0.001)
         assert not any((hearing.hints.seen, hearing.hints._seen_in, hearing._asked, hearing._given_up))
+
+
+@requirement("law:1", "law:3", "law:8")
+@pytest.mark.parametrize("answers", [True, False])
+async def test_what_is_asked_just_as_a_client_is_closed_is_journaled(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """The server hands it to who waits, until it knows that nobody does."""
+    wire.task |= {"status": "input_required", "pollInterval": 10}
+    request, take_back, journal = HttpPeer.request, HttpPeer.take_back, MemoryJournal()
+
+    async def held(self: HttpPeer, method: str, *args: Any, **options: Any) -> Any:
+        if method == "tasks/result":
+            wire.arrived.append((method, self.session_id))
+            await anyio.sleep_forever()
+        return await request(self, method, *args, **options)
+
+    async def asks_before_it_knows(self: HttpPeer, request_id: RequestId, timeout_s: float) -> None:
+        self._told(self, asked_of_us(7))
+        if not answers:
+            await anyio.sleep_forever()
+        await take_back(self, request_id, timeout_s)
+
+    monkeypatch.setattr(HttpPeer, "request", held)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(wire)) as http:
+        client = TasksClient(URL, journal=journal, http_client=http)
+        with anyio.fail_after(LIMIT_S):
+            async with client:
+                await client.start_tool("slow")
+                while not wire.of("tasks/result"):
+                    await anyio.sleep(0.001)
+                monkeypatch.setattr(HttpPeer, "take_back", asks_before_it_knows)
+    async with journal:
+        (record,) = await journal.records(client._engine._scope)
+    assert isinstance(record.state, Observing)
+    assert [question.key for question in record.state.questions] == [KEY]
+    assert Memo.read(record.state.request_state).asked == {KEY: [7]}
+    assert record.owner is None
 
 
 @requirement("2025:progress")

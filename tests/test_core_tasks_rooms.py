@@ -812,6 +812,29 @@ async def test_what_the_server_says_until_it_knows_that_nobody_waits_is_heard(
 
 
 @pytest.mark.anyio
+@requirement("law:3", "law:8")
+async def test_at_the_end_none_waits_any_more_nor_begins_to(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_S", 0.01)
+    peer, refusing, retrievals = ScriptedPeer(), ScriptedPeer(), hearing.retrievals
+    refusing.refuses_to_take_back = True
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            tasks.start_soon(hearing.questions, refusing, "another", None)
+            await settled(lambda: peer.requests and refusing.requests)
+            assert hearing.leave(TASK) is not None
+            await retrievals.retire()
+            assert len(peer.taken_back) == 1
+            assert not retrievals.may_begin(TASK)
+            assert not retrievals.may_begin("a third")
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
 @requirement("law:3")
 async def test_what_has_not_begun_to_wait_does_not_begin_when_it_is_let_go_of(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch

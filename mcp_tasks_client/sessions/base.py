@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import anyio
+from anyio.lowlevel import checkpoint
 from mcp_types import Tool
 
 from ..states import Question
@@ -196,6 +197,10 @@ class Session(ABC):
             What is set once nothing more is told of it; ``None`` if nothing is from here on.
         """
         return None
+
+    async def retire(self) -> None:
+        """Have nothing wait at the server any more, as all tasks are let go of. What it says is told."""
+        await checkpoint()
 
     async def watch(self) -> None:
         """Return when nothing can be sent any more. Never, where the next request is what tells.

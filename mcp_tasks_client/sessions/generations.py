@@ -160,6 +160,10 @@ class AnyGenerationSession(Session):
         """Keep nothing of a task that nobody observes any more."""
         return self._older.let_go(task_id)
 
+    async def retire(self) -> None:
+        """Have nothing wait any more at a server of the older generation."""
+        await self._older.retire()
+
     async def watch(self) -> None:
         """Keep open what the older generation needs open. Never returns."""
         await self._older.watch()

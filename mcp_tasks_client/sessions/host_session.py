@@ -179,6 +179,10 @@ class HostSession(Session):
         """Keep nothing of a task that nobody observes any more."""
         return self._older.let_go(task_id)
 
+    async def retire(self) -> None:
+        """Have nothing wait any more at a server of the older generation."""
+        await self._older.retire()
+
     async def watch(self) -> None:
         """Return when there was a connection and there is none. Another one instead goes on."""
         async with anyio.create_task_group() as tasks:

@@ -118,6 +118,7 @@ class Retrievals:
         self._broken: dict[str, RequestId] = {}
         self._left: dict[tuple[str, Peer], RequestId] = {}
         self._unobserved: dict[str, anyio.Event] = {}
+        self._retired = False
         self._quiet_until: dict[str, float] = {}
         self._failed: set[str] = set()
         self._refused = Counter[str]()
@@ -149,8 +150,9 @@ class Retrievals:
             await retrieval.alone.wait()
 
     def may_begin(self, task_id: str) -> bool:
-        """Whether there is none for a task, and the server does not want to be left alone."""
-        return task_id not in self._now and anyio.current_time() >= self._quiet_until.get(task_id, 0.0)
+        """Whether there is none for a task, and neither it nor we are to be left alone."""
+        is_quiet = anyio.current_time() < self._quiet_until.get(task_id, 0.0)
+        return not (is_quiet or self._retired or task_id in self._now)
 
     def failed_lately(self, task_id: str) -> bool:
         """Whether the latest one for a task broke, and no snapshot has come since."""
@@ -337,8 +339,20 @@ class Retrievals:
                 del self._unobserved[task_id]
         return is_unobserved
 
+    async def retire(self) -> None:
+        """Have none wait any more, nor begin to: as :meth:`end` does, at once and for all of them."""
+        self._retired = True
+        async with anyio.create_task_group() as tasks:
+            for task_id, retrieval in self._now.items():
+                if not retrieval.ended.is_set():
+                    tasks.start_soon(self._safely_taken_back, task_id, retrieval)
+
+    async def _safely_taken_back(self, task_id: str, retrieval: Retrieval) -> None:
+        with suppress(SessionError):  # whoever goes on with the task tries again
+            await self._take_back(task_id, retrieval)
+
     async def _take_back(self, task_id: str, retrieval: Retrieval) -> None:
-        del self._now[task_id]
+        self._now.pop(task_id, None)
         waited, name = retrieval.waits_under, (task_id, retrieval.peer)
         if retrieval.peer.retracts:
             return retrieval.end(over=False)

@@ -312,6 +312,10 @@ class CoreTasksSession(Session):
         """Keep nothing of a task that nobody observes any more, but what it has asked."""
         return self._hearing.leave(task_id)
 
+    async def retire(self) -> None:
+        """Take back what waits, and hear it out."""
+        await self._hearing.retrievals.retire()
+
     async def watch(self) -> None:
         """Keep the streams open on which the server speaks. Never returns."""
         await self._hearing.run(self._peers.adopt)
@@ -322,8 +326,7 @@ class CoreTasksSession(Session):
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
     async def _begun(self, peer: Peer) -> None:
-        # The last session's tools may not be this one's.
-        self._catalogue.forget_tools()
+        self._catalogue.forget_tools()  # the last session's may not be this one's
         await self._attended(peer)
 
     async def _attended(self, peer: Peer) -> None:
