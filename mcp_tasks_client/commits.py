@@ -129,10 +129,16 @@ class Commits:
                 drive.record = record
         return _to_do(actions)
 
-    def note(self, drive: Drive, event: Event) -> None:
-        """Advance by an event, unless something is being saved just then. Nothing is done, or saved."""
+    def note(self, drive: Drive, event: Event) -> bool:
+        """Advance by an event, unless something is being saved just then. Nothing is done, or saved.
+
+        Returns:
+            Whether it has advanced.
+        """
         if not drive.lock.locked:
             drive.record, _ = self._advanced(drive, event)
+            return True
+        return False
 
     def _advanced(self, drive: Drive, event: Event) -> tuple[TaskRecord, tuple[Action, ...]]:
         """The record as the event leaves it, and what is to be done."""

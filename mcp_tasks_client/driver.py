@@ -225,7 +225,7 @@ class Driver:
         """Begin to take back what waits at the server and nobody hears, though no poll is due yet."""
         state = drive.record.state
         if isinstance(state, Observing) and not quiet(state, self.clock.time()):
-            self.session.attend(_ref(drive))
+            self.session.attend(_ref(drive), inherited=drive.inherited)
 
     def told(self, drive: Drive) -> Event | None:
         """The event of what the server has said by itself, and nobody may have been told."""

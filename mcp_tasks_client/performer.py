@@ -168,10 +168,10 @@ class Performer:
         await self.perform(drive, actions)
         drive.polled()
 
-    def poll_is_cut(self, drive: Drive) -> None:
-        """Note that nobody waits for the reply to the poll of a drive any more."""
-        if isinstance(drive.record.state, Observing):
-            self._commits.note(drive, self._driver.poll_cut())
+    def poll_is_cut(self, drive: Drive) -> bool:
+        """Note that nobody waits for the reply to the poll of a drive. Returns whether it is noted."""
+        is_over = not isinstance(drive.record.state, Observing)
+        return is_over or self._commits.note(drive, self._driver.poll_cut())
 
     def _told(self, drive: Drive, task: Task) -> None:
         if not drive.running:

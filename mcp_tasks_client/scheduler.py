@@ -283,11 +283,12 @@ class Scheduler:
             self._kept.discard(drive)
             drive.held -= 1
         drive.stop_asking()
-        if drive.polling:
-            self.performer.poll_is_cut(drive)  # now, for what is let go of is written at once
+        # Now, for what is let go of is written at once; or else after what is being written.
+        if drive.polling and not self.performer.poll_is_cut(drive):
+            self.afterwards.keep(drive, self.driver.poll_cut())
         told = self.driver.told(drive) if was_running else None
-        if told is not None:
-            self._commits.note(drive, told)  # likewise: the server does not ask it again
+        if told is not None and not self._commits.note(drive, told):
+            self.afterwards.keep(drive, told)  # the server does not ask it again
         # With the end of a call the only one is that of whoever has brought it, and returns anyway.
         if not (drive.record.finished and len(drive.scopes) == 1):
             for scope in drive.scopes:

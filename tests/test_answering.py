@@ -89,6 +89,16 @@ def test_of_what_has_an_answer_by_now_only_what_no_answer_had_left_for_is_anothe
 
 
 @requirement("law:3")
+def test_what_somebody_else_may_have_answered_is_not_asked_anew() -> None:
+    asked = Asked[str]()
+    asked.add("here", 0, METHOD, NAME)
+    ((key, _),) = asked.questions().items()
+    assert asked.leave(), "nobody observes the task here any more, and another client does"
+    asked.learn([key])
+    assert asked.questions() == {}
+
+
+@requirement("law:3")
 def test_who_asks_again_under_an_id_has_the_answer_to_what_had_it_before() -> None:
     asked, key, said = said_to(("here", 0))
     asked.add("there", 0, METHOD, NAME)

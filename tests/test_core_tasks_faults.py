@@ -1641,12 +1641,77 @@ async def test_what_waits_for_a_dead_process_is_taken_back_before_a_poll_is_due(
     ref = replace(OLDER, request_state=str(Memo(session_id="s1", retrieval="of-the-dead")))
     async with wire.session() as session:
         for other in (OLDER, replace(ref, generation="2026-07-28")):
-            session.attend(other)  # nothing waits for that
-        session.attend(ref)
+            session.attend(other, inherited=False)  # nothing waits for that
+        session.attend(ref, inherited=False)
         while not wire.arrived:
             await anyio.sleep(0.001)
         await anyio.wait_all_tasks_blocked()
         assert wire.arrived == [("notifications/cancelled", "s1")]
+
+
+@requirement("law:3", "law:7")
+@pytest.mark.parametrize("inherited", [True, False])
+async def test_what_waits_for_us_is_not_relied_on_once_another_client_has_had_the_task(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, inherited: bool
+) -> None:
+    """That has taken it back, to which one official server says nothing."""
+    request = HttpPeer.request
+
+    async def held(self: HttpPeer, method: str, *args: Any, **options: Any) -> Any:
+        if method == "tasks/result":
+            wire.arrived.append((method, self.session_id))
+            await anyio.sleep_forever()
+        return await request(self, method, *args, **options)
+
+    monkeypatch.setattr(HttpPeer, "request", held)
+    wire.task["status"] = "input_required"
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        await session.get(OLDER)
+        session.let_go(TASK)
+        session.attend(OLDER, inherited=inherited)
+        await session.get(OLDER)
+        await anyio.wait_all_tasks_blocked()
+        assert len(wire.of("tasks/result")) == 1 + inherited
+
+
+@requirement("law:3", "law:8")
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_an_answer_that_is_on_its_way_goes_on_for_a_moment_when_nobody_waits_for_that(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    """Or it would be said again, under an ID that may be another question's by then."""
+    monkeypatch.setattr(answering, "_LAST_WORD_S", LIMIT_S / 2 if arrives else 0.05)
+    go, sent = anyio.Event(), list[object]()
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        hearing = session._older._hearing
+        peer = await session._older.connect()
+        hearing.told(peer, asked_of_us(7))
+        answer = peer.answer
+
+        async def slowly(request_id: Any, *args: Any, **options: Any) -> None:
+            sent.append(request_id)
+            await go.wait()
+            await answer(request_id, *args, **options)
+
+        peer.answer = slowly  # type: ignore[method-assign]  # a slow connection
+        scope = anyio.CancelScope()
+
+        async def update() -> None:
+            with scope:
+                await session.update(OLDER, {KEY: {"action": "decline"}})
+
+        with anyio.fail_after(LIMIT_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(update)
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+                await anyio.wait_all_tasks_blocked()
+                if arrives:
+                    go.set()
+        assert sent == [7]
+        assert hearing.asks(TASK) == (not arrives)
 
 
 @requirement("law:3", "law:8")

@@ -812,6 +812,27 @@ async def test_what_the_server_says_until_it_knows_that_nobody_waits_is_heard(
 
 
 @pytest.mark.anyio
+@requirement("law:1", "law:3", "law:8")
+async def test_what_is_asked_in_the_words_of_what_was_answered_is_told_as_another_though_nobody_observes_it(
+    hearing: Hearing,
+) -> None:
+    peer, told = ScriptedPeer(), list[Task]()
+    hearing.hints.heard = told.append
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.saw(peer, {"taskId": TASK, "status": "input_required"})
+            hearing.told(peer, question(request_id=1))
+            (key,) = await hearing.questions(peer, TASK, None)
+            hearing.asked(TASK).answered(key, hearing.asked(TASK).behind(key))
+            assert hearing.leave(TASK) is not None
+            hearing.told(peer, question(request_id=2))
+            assert list(told[-1].input_requests or {}) == [f"{key}#1"]
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
 @requirement("law:3", "law:8")
 async def test_at_the_end_none_waits_any_more_nor_begins_to(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch

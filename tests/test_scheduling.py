@@ -50,6 +50,7 @@ from mcp_tasks_client import (
 from mcp_tasks_client.drive import Drive
 from mcp_tasks_client.journal.base import TaskRecord
 from mcp_tasks_client.sessions.base import Leaving, TaskRef, ToolCall
+from mcp_tasks_client.states import Observing
 from mcp_tasks_client.testing import (
     STALL,
     Delayed,
@@ -58,6 +59,7 @@ from mcp_tasks_client.testing import (
     ScriptedSession,
     complete,
     completed,
+    form,
     input_required,
     scripted_client,
     text_result,
@@ -65,7 +67,7 @@ from mcp_tasks_client.testing import (
     working,
 )
 from mcp_tasks_client.turns import together
-from mcp_tasks_client.wire import CallReply, JSONObject, Task
+from mcp_tasks_client.wire import CallReply, JSONObject, Task, read_task
 
 from ._requirements import requirement
 from ._stops import watched
@@ -293,6 +295,39 @@ async def test_what_a_poll_was_planned_for_before_a_task_was_let_go_of_counts_no
     assert running
     assert not polling, "somebody else may have it"
     assert heap == [], "or it would be held for ever"
+
+
+@requirement("law:1", "law:3", "law:4")
+async def test_what_is_known_of_a_task_that_is_let_go_of_while_it_is_being_saved_is_saved_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, scope = World(calls=[working(TASK, poll_interval_ms=1000)], gets={TASK: []}), anyio.CancelScope()
+    asks = input_required(TASK, {"who": form("Who?", name="string")})
+
+    async def call() -> None:
+        with scope:
+            await client.call_tool("tool")
+
+    async def held(ref: object) -> Any:
+        await anyio.sleep_forever()
+
+    async with world.client() as client, anyio.create_task_group() as tasks:
+        session = client._engine._session
+        monkeypatch.setattr(session, "get", held)
+        monkeypatch.setattr(session, "told", lambda task_id: read_task(asks))
+        tasks.start_soon(call)
+        await world.clock.advance(5.5)
+        (drive,) = client._engine.scheduler.drives.values()
+        assert drive.polling
+        async with drive.lock:  # as while an answer is being journaled
+            scope.cancel()
+            await world.clock.advance(0)
+        await world.clock.advance(0)
+        (record,) = await client.records()
+        assert isinstance(record.state, Observing)
+        assert [question.key for question in record.state.questions] == ["who"]
+        assert record.state.due_at == world.clock.time() + 1.0, "the poll may be seen only now"
+        assert record.owner is None
 
 
 # ── abandoned calls ───────────────────────────────────────────────────────────────────────────

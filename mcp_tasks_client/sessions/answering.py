@@ -10,7 +10,7 @@ come.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -35,6 +35,9 @@ _AGAIN_S: Final = 5.0
 
 _POLL_S: Final = 30.0
 """Seconds for a poll to tell how a task is that another process had; then we look."""
+
+_LAST_WORD_S: Final = 1.0
+"""Seconds for an answer to arrive that is on its way, when nobody waits for that any more."""
 
 _TAKEN_BACK: Final = "The question was taken back meanwhile."
 
@@ -72,10 +75,14 @@ class Answering:
                 ]
                 asked.restore(peer, one.key, ids, one.request, answered=not one.unanswered)
 
-    async def attend(self, ref: TaskRef) -> None:
+    async def attend(self, ref: TaskRef, slots: anyio.Semaphore) -> None:
         """Take back what waits for a process that may be gone, before a poll is due.
 
         What the server says then waits there until somebody observes the task, and journals it.
+
+        Args:
+            ref: The task.
+            slots: For so many requests at once.
 
         Raises:
             SessionError: It could not be taken back.
@@ -84,9 +91,10 @@ class Answering:
         retrievals.observed(ref.task_id)
         if memo.session_id is None or memo.retrieval is None or self._hearing.given_up(ref.task_id):
             return
-        peer = self._peers.adopt(memo.session_id)
-        if not peer.lost:
-            await retrievals.free(peer, ref.task_id, memo.retrieval)
+        async with slots:
+            peer = self._peers.adopt(memo.session_id)
+            if not peer.lost:
+                await retrievals.free(peer, ref.task_id, memo.retrieval)
 
     async def questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
         """What the server asks for a task, over this connection or one of the process before."""
@@ -131,8 +139,12 @@ class Answering:
             raise ConnectionLostError(why, retryable=True)
         if all(peer.acknowledges for peer, _ in requests):
             behind = asked.leaves(key, self._hearing.retrievals.streams(ref.task_id))
-            await self._tell(ref, asked, requests, answer)
-            asked.answered(key, behind)
+
+            async def tell() -> None:
+                await self._tell(ref, asked, requests, answer)
+                asked.answered(key, behind)
+
+            await _to_its_end(tell)
             return None
         said = asked.says(key, requests)
         try:
@@ -200,3 +212,29 @@ class Answering:
                 said.looks, pause_s, since = 0, 2 * pause_s, anyio.current_time()
         if not said.arrived:
             raise ConnectionLostError(_TAKEN_BACK, retryable=True)
+
+
+async def _to_its_end(send: Callable[[], Awaitable[None]]) -> None:
+    """Send something, and do not stop half-way at once: who stops would have to say it again in any case.
+
+    Raises:
+        SessionError: It could not be sent.
+    """
+    failed, over, scope = list[SessionError](), anyio.Event(), anyio.CancelScope(shield=True)
+
+    async def run() -> None:
+        with scope:
+            try:
+                await send()
+            except SessionError as error:
+                failed.append(error)
+        over.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            await over.wait()
+        finally:
+            scope.deadline = anyio.current_time() + _LAST_WORD_S
+    if failed:
+        raise failed[0]

@@ -328,9 +328,14 @@ class Asked(Generic[PeerT]):
             self._end(one, arrived=True)
 
     def leave(self) -> bool:
-        """Have nobody wait for what becomes of an answer. Returns whether any question has none."""
-        for one in self.all_said():
-            self._end(one, arrived=False)
+        """Have nobody wait for what becomes of an answer. Returns whether any question has none.
+
+        From here on somebody else may answer what is open.
+        """
+        for said in self.all_said():
+            self._end(said, arrived=False)
+        for name, one in self._requests.items():
+            self._requests[name] = replace(one, left_during=one.left_during or _UNKNOWN)
         return self.open or self.put_aside() is not None
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────

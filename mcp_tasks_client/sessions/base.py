@@ -184,10 +184,15 @@ class Session(ABC):
         """
         return None
 
-    def attend(self, ref: TaskRef) -> None:  # noqa: B027  # not at every server anything waits
+    def attend(self, ref: TaskRef, *, inherited: bool) -> None:  # noqa: B027  # not at every server anything waits
         """Begin to take back what waits for a task that somebody has observed before, and nobody hears.
 
         Before a snapshot is due: what the server says to it is lost. Whatever fails is left to that.
+
+        Args:
+            ref: The task.
+            inherited: Whether another client has observed it since this one did. It has taken back what
+                waited for this one, and not every server says so.
         """
 
     def let_go(self, task_id: str) -> anyio.Event | None:

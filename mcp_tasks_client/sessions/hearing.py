@@ -156,8 +156,8 @@ class Hearing:
         if task_id in self._given_up:
             self.forget(task_id)
             return None
-        if task_id in self._asked and not self._asked[task_id].leave():
-            del self._asked[task_id]
+        if task_id in self._asked:
+            self._asked[task_id].leave()
         left = self.retrievals.leave(task_id)
         if left is None or self._tasks is None:
             self._unheard(task_id)
@@ -171,6 +171,9 @@ class Hearing:
             self._unheard(task_id)
 
     def _unheard(self, task_id: str) -> None:
+        # Not before: what was answered tells a question that is heard from one that was.
+        if task_id in self._asked and not self._asked[task_id].leave():
+            del self._asked[task_id]
         self.hints.forget(task_id)
         self.progress.forget(task_id)
 

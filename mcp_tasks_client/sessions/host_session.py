@@ -170,10 +170,10 @@ class HostSession(Session):
         """What was said of a task of the older generation by itself."""
         return self._older.told(task_id)
 
-    def attend(self, ref: TaskRef) -> None:
+    def attend(self, ref: TaskRef, *, inherited: bool) -> None:
         """Begin to take back what waits for a task of the older generation, if that is spoken."""
         if ref.generation == self._version() == CORE_TASKS_VERSION:
-            self._older.attend(ref)
+            self._older.attend(ref, inherited=inherited)
 
     def let_go(self, task_id: str) -> anyio.Event | None:
         """Keep nothing of a task that nobody observes any more."""

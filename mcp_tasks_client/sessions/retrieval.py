@@ -290,7 +290,12 @@ class Retrievals:
         """Let the one for a task end that waits in another session than the one that knows the task now."""
         retrieval = self._now.get(task_id)
         if retrieval is not None and retrieval.peer is not peer:
-            del self._now[task_id]
+            self.drop(task_id)
+
+    def drop(self, task_id: str) -> None:
+        """Let the one for a task end, if there is one, and another take its place."""
+        retrieval = self._now.pop(task_id, None)
+        if retrieval is not None:
             # It may not be taken back there, and the task be found there again.
             self._left[task_id, retrieval.peer] = retrieval.waits_under
             retrieval.end(over=False)

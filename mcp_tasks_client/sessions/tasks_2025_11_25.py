@@ -300,13 +300,11 @@ class CoreTasksSession(Session):
         """What it asks and what waits for it, as far as there is anything."""
         return self._hearing.hints.latest(task_id)
 
-    def attend(self, ref: TaskRef) -> None:
+    def attend(self, ref: TaskRef, *, inherited: bool) -> None:
         """Have nothing wait that nobody hears: the server would hand its next question to that."""
-        self._hearing.in_background(self._attend, ref)
-
-    async def _attend(self, ref: TaskRef) -> None:
-        async with self._poll_slots:
-            await self._answering.attend(ref)
+        if inherited:
+            self._hearing.retrievals.drop(ref.task_id)
+        self._hearing.in_background(self._answering.attend, ref, self._poll_slots)
 
     def let_go(self, task_id: str) -> anyio.Event | None:
         """Keep nothing of a task that nobody observes any more, but what it has asked."""
