@@ -27,6 +27,7 @@ from .events import (
     Event,
     Forget,
     InputAsked,
+    Notified,
     PollFailed,
     Save,
     TaskCreated,
@@ -345,8 +346,16 @@ class Commits:
             drive.record = record if had is None else replace(record, delivered_at=had)
             drive.inherited, drive.exact = True, taken.before is None
             drive.pending = None  # it was to be sent as things stood before
+            drive.unsaved = [_without_memo(event) for event in drive.unsaved]
         if drive.owned:
             drive.fence = record.fence
+
+
+def _without_memo(event: Event) -> Event:
+    """What was told of a task that another client has had since, which knows better how to go on with it."""
+    if isinstance(event, Notified):
+        return replace(event, task=event.task.model_copy(update={"request_state": None}))
+    return event
 
 
 def _too_late(drive: Drive, event: Event) -> bool:

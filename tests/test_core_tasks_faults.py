@@ -1714,6 +1714,20 @@ async def test_an_answer_that_is_on_its_way_goes_on_for_a_moment_when_nobody_wai
         assert hearing.asks(TASK) == (not arrives)
 
 
+async def test_what_goes_wrong_with_an_answer_is_told_as_it_is(wire: Wire) -> None:
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        peer = await session._older.connect()
+        session._older._hearing.told(peer, asked_of_us(7))
+
+        async def fails(*args: Any, **options: Any) -> None:
+            raise RuntimeError("a foreign one")
+
+        peer.answer = fails  # type: ignore[method-assign]  # somebody else's fault
+        with pytest.raises(RuntimeError, match="a foreign one"):
+            await session.update(OLDER, {KEY: {"action": "decline"}})
+
+
 @requirement("law:3", "law:8")
 async def test_a_reply_that_comes_just_as_its_task_is_let_go_of_brings_no_question_back(wire: Wire) -> None:
     """What its poll knew of the answers may be out of date by then."""

@@ -152,6 +152,10 @@ def test_what_a_host_has_left_that_knows_nothing_of_tasks_is_brought_home() -> N
     assert list(breaches(read)) == [lost]
     read.kills.append(2.6)
     assert list(breaches(read)) == []
+    read = above("transport", HELLO)
+    read.lane.passed.append(answered(2.5))
+    read.kills.append(2.6)
+    assert list(breaches(read)) == [], "its session had the result before it could say so"
     (mixed,) = breaches(above("transport", HELLO, replace(RESUMED, text="asks t2 Hello, t1-name")))
     assert mixed == "resumed of -1: asks t2 Hello, t1-name"
     assert "2 calls end with Hello, t1-name" in breaches(above("transport", HELLO, replace(HELLO, call=1)))
@@ -239,6 +243,11 @@ def killed_before_it_replied(voyage: Voyage) -> None:
     voyage.kills.append(0.9)
 
 
+def closed_before_it_replied(voyage: Voyage) -> None:
+    voyage.lane.passed[-2].looks.append(look(0.6))
+    voyage.log.append(Noted(0.9, 1, "closes", -1, ""))
+
+
 def not_heard(voyage: Voyage) -> None:
     voyage.lane.passed[-2].looks.append(look(0.6, heard=False))
 
@@ -261,6 +270,7 @@ def replied(voyage: Voyage) -> None:
         (cut_and_opened_again, True),
         (cut_and_heard_before, False),
         (killed_before_it_replied, True),
+        (closed_before_it_replied, True),
         (not_heard, True),
         (replied_in_vain, False),
         (replied, False),

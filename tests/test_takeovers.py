@@ -22,6 +22,7 @@ from mcp_tasks_client import (
     TasksClientError,
 )
 from mcp_tasks_client.errors import ConnectionLostError
+from mcp_tasks_client.events import Notified
 from mcp_tasks_client.idempotency import OnUnknown
 from mcp_tasks_client.journal.base import Judge, Taken
 from mcp_tasks_client.owners import LEASE_S, Place
@@ -39,7 +40,7 @@ from mcp_tasks_client.testing import (
     text_result,
     working,
 )
-from mcp_tasks_client.wire import CallReply, read_call_reply
+from mcp_tasks_client.wire import CallReply, read_call_reply, read_task
 
 from ._on_disk import OnDisk
 from ._requirements import requirement
@@ -505,6 +506,37 @@ async def test_letting_go_of_what_another_has_taken_already_is_no_trouble(
             await clock.advance(0)
             assert not handle._drive.owned
             assert "could not be brought up to date" not in caplog.text
+
+
+@requirement("law:3", "law:7")
+@pytest.mark.parametrize("between", [True, False])
+async def test_of_what_was_told_before_another_client_had_the_task_its_memo_is_out_of_date(
+    tmp_path: Path, between: bool
+) -> None:
+    path, clock, other = tmp_path / "journal.sqlite3", ManualClock(), ManualClock()
+    session = ScriptedSession(calls=[working(TASK)], gets={TASK: [working(TASK)] * 9})
+    theirs = ScriptedSession(gets={TASK: [working(TASK)] * 9})
+    async with (
+        invisible(session, clock, path, "first") as first,
+        invisible(theirs, other, path, "second") as second,
+    ):
+        handle = await first.start_tool("tool", idempotency_key=KEY)
+        drive, scheduler = handle._drive, first._engine.scheduler
+        assert drive is not None
+        scheduler._let_go(drive)
+        await clock.advance(0)
+        told = read_task({**working(TASK), "requestState": "as it was then"})
+        drive.unsaved.append(Notified(task=told, now=clock.time()))
+        if between:
+            await second.attach(TASK)
+            await other.advance(0)
+            for one in list(second._engine.scheduler.drives.values()):
+                second._engine.scheduler._let_go(one)
+            await other.advance(0)
+        assert await scheduler.driver.commits.take(drive)
+        (event,) = drive.unsaved
+        assert isinstance(event, Notified)
+        assert event.task.request_state == (None if between else "as it was then")
 
 
 @requirement("law:5")

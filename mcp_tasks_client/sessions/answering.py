@@ -215,18 +215,14 @@ class Answering:
 
 
 async def _to_its_end(send: Callable[[], Awaitable[None]]) -> None:
-    """Send something, and do not stop half-way at once: who stops would have to say it again in any case.
-
-    Raises:
-        SessionError: It could not be sent.
-    """
-    failed, over, scope = list[SessionError](), anyio.Event(), anyio.CancelScope(shield=True)
+    """Send something, and do not stop half-way at once: who stops would have to say it again in any case."""
+    failed, over, scope = list[Exception](), anyio.Event(), anyio.CancelScope(shield=True)
 
     async def run() -> None:
         with scope:
             try:
                 await send()
-            except SessionError as error:
+            except Exception as error:
                 failed.append(error)
         over.set()
 

@@ -155,10 +155,10 @@ def _lost(voyage: Voyage) -> Iterator[str]:
     told = " ".join(one.text for one in ends if one.event != "error")
     untold = [one.text for one in voyage.log if one.event == "created" and one.text not in told]
     unmarked = sum(one.event == "error" or one.text == "rested" for one in ends)
-    # A result is the session's once that has read it, which then asks for the tools before it returns.
+    # A result is the session's once that has read it, which then asks for the tools before it returns. And an
+    # answer may bring the result at once.
     unmarked += sum(
-        one.method == "tools/list"
-        and isinstance(one.message.get("id"), int)
+        ((one.method == "tools/list" and isinstance(one.message.get("id"), int)) or not one.method)
         and one.at < kill < one.at + READ_S
         for one in voyage.lane.passed
         for kill in voyage.kills
@@ -184,7 +184,8 @@ def unheard(voyage: Voyage) -> bool:
         return True
     if voyage.kind == "anywhere" and _unanswerable(voyage.lane):
         return True
-    return unserved(voyage.kind, voyage.lane.passed, voyage.kills)
+    closed = [one.at for one in voyage.log if one.event == "closes"]
+    return unserved(voyage.kind, voyage.lane.passed, [*voyage.kills, *closed])
 
 
 def _put(voyage: Voyage, ask: Look, end: float) -> bool:
