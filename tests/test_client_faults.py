@@ -36,6 +36,7 @@ from mcp_tasks_client import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.journal.base import Scope, TaskRecord
+from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.states import Observing
 from mcp_tasks_client.testing import (
     STALL,
@@ -1313,8 +1314,12 @@ async def test_what_the_server_has_asked_when_nobody_waits_any_more_is_in_the_jo
 async def test_what_waits_for_a_task_is_taken_back_at_resume_before_its_poll_is_due(
     monkeypatch: pytest.MonkeyPatch, quiet: bool
 ) -> None:
-    attended: list[str] = []
-    monkeypatch.setattr(ScriptedSession, "attend", lambda self, ref: attended.append(ref.task_id))
+    attended: list[tuple[str, bool]] = []
+
+    def attend(self: object, ref: TaskRef, *, inherited: bool) -> None:
+        attended.append((ref.task_id, inherited))
+
+    monkeypatch.setattr(ScriptedSession, "attend", attend)
     limited = SessionError("slow down", retryable=True, http_status=429, retry_after_s=600.0)
     asks = input_required(TASK, {"form": ASK}, poll_interval_ms=60_000)
     world = World(
@@ -1328,7 +1333,7 @@ async def test_what_waits_for_a_task_is_taken_back_at_resume_before_its_poll_is_
     async with world.client(elicitation=Asked(STALL)) as client:
         await client.resume()
         await world.clock.advance(0)
-        assert attended == ([] if quiet else [TASK])
+        assert attended == ([] if quiet else [(TASK, True)])
         assert len(world.polled_at()) == polls
 
 
