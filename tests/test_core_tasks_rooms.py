@@ -846,10 +846,12 @@ async def test_at_the_end_none_waits_any_more_nor_begins_to(
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(hearing.questions, peer, TASK, None)
             tasks.start_soon(hearing.questions, refusing, "another", None)
-            await settled(lambda: peer.requests and refusing.requests)
+            tasks.start_soon(hearing.questions, peer, "cancelled", None)
+            await settled(lambda: len(peer.requests) == 2 and refusing.requests)
             assert hearing.leave(TASK) is not None
+            retrievals.expect_end("cancelled")
             await retrievals.retire()
-            assert len(peer.taken_back) == 1
+            assert len(peer.taken_back) == 1, "one official server loses the session by the other one"
             assert not retrievals.may_begin(TASK)
             assert not retrievals.may_begin("a third")
             tasks.cancel_scope.cancel()

@@ -359,6 +359,8 @@ class Retrievals:
     async def _take_back(self, task_id: str, retrieval: Retrieval) -> None:
         self._now.pop(task_id, None)
         waited, name = retrieval.waits_under, (task_id, retrieval.peer)
+        if retrieval.needless:
+            return None  # the server ends it by itself
         if retrieval.peer.retracts:
             return retrieval.end(over=False)
         self._left[name] = waited  # for the next one there, which may come before it is taken back
