@@ -875,6 +875,20 @@ async def test_a_poll_that_nobody_waits_for_any_more_is_not_taken_back_and_the_h
         assert [one["requestId"] for one in taken_back] == [server.held["ping"]]
 
 
+@requirement("law:10")
+async def test_a_result_that_nobody_waits_for_any_more_is_not_taken_back() -> None:
+    async with connected(Host()) as (session, server, _), ours(session) as durable:
+        server.replies["tasks/get"] = lambda params: task("completed")
+        handle = await durable.start_tool("tool")
+        await server.tell("completed")
+        await server.until(lambda: server.count("tasks/result") == 2)  # what waits, and the poll's own
+        waits = durable._engine._session._older._hearing.retrievals.request_id(TASK_ID)  # type: ignore[attr-defined]
+        await server.send({"id": waits, "result": RESULT})
+        assert (await handle.result()).content
+        await server.was_heard()
+        assert server.count("notifications/cancelled") == 0
+
+
 @requirement("law:3", "law:8")
 @pytest.mark.parametrize("method", ["tools/call", "tasks/result"])
 async def test_of_a_call_or_a_wait_that_is_given_up_the_server_is_told(

@@ -506,12 +506,15 @@ async def test_the_servers_words_are_passed_on_where_it_refuses_as_well(
 async def test_a_request_that_is_given_up_is_taken_back_only_if_questions_hang_on_it(wire: Wire) -> None:
     wire.replies["tasks/get"] = lambda params: None
     async with connected(wire) as session:
-        for method in ("tasks/get", "tasks/result"):
+        ours = session.relay.new_request_id()
+        for method, request_id in (("tasks/get", None), ("tasks/result", None), ("tasks/result", ours)):
             with pytest.raises(ConnectionLostError, match="no whole reply"):
-                await session.relay.request(method, {}, 0.05, Faults(method))
+                await session.relay.request(method, {}, 0.05, Faults(method), request_id)
         await wire.until(lambda: wire.of("notifications/cancelled"))
     (taken_back,) = wire.of("notifications/cancelled")
-    assert taken_back["params"]["requestId"] == wire.of("tasks/result")[0]["id"]
+    assert taken_back["params"]["requestId"] == ours, (
+        "what asks for the end of a task does not wait for questions"
+    )
 
 
 @pytest.mark.parametrize("code", [32600, -32600])  # as the SDK says it for the server, and as servers do

@@ -217,6 +217,7 @@ class Relay:
     ) -> JSONObject | RpcError | None:
         if self.over.is_set():
             return None
+        waits = request_id is not None
         request_id = request_id or self.new_request_id()
         given = {} if params is None else {"params": params}
         waiting = self._waiting[request_id] = _Waiting()
@@ -228,7 +229,7 @@ class Relay:
             del self._waiting[request_id]
             # A server would hand the next question to who does not wait for it any more. Of other requests
             # nobody need know: to take one back just as it is answered ends the session on some servers.
-            wanted = method == "tasks/result" or stream is self._to_host
+            wanted = waits or stream is self._to_host
             if wanted and waiting.reply is None and not self.over.is_set():
                 with anyio.move_on_after(_TOLD_S, shield=True):
                     await self.take_back(request_id, stream)

@@ -51,10 +51,6 @@ _options: Final[ContextVar[Mapping[str, Any]]] = ContextVar(
     "what the SDK is to do with a request of ours", default=MappingProxyType({})
 )
 
-_TAKEN_BACK: Final = frozenset({"tools/call", "tasks/result"})
-"""Of the requests that nobody waits for any more, those which the server is to be told of. To take one back
-just as it is answered ends the session on some servers, and of the others nobody need know."""
-
 _boards: Final[WeakKeyDictionary[ClientSession, Switchboard]] = WeakKeyDictionary()
 
 
@@ -91,10 +87,10 @@ class SdkLine(SessionLine[ClientSession]):
         Raises:
             SessionError: No result.
         """
-        request, options = (
-            RawRequest(method=method, params=params),
-            {"cancel_on_abandon": method in _TAKEN_BACK},
-        )
+        request = RawRequest(method=method, params=params)
+        # To take one back just as it is answered ends the session on some servers. So that is done with calls,
+        # and with what waits for a question, which has an ID of ours.
+        options = {"cancel_on_abandon": request_id is not None or method == "tools/call"}
         before = _options.set(options if request_id is None else {**options, "request_id": request_id})
         try:
             with mapped(faults, self.session):
