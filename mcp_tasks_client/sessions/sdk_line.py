@@ -88,8 +88,8 @@ class SdkLine(SessionLine[ClientSession]):
             SessionError: No result.
         """
         request = RawRequest(method=method, params=params)
-        # To take one back just as it is answered ends the session on some servers. So that is done with calls,
-        # and with what waits for a question, which has an ID of ours.
+        # To take one back just as it is answered ends the session on some servers. So only calls are, and
+        # what waits for a question, which has an ID of ours.
         options = {"cancel_on_abandon": request_id is not None or method == "tools/call"}
         before = _options.set(options if request_id is None else {**options, "request_id": request_id})
         try:
