@@ -889,6 +889,15 @@ async def test_a_result_that_nobody_waits_for_any_more_is_not_taken_back() -> No
         assert server.count("notifications/cancelled") == 0
 
 
+@requirement("law:8")
+async def test_over_a_hosts_session_too_nothing_begins_to_wait_once_a_client_is_closed() -> None:
+    async with connected(Host()) as (session, _, _):
+        async with ours(session) as durable:
+            host_session = durable._engine._session
+            assert isinstance(host_session, HostSession)
+        assert not host_session._older._hearing.retrievals.may_begin(TASK_ID)
+
+
 @requirement("law:3", "law:8")
 @pytest.mark.parametrize("method", ["tools/call", "tasks/result"])
 async def test_of_a_call_or_a_wait_that_is_given_up_the_server_is_told(
