@@ -514,6 +514,26 @@ async def test_another_process_goes_on_where_one_was_killed(
     assert len(calls) == 1
 
 
+@requirement("law:1", "law:3", "law:4")
+async def test_an_answer_that_a_killed_process_had_is_sent_before_a_poll_is_due(
+    legacy_server: LegacyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_tasks_client.sessions.answering._POLL_S", 0.1)
+    journal, host = tmp_path / "journal.sqlite3", Host()
+    stop = ("answer-committed", "asks_unhurriedly")
+    await anyio.to_thread.run_sync(partial(live_and_die, legacy_server.url, journal, *stop, script=HOST))
+    async with host.client(legacy_server.url, journal) as client:
+        (handle,) = await client.resume()
+        session_id = session_of(handle.task)
+        heard = partial(legacy_server.witness, session_id=session_id)
+        polls = len(sent(legacy_server, session_id, "tasks/get"))
+        while not any(one.verb == "POST" and one.method is None for one in heard()):
+            await anyio.sleep(0.05)
+        assert len(sent(legacy_server, session_id, "tasks/get")) == polls
+        assert text(await handle.result()) == "Hello, Ada"
+    assert host.asked == []
+
+
 @requirement("law:2", "2025:list")
 async def test_a_task_whose_id_was_lost_in_a_crash_is_found_in_the_servers_list(
     legacy_server: LegacyServer, tmp_path: Path

@@ -52,6 +52,16 @@ def text(said: str) -> JSONObject:
 Answers: TypeAlias = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 
+def waiting() -> httpx.Response:
+    """What a ``tasks/result`` gets while its task goes on: a stream on which nothing comes."""
+
+    async def silent() -> AsyncIterator[bytes]:
+        yield b": nothing to say\n\n"
+        await anyio.sleep_forever()
+
+    return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=silent())
+
+
 class Wire:
     """A server of 2025-11-25 whose every reply can be another."""
 
@@ -1090,17 +1100,36 @@ async def test_it_is_known_how_far_away_the_server_is(wire: Wire) -> None:
         assert 0.2 <= session._older._hearing.retrievals.took_s < 2.0
 
 
-@requirement("law:3")
-async def test_an_answer_to_what_another_process_was_asked_needs_no_poll_for_ever(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+@requirement("law:3", "law:4")
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_an_answer_to_what_another_process_was_asked_needs_no_poll(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, is_over: bool
 ) -> None:
+    """The server may want none for hours. What waits for the end of the task tells how it is."""
     monkeypatch.setattr(answering, "_POLL_S", 0.05)
     wire.task["status"] = "input_required"
-    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    if not is_over:
+        wire.replies["tasks/result"] = lambda params, session: waiting()
     async with wire.session() as session:
         await session.call(ToolCall(name="plain"))
         await session.update(LEFT, {KEY: {"action": "decline"}})
-    assert len(wire.of("tasks/get")) == len(wire.of("POST")) == 1
+    assert len(wire.of("POST")) == (0 if is_over else 1)
+    assert len(wire.of("tasks/result")) == 1
+    assert wire.of("tasks/get") == []
+
+
+@requirement("law:3")
+async def test_an_answer_to_what_another_process_was_asked_is_kept_while_nobody_tells_how_the_task_is(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "_POLL_S", 0.05)
+    wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
+    async with wire.session() as session:
+        await session.call(ToolCall(name="plain"))
+        with pytest.raises(ConnectionLostError, match="kept until the server asks") as caught:
+            await session.update(LEFT, {KEY: {"action": "decline"}})
+        assert caught.value.retryable
+    assert wire.of("POST") == wire.of("tasks/get") == []
 
 
 @requirement("law:3")
@@ -1245,15 +1274,8 @@ async def test_what_is_asked_in_the_same_words_while_an_answer_leaves_that_is_lo
     wire: Wire, request_id: int, over_another: bool, is_new: bool
 ) -> None:
     """Unless it comes under its own ID over another stream, as from a server that tells it again."""
-
-    async def silent() -> AsyncIterator[bytes]:
-        yield b": nothing to say\n\n"
-        await anyio.sleep_forever()
-
     wire.task["status"] = "input_required"
-    wire.replies["tasks/result"] = lambda params, session: httpx.Response(
-        200, headers={"content-type": "text/event-stream"}, content=silent()
-    )
+    wire.replies["tasks/result"] = lambda params, session: waiting()
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
         hearing, peer = session._older._hearing, await session._older.connect()
@@ -1365,7 +1387,7 @@ async def test_an_answer_from_before_is_not_given_to_what_comes_as_soon_as_someb
             other = asked_of_us(7)
             other["params"] = {**other["params"], "message": "Delete everything?"}
             hearing.told(peer, other)
-            return httpx.Response(503)
+            return waiting()
 
         wire.replies["tasks/result"] = result
         monkeypatch.setattr(answering, "_POLL_S", 0.0)
@@ -1397,7 +1419,7 @@ async def test_whatever_a_server_says_that_it_is_busy_to_is_obeyed_for_the_task(
 ) -> None:
     monkeypatch.setattr(answering, "_POLL_S", 0.0)  # nobody polls
     busy = httpx.Response(429, headers={"Retry-After": "60"})
-    wire.replies["tasks/get"] = lambda params, session: busy
+    wire.replies["tasks/result"] = lambda params, session: busy
     wire.replies["tasks/cancel"] = lambda params, session: busy
     async with wire.session() as session:
         peer = await session._older.connect()
@@ -1544,21 +1566,15 @@ async def test_what_waits_in_a_session_that_is_gone_is_not_taken_back_in_another
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-@pytest.mark.parametrize("seen_by", ["a poll", "the answer"])
-async def test_nothing_is_taken_back_from_a_task_that_is_over(
-    wire: Wire, status: str, seen_by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if seen_by == "the answer":
-        monkeypatch.setattr(answering, "_POLL_S", 0.0)
+async def test_nothing_is_taken_back_from_a_task_that_is_over(wire: Wire, status: str) -> None:
     wire.task["status"] = status
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
         wire.arrived.clear()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.update, LEFT, {KEY: {"action": "decline"}})
-            if seen_by == "a poll":
-                await anyio.wait_all_tasks_blocked()
-                await session.get(LEFT)
+            await anyio.wait_all_tasks_blocked()
+            await session.get(LEFT)
         await anyio.wait_all_tasks_blocked()
     assert [one for one, _ in wire.arrived if one not in ("GET", "tasks/result")] == ["tasks/get"]
 

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from ..errors import ConnectionLostError, SessionError
-from ..wire import TERMINAL_STATUSES, JSONObject, RequestId
+from ..wire import JSONObject, RequestId
 from .asked import Asked
 from .base import INVALID_PARAMS, TaskRef
 from .hearing import Hearing
@@ -34,10 +34,12 @@ _AGAIN_S: Final = 5.0
 """Seconds that an answer has to show an effect, before it is said again; twice as many the next time."""
 
 _POLL_S: Final = 30.0
-"""Seconds for a poll to tell how a task is that another process had; then we look."""
+"""Seconds for a poll to tell how a task is that another process had; then it is waited for its end."""
 
 _LAST_WORD_S: Final = 1.0
 """Seconds for an answer to arrive that is on its way, when nobody waits for that any more."""
+
+_KEPT: Final = "The answer is kept until the server asks for it again, as it does not just now."
 
 _TAKEN_BACK: Final = "The question was taken back meanwhile."
 
@@ -127,16 +129,13 @@ class Answering:
         self, ref: TaskRef, asked: Asked[Peer], key: str, answer: JSONObject
     ) -> Said[Peer] | None:
         """Send an answer. Returns it, if it is not known to have arrived."""
-        if not asked.waiting(key) and not self._hearing.seen(ref.task_id):
-            # Asked of a process that may be gone, and that may have answered: the next poll tells.
-            if await self._is_over(ref, asked):
-                return None  # around an end nothing is to be taken back
-            # What it was given to may have another question by now, which comes as soon as somebody waits.
-            await self._hearing.next_question(ref.task_id)
+        unknown = not asked.waiting(key) and not self._hearing.seen(ref.task_id)
+        # Asked of a process that may be gone, and that may have answered. If it is over, nobody is told.
+        if unknown and await self._is_over(ref, asked):
+            return None
         requests = asked.waiting(key)
         if not requests:
-            why = "The answer is kept until the server asks for it again, as it does not just now."
-            raise ConnectionLostError(why, retryable=True)
+            raise ConnectionLostError(_KEPT, retryable=True)
         if all(peer.acknowledges for peer, _ in requests):
             behind = asked.leaves(key, self._hearing.retrievals.streams(ref.task_id))
 
@@ -155,15 +154,26 @@ class Answering:
         return said
 
     async def _is_over(self, ref: TaskRef, asked: Asked[Peer]) -> bool:
-        """Whether a task is over of which this process has seen nothing, and what it asks, if it is not."""
-        with anyio.move_on_after(_POLL_S):
+        """Whether a task is over of which this process has seen nothing, and what it asks, if it is not.
+
+        Raises:
+            SessionError: That cannot be known just now.
+        """
+        with anyio.move_on_after(_POLL_S) as polled:
             await asked.seen.wait()
-            return asked.over
-        peer, raw = await self._peers.ask("tasks/get", ref)  # nobody polls
-        if raw.get("status") not in TERMINAL_STATUSES:
+        if asked.over:
+            return True
+        if polled.cancelled_caught:
+            # No poll is due yet, and none is made: a request that waits for the end tells as much.
+            peer = await self._peers.of(Memo.read(ref.request_state).session_id)
             self.recall(peer, ref)
             await self.questions(peer, ref)
-        return raw.get("status") in TERMINAL_STATUSES
+        # What it was given to may have another question by now, which comes as soon as somebody waits.
+        await self._hearing.next_question(ref.task_id)
+        ended = self._hearing.retrievals.is_over(ref.task_id)
+        if ended is None and polled.cancelled_caught and not asked.over:
+            raise ConnectionLostError(_KEPT, retryable=True)
+        return asked.over or bool(ended)
 
     async def _tell(
         self,

@@ -66,7 +66,7 @@ class Retrieval:
         self.stream = object()
         self.request_id = peer.new_request_id()
         self.alone = anyio.Event()
-        self.goes: Callable[[], None] = _nothing
+        self.goes: Callable[[], None] = lambda: None
         self.scope = anyio.CancelScope()
         self.needless = False
         self.sent_at = 0.0
@@ -132,6 +132,11 @@ class Retrievals:
         """What the one that waits for a task has brought, if there is one, and it has."""
         retrieval = self._now.get(task_id)
         return retrieval.reply if retrieval is not None else None
+
+    def is_over(self, task_id: str) -> bool | None:
+        """Whether a task is over, as the one tells that waits for it; ``None`` if none does."""
+        retrieval = self._now.get(task_id)
+        return retrieval.reply is not None if retrieval is not None and retrieval.waits else None
 
     def stream(self, task_id: str) -> object | None:
         """On which a task's questions come: the same for as long as none can have been lost."""
@@ -392,7 +397,3 @@ class Retrievals:
         self._quiet_until.pop(task_id, None)
         self._failed.discard(task_id)
         del self._refused[task_id]
-
-
-def _nothing() -> None:
-    pass

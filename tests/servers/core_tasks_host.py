@@ -24,6 +24,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     # The next question comes when the host is dead, and the one who goes on is not there yet, or just so.
     # The server sets a time-to-live of its own, and a task does not tell whose it is.
     "slow_for_a_minute": ("slow", {"duration_ms": 300, "ttl_ms": 60_000}),
+    "asks_unhurriedly": ("asks", {"hint_ms": 3000}),
     "asks_one_by_one": ("asks_twice", {"together": False, "duration_ms": 3000}),
 }
 
