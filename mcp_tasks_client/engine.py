@@ -10,6 +10,7 @@ import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
@@ -203,7 +204,9 @@ class Engine:
     async def _begin(self, call: ToolCall, key: str | None, on_unknown: OnUnknown) -> Drive:
         self.scheduler.check_open()
         assert self._intents is not None  # it comes with the scheduler
-        return await self._intents.begin(call, key, on_unknown)
+        while True:
+            with suppress(OvertakenError):  # what the key stood for was taken back just then
+                return await self._intents.begin(call, key, on_unknown)
 
     async def _see_through(self, handle: TaskHandle, drive: Drive, listeners: Sequence[OnUpdate]) -> None:
         """Hold the drive until it is over. Being stopped here is what abandons a call."""

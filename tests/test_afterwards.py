@@ -23,7 +23,7 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
 )
-from mcp_tasks_client.drive import OvertakenError
+from mcp_tasks_client.drive import Drive, OvertakenError
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.journal.base import Judge, Scope, Taken, TaskRecord
 from mcp_tasks_client.owners import LEASE_S
@@ -147,6 +147,11 @@ async def unreachable(call: ToolCall, leaving: Leaving) -> CallReply:
     raise UNREACHABLE
 
 
+async def unsent(call: ToolCall, leaving: Leaving) -> CallReply:
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
 def replaced(client: TasksClient, call: Callable[..., Any]) -> Callable[..., Any]:
     """Have calls made in another way; returns the one until now."""
     before = client._engine._session.call
@@ -168,6 +173,40 @@ async def test_a_call_whose_intent_was_taken_back_later_is_not_made_without_one(
                 await handle.result()
             await world.clock.advance(120)
     assert world.results == ["done"]
+    world.once()
+
+
+@requirement("law:2", "law:8")
+@pytest.mark.parametrize("starts", [False, True])
+async def test_a_call_that_is_taken_back_just_as_another_joins_it_is_made_by_the_other(starts: bool) -> None:
+    world, gives_up = World(), anyio.CancelScope()
+    async with world.client() as first, world.client() as second:
+        replaced(first, unsent)
+        take = second._engine.scheduler.driver.commits.take
+
+        async def late(drive: Drive, *, again: bool = False) -> bool:
+            gives_up.cancel()
+            while any(record.record_id == drive.record.record_id for record in await second.records()):
+                await anyio.lowlevel.checkpoint()
+            return await take(drive, again=again)
+
+        second._engine.scheduler.driver.commits.take = late  # type: ignore[method-assign]  # a slow journal
+
+        async def call() -> None:
+            with gives_up:
+                await world.call(first)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await anyio.wait_all_tasks_blocked()
+            if starts:
+                handle = await second.start_tool("slow", idempotency_key="k")
+                tasks.start_soon(handle.result)
+            else:
+                tasks.start_soon(world.call, second)
+            await world.clock.advance(120)
+    assert gives_up.cancelled_caught
+    assert world.results == ([] if starts else ["done"])
     world.once()
 
 

@@ -12,6 +12,7 @@ import gc
 import itertools
 import json
 import math
+import os
 import sqlite3
 import subprocess
 import sys
@@ -1185,6 +1186,8 @@ class SdkRun:
 
 IN_A_DRIVE: Final = frozenset({"tasks/get", "tasks/update", "asking", "journal", "closing"})
 IN_A_CALL: Final = IN_A_DRIVE | {"tools/call", "opening", "tools/list"}
+EVERY: Final = 2 if os.environ.get("MCP_TASKS_EVERY_MOMENT") else 5
+"""2 is once for each suspension; 5 a sample, now of a moment that begins and now of one that ends."""
 
 
 @requirement("law:2", "law:3", "law:8")
@@ -1198,7 +1201,7 @@ async def test_a_call_of_the_sdk_that_is_stopped_at_any_moment_leaves_nothing_bu
 ) -> None:
     possible(how, anyio_backend_name)
     stops, seen = 0, frozenset[str]()
-    for at in itertools.count(1, 2):
+    for at in itertools.count(1, EVERY):
         order_of_chance(monkeypatch)
         world = SdkWorld(on_abandon=on_abandon)
         monkeypatch.setattr(
@@ -1208,7 +1211,6 @@ async def test_a_call_of_the_sdk_that_is_stopped_at_any_moment_leaves_nothing_bu
         if not stop.fired:
             break
         stops, seen = stops + 1, seen | stop.meanwhile
-    assert stops >= 25
-    assert (IN_A_DRIVE - {"closing"} if how is How.TIMEOUT else IN_A_CALL) <= seen, (
-        "some of it was never stopped"
-    )
+    assert stops >= 50 // EVERY
+    rare = {"opening", "closing"} if EVERY > 2 else {"closing"} if how is How.TIMEOUT else set[str]()
+    assert (IN_A_DRIVE if how is How.TIMEOUT else IN_A_CALL) - rare <= seen, "some of it was never stopped"

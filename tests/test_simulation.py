@@ -1,6 +1,6 @@
-"""Whole lives under virtual time and seeded faults: 10,000 histories, and proof that they would tell.
+"""Whole lives under virtual time and seeded faults: 2,000 histories, and proof that they would tell.
 
-``MCP_TASKS_SIMULATIONS=200000 pytest tests/test_simulation.py`` plays more; ``python -m tests.simulation
+``MCP_TASKS_SIMULATIONS=10000 pytest tests/test_simulation.py`` plays more; ``python -m tests.simulation
 --seed N`` plays one and tells all of it.
 """
 
@@ -21,8 +21,8 @@ from .simulation.journal import empty_journal
 from .simulation.mutants import MUTANTS
 from .simulation.world import play
 
-HISTORIES: Final = int(os.environ.get("MCP_TASKS_SIMULATIONS", "10000"))
-PARTS: Final = 40
+HISTORIES: Final = int(os.environ.get("MCP_TASKS_SIMULATIONS", "2000"))
+PARTS: Final = 20
 ENOUGH: Final = 2000
 """Histories in which each mutant has to be noticed."""
 
