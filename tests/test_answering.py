@@ -18,7 +18,7 @@ from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.sessions.hearing import Hearing
 from mcp_tasks_client.sessions.peer import Peer
 from mcp_tasks_client.sessions.peers import Peers
-from mcp_tasks_client.sessions.retrieval import Retrievals
+from mcp_tasks_client.sessions.retrievals import Retrievals
 from mcp_tasks_client.sessions.said import Said
 from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
 

@@ -1088,6 +1088,25 @@ async def test_an_answer_is_sent_once_the_dead_process_waits_no_more(wire: Wire)
     assert said == ["tasks/get", "notifications/cancelled", "POST"]
 
 
+@requirement("law:3")
+@pytest.mark.parametrize("known_elsewhere", [False, True])
+async def test_a_task_that_is_not_known_to_who_waits_for_it_is_looked_for_before_its_answer_is_given_up(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, known_elsewhere: bool
+) -> None:
+    monkeypatch.setattr(answering, "_POLL_S", 0.05)
+    unknown = refusal(-32602, "Task not found", 200)
+    wire.replies["tasks/result"] = lambda params, session: unknown
+    wire.replies["tasks/get"] = lambda params, session: wire.task if known_elsewhere else unknown
+    async with wire.session() as session:
+        await session.call(ToolCall(name="plain"))
+        with pytest.raises(SessionError) as caught:
+            await session.update(LEFT, {KEY: {"action": "decline"}})
+        assert (caught.value.code, caught.value.retryable) == (
+            (None, True) if known_elsewhere else (-32602, False)
+        )
+    assert wire.of("POST") == []
+
+
 async def test_it_is_known_how_far_away_the_server_is(wire: Wire) -> None:
     def slowly(params: JSONObject, session: str | None) -> JSONObject:
         time.sleep(0.2)
@@ -1795,7 +1814,7 @@ async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wir
         assert hearing.hints.seen or hearing.retrievals._now
         session.let_go(TASK)
         retrievals = [kept for kept in vars(hearing.retrievals).values() if isinstance(kept, dict)]
-        assert len(retrievals) == 6
+        assert len(retrievals) == 7
         with anyio.fail_after(LIMIT_S):
             while any(retrievals):  # it was answered at once, and nobody wants that
                 await anyio.sleep(0.001)

@@ -13,7 +13,7 @@ from mcp_types import ElicitResult, Tool
 
 from mcp_tasks_client.errors import ConnectionLostError, MissingCapabilityError, SessionError
 from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.sessions import retrieval
+from mcp_tasks_client.sessions import retrievals
 from mcp_tasks_client.sessions.asked import Asked
 from mcp_tasks_client.sessions.hearing import Hearing
 from mcp_tasks_client.sessions.limits import Limits
@@ -407,7 +407,7 @@ async def test_over_a_hosts_session_the_last_reply_is_waited_for_and_not_taken_b
 async def test_over_a_hosts_session_too_it_is_heard_on_for_a_moment(
     monkeypatch: pytest.MonkeyPatch, long_s: int
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", long_s)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", long_s)
     peer = ScriptedPeer()
     peer.retracts = True
     session = CoreTasksSession(
@@ -560,9 +560,9 @@ def test_what_is_asked_over_a_connection_that_is_gone_adds_to_what_was() -> None
 async def test_a_wait_that_lasted_is_renewed_at_once_whenever_it_breaks(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, ended_by: str
 ) -> None:
-    monkeypatch.setattr(retrieval, "_LASTED_S", 0.0)
-    monkeypatch.setattr(retrieval, "SILENCE_S", 3600.0 if ended_by == "a proxy" else 0.0)
-    monkeypatch.setattr(retrieval, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(retrievals, "_LASTED_S", 0.0)
+    monkeypatch.setattr(retrievals, "SILENCE_S", 3600.0 if ended_by == "a proxy" else 0.0)
+    monkeypatch.setattr(retrievals, "_PAUSE_S", 0.0)
     peer = ScriptedPeer()
     peer.reply = ConnectionLostError("broken", retryable=True)
     with anyio.fail_after(LIMIT_S):
@@ -597,7 +597,7 @@ async def test_a_wait_that_lasted_is_renewed_at_once_whenever_it_breaks(
 async def test_a_wait_that_may_go_on_at_the_server_is_renewed_at_once(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, error: SessionError, lasted: bool, renewed: bool
 ) -> None:
-    monkeypatch.setattr(retrieval, "_LASTED_S", 0.0 if lasted else 3600.0)
+    monkeypatch.setattr(retrievals, "_LASTED_S", 0.0 if lasted else 3600.0)
     peer = ScriptedPeer()
     peer.reply = error
     with anyio.fail_after(LIMIT_S):
@@ -622,8 +622,8 @@ async def test_a_wait_that_may_go_on_at_the_server_is_renewed_at_once(
 async def test_waits_that_end_soon_again_and_again_are_renewed_ever_more_slowly(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, lasting_s: float
 ) -> None:
-    monkeypatch.setattr(retrieval, "_LASTED_S", 0.0)
-    monkeypatch.setattr(retrieval, "_PAUSE_S", 0.2)
+    monkeypatch.setattr(retrievals, "_LASTED_S", 0.0)
+    monkeypatch.setattr(retrievals, "_PAUSE_S", 0.2)
     peer = ScriptedPeer()
     peer.reply = SessionError("ended", retryable=True, http_status=200)
     peer.go.set()
@@ -653,7 +653,7 @@ async def test_waits_that_end_soon_again_and_again_are_renewed_ever_more_slowly(
 async def test_who_stops_to_wait_in_good_order_has_the_wait_taken_back(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
     peer = ScriptedPeer()
     peer.retracts = ends == "taken back by itself"
     with anyio.fail_after(LIMIT_S):
@@ -685,7 +685,7 @@ async def test_a_wait_is_heard_on_for_a_moment_when_nobody_observes_its_task_any
 ) -> None:
     """One official server loses the question that it is about to send, when it is taken back."""
     long_s = 0.3 if then in ("observed again", "its time is over") else 60.0
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", long_s)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", long_s)
     peer, retrievals = ScriptedPeer(), hearing.retrievals
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
@@ -711,7 +711,7 @@ async def test_a_wait_is_heard_on_for_a_moment_when_nobody_observes_its_task_any
                 await settled(lambda: peer.taken_back)
                 assert peer.taken_back == [first]
             elif then == "left once more":
-                monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
+                monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
                 retrievals.observed(TASK)
                 hearing.leave(TASK)
                 await settled(lambda: peer.taken_back)
@@ -733,8 +733,8 @@ async def test_a_wait_is_heard_on_for_a_moment_when_nobody_observes_its_task_any
 async def test_of_a_task_that_nobody_observes_is_told_until_nothing_is_heard_of_it(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 60.0)
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_S", 0.1)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 60.0)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_S", 0.1)
     peer, told = ScriptedPeer(), list[Task]()
     hearing.hints.heard = told.append
     with anyio.fail_after(LIMIT_S):
@@ -750,7 +750,7 @@ async def test_of_a_task_that_nobody_observes_is_told_until_nothing_is_heard_of_
             hearing.told(peer, question())
             assert told
             assert not unheard.is_set()
-            monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
+            monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
             before, unheard = unheard, hearing.leave(TASK)
             assert before.is_set()
             assert unheard is not None
@@ -761,7 +761,7 @@ async def test_of_a_task_that_nobody_observes_is_told_until_nothing_is_heard_of_
                 await hearing.questions(peer, TASK, None)
                 await settled(lambda: len(peer.requests) == 2)
                 if then == "left again":
-                    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 60.0)
+                    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 60.0)
                     assert hearing.leave(TASK) is not None
                 await settled(lambda: peer.cancelled)
             await unheard.wait()
@@ -777,8 +777,8 @@ async def test_of_a_task_that_nobody_observes_is_told_until_nothing_is_heard_of_
 async def test_what_the_server_says_until_it_knows_that_nobody_waits_is_heard(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_S", 0.1)
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_S", 0.1)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
     peer, then = ScriptedPeer(), list[int]()
     take_back = peer.take_back
 
@@ -837,7 +837,7 @@ async def test_what_is_asked_in_the_words_of_what_was_answered_is_told_as_anothe
 async def test_at_the_end_none_waits_any_more_nor_begins_to(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_S", 0.01)
     peer, refusing, retrievals = ScriptedPeer(), ScriptedPeer(), hearing.retrievals
     refusing.refuses_to_take_back = True
     with anyio.fail_after(LIMIT_S):
@@ -862,7 +862,7 @@ async def test_at_the_end_none_waits_any_more_nor_begins_to(
 async def test_what_has_not_begun_to_wait_does_not_begin_when_it_is_let_go_of(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
     peer, go = ScriptedPeer(), anyio.Event()
     take_back = peer.take_back
 
@@ -950,8 +950,8 @@ async def test_a_wait_for_a_task_that_was_cancelled_ends_by_itself_when_it_is_le
 async def test_what_is_refused_at_once_after_a_pause_has_not_lasted(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrieval, "_LASTED_S", 0.1)
-    monkeypatch.setattr(retrieval, "_PAUSE_S", 0.2)
+    monkeypatch.setattr(retrievals, "_LASTED_S", 0.1)
+    monkeypatch.setattr(retrievals, "_PAUSE_S", 0.2)
     peer = ScriptedPeer()
     peer.reply, peer.lasting_s = SessionError("ended", retryable=True, http_status=200), 0.15
     peer.go.set()

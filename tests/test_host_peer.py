@@ -41,7 +41,7 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.inputs import Callbacks
 from mcp_tasks_client.journal.base import Scope
-from mcp_tasks_client.sessions import answering, hearing, retrieval, sdk_line
+from mcp_tasks_client.sessions import answering, hearing, retrievals, sdk_line
 from mcp_tasks_client.sessions.asked import Asked
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.faults import Faults
@@ -831,7 +831,7 @@ async def test_an_answer_is_said_again_though_its_stream_was_given_up_in_good_or
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(answering, "_AGAIN_S", 0.02)
-    monkeypatch.setattr(retrieval, "SILENCE_S", 0.05)
+    monkeypatch.setattr(retrievals, "SILENCE_S", 0.05)
     async with connected(Host()) as (session, server, _), ours(session) as durable:
         server.replies["tasks/get"] = lambda params: task("input_required")
         await durable.start_tool("tool")
@@ -903,7 +903,7 @@ async def test_over_a_hosts_session_too_nothing_begins_to_wait_once_a_client_is_
 async def test_of_a_call_or_a_wait_that_is_given_up_the_server_is_told(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._HEARD_ON_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
     async with connected(Host()) as (session, server, _):
         async with ours(session, poll=replace(QUICK, call_grace_s=0.01)) as durable:
             server.replies["tasks/get"] = lambda params: task("input_required")

@@ -85,6 +85,7 @@ ORDER: Final = (
     "sessions.switchboard",
     "sessions.known_ids",
     "sessions.retrieval",
+    "sessions.retrievals",
     "sessions.server_streams",
     "sessions.hints",
     "sessions.hearing",

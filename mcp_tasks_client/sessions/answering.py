@@ -172,6 +172,10 @@ class Answering:
         await self._hearing.next_question(ref.task_id)
         ended = self._hearing.retrievals.is_over(ref.task_id)
         if ended is None and polled.cancelled_caught and not asked.over:
+            if self._hearing.retrievals.is_unknown(ref.task_id):
+                await self._peers.ask(
+                    "tasks/get", ref
+                )  # only that finds it elsewhere, or says that it is lost
             raise ConnectionLostError(_KEPT, retryable=True)
         return asked.over or bool(ended)
 

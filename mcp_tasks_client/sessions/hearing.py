@@ -27,7 +27,8 @@ from .known_ids import KnownIds
 from .peer import Peer
 from .plain import QUESTIONS, PlainQuestions
 from .progress import Progress
-from .retrieval import Retrieval, Retrievals
+from .retrieval import Retrieval
+from .retrievals import Retrievals
 from .server_streams import ServerStreams
 from .shapes_2025_11_25 import ended, lasting, related_task, request_id_of, snapshot
 from .switchboard import GIVEN_AWAY

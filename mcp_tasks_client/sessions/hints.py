@@ -16,7 +16,7 @@ from ..wire import JSONObject, MalformedError, Task, read_task
 from .asked import Asked
 from .peer import Peer
 from .progress import Progress
-from .retrieval import Retrievals
+from .retrievals import Retrievals
 from .shapes_2025_11_25 import Memo
 
 __all__ = ["Hints"]
