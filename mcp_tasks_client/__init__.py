@@ -37,7 +37,8 @@ The rooms, each importing only those above it:
 ``prompts``             a call's questions: what is before the host, and those that wait for their turn
 ``drive``, ``commits``  a call as it is driven; one step of it: event, advance, commit
 ``driver``              its requests, each of which comes back as the next event
-``listener``            what the server tells by itself, where it does
+``listener``            what the server has agreed to tell of tasks
+``hearsay``             what it says by itself besides that
 ``calls``, ``line``     the life of one ``tools/call``: sent at most once, whatever its caller does; and
                         those that wait for their turn
 ``cancels``             the life of one ``tasks/cancel``: told whoever goes away

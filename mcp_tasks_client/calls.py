@@ -29,7 +29,7 @@ class Calls:
         driver: Takes the steps.
         perform: Does what a step says is to be done.
         park: Stops a drive, for a reason.
-        release: Lets others take a call that nobody drives any more.
+        leave: Lets others go on with a call that nobody drives any more.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Calls:
         *,
         perform: Callable[[Drive, tuple[Action, ...]], Awaitable[None]],
         park: Callable[[Drive, Exception], None],
-        release: Callable[[Drive], None],
+        leave: Callable[[Drive], None],
     ) -> None:
         self._driver = driver
         self._commits = driver.commits
         self._perform = perform
         self._park = park
-        self._release = release
+        self._leave = leave
 
     async def run(self, drive: Drive, send: SendCall, calling: CallUnderWay) -> None:
         """See one ``tools/call`` through to its reply, to its loss, or to nobody wanting it."""
@@ -68,7 +68,7 @@ class Calls:
             if drive.calling is calling:
                 drive.calling = None
             if not drive.running and drive.calling is None:
-                self._release(drive)
+                self._leave(drive)
 
     async def _reply(
         self, drive: Drive, send: SendCall, calling: CallUnderWay

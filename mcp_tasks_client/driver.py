@@ -221,6 +221,10 @@ class Driver:
         """
         await self._passing(Point.LISTEN, self.session.listen, task_ids, agreed, heard)
 
+    def may_agree(self, drive: Drive) -> bool:
+        """Whether the server may agree to tell of a drive's task."""
+        return isinstance(drive.record.state, Observing) and self.session.may_agree(_ref(drive))
+
     def attend(self, drive: Drive) -> None:
         """Begin to take back what waits at the server and nobody hears, though no poll is due yet."""
         state = drive.record.state

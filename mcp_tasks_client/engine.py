@@ -348,7 +348,7 @@ class Engine:
 
     async def _watch(self) -> None:
         while True:
-            await self._session.watch()
+            await self._session.watch(self.scheduler.performer.hearsay.heard)
             self.scheduler.disconnected()
 
     async def _close(self) -> None:

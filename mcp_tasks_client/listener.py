@@ -6,10 +6,6 @@ with a stream that ends without having told anything, it was the last. What is t
 go on, only more rarely, and as soon as one of them finds what nobody told of, they keep the server's pace
 again.
 
-Where all that comes is a hint, as from a server of the generation before, there is nothing to agree on and
-no request to make. So it is listened to from the first task on, and what was said to nobody is told to who
-begins to: the server does not say it again.
-
 A task is *told of* from the first poll that was sent after the server's agreement: what changed before
 that, no notification may have carried.
 """
@@ -106,16 +102,13 @@ class Listener:
         self._drives.clear()
 
     def add(self, drive: Drive, after_s: float) -> None:
-        """Listen for a task, soon, unless it is polled as soon as that; to mere hints at once."""
-        hints = self._driver.session.hints
-        if self._in_vain or (after_s < _FIRST_S and not hints):
-            return
+        """Listen for a task, soon, unless it is polled as soon as that or the server is sure not to tell."""
         task_id = drive.record.task_id
-        if task_id is not None and task_id not in self._drives:
+        if self._in_vain or after_s < _FIRST_S or task_id in self._drives:
+            return
+        if task_id is not None and self._driver.may_agree(drive):
             self._drives[task_id] = drive
             self._news.set()
-            if hints:
-                self._tell(drive)
 
     def patience(self, drive: Drive, after_s: float) -> float:
         """Seconds to the next poll of a drive that would be due after so many."""
@@ -154,13 +147,13 @@ class Listener:
         while True:
             while not self._missing():
                 await self._more()
-            if not self._driver.session.hints:
-                await self._clock.wait(anyio.Event(), pause_s)
+            await self._clock.wait(anyio.Event(), pause_s)
             stream = _Stream(self._chosen())
             if stream.task_ids:
                 streams.start_soon(self._open, stream)
                 await stream.settled.wait()
                 if not stream.agreed:
+                    stream.scope.cancel()
                     return await self._to_its_end(stream)
                 self._replace(stream)
                 pause_s = max(pause_s, _AGAIN_S)
@@ -177,10 +170,6 @@ class Listener:
 
     async def _to_its_end(self, refused: _Stream) -> None:
         """Listen on to what there is; there will be no more."""
-        if self._driver.session.hints:
-            self._tell_all()  # what was said to nobody, a moment before
-        else:
-            refused.scope.cancel()
         await refused.ended.wait()
         while self._stream is not None and await self._of_use(self._stream) and not self._stream.over:
             pass
@@ -200,8 +189,7 @@ class Listener:
 
     async def _more(self) -> None:
         await self._clock.wait(self._news, None)
-        if not self._driver.session.hints:
-            await self._clock.wait(anyio.Event(), _MOMENT_S)
+        await self._clock.wait(anyio.Event(), _MOMENT_S)
         self._news = anyio.Event()
 
     async def _open(self, stream: _Stream) -> None:
@@ -234,15 +222,6 @@ class Listener:
                 self._told(drive, task)
 
         return agreed, heard
-
-    def _tell_all(self) -> None:
-        for drive in list(self._drives.values()):
-            self._tell(drive)
-
-    def _tell(self, drive: Drive) -> None:
-        task = self._driver.session.told(str(drive.record.task_id))
-        if task is not None and drive.running:
-            self._told(drive, task)
 
     def _replace(self, stream: _Stream) -> None:
         """Listen to this one; only now can the one before go."""

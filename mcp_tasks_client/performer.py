@@ -42,6 +42,7 @@ from .events import (
     UpdateRejected,
     Wake,
 )
+from .hearsay import Hearsay
 from .line import Line
 from .listener import Listener
 from .prompts import Prompts, Queue
@@ -66,11 +67,13 @@ class Performer:
         tasks: Where coroutines run.
         park: Stops a drive, for a reason.
         let_go: Stops a drive that has ended.
+        leave: Lets others go on with what was stopped before, while its call was under way.
         afterwards: Writes what is heard of a call that nobody here drives, and lets others take it.
 
     Attributes:
         turns: When whose poll is due.
-        listener: What the server tells of by itself.
+        listener: What the server has agreed to tell.
+        hearsay: What it says by itself besides that.
         cancels: Tells the server what is to be cancelled.
     """
 
@@ -81,11 +84,13 @@ class Performer:
         *,
         park: Callable[[Drive, Exception], None],
         let_go: Callable[[Drive], None],
+        leave: Callable[[Drive], None],
         afterwards: Afterwards,
     ) -> None:
         self.listener = Listener(driver, told=self._told, hasten=self.hasten)
+        self.hearsay = Hearsay(driver.session, told=self._told)
         self.cancels = Cancels(driver, tasks, perform=self.perform, park=park, release=afterwards.release)
-        self._calls = Calls(driver, perform=self.perform, park=park, release=afterwards.release)
+        self._calls = Calls(driver, perform=self.perform, park=park, leave=leave)
         self._line = Line(driver.session.calls_in_flight, tasks, self._call)
         self.turns = Turns(
             driver.clock,
@@ -120,6 +125,7 @@ class Performer:
             match action:
                 case Wake(after_s):
                     drive.expected = self._driver.clock.monotonic() + after_s
+                    self.hearsay.add(drive)
                     self.listener.add(drive, after_s)
                     drive.waited_s = self.listener.patience(drive, after_s)
                     self.turns.wake(drive, drive.waited_s)

@@ -83,7 +83,12 @@ class Scheduler:
         self._clock = driver.clock
         self.afterwards = Afterwards(driver.commits, tasks, driver.clock, self.drives)
         self.performer = Performer(
-            driver, tasks, park=self.park, let_go=self._let_go, afterwards=self.afterwards
+            driver,
+            tasks,
+            park=self.park,
+            let_go=self._let_go,
+            leave=self._leave,
+            afterwards=self.afterwards,
         )
         self._kept: set[Drive] = set()
         self._lookups = 0
@@ -286,21 +291,33 @@ class Scheduler:
         # Now, for what is let go of is written at once; or else after what is being written.
         if drive.polling and not self.performer.poll_is_cut(drive):
             self.afterwards.keep(drive, self.driver.poll_cut())
-        told = self.driver.told(drive) if was_running else None
-        if told is not None and not self._commits.note(drive, told):
-            self.afterwards.keep(drive, told)  # the server does not ask it again
+        if was_running:
+            self._note_told(drive)
         # With the end of a call the only one is that of whoever has brought it, and returns anyway.
         if not (drive.record.finished and len(drive.scopes) == 1):
             for scope in drive.scopes:
                 scope.cancel()
+        if drive.calling is not None:
+            drive.calling.cut(self.policy.call_grace_s)
+        else:
+            self._hand_on(drive)
+
+    def _leave(self, drive: Drive) -> None:
+        """Do what is left of letting go, once a call is not under way any more: it may have a task by now."""
+        self._note_told(drive)
+        self._hand_on(drive)
+
+    def _note_told(self, drive: Drive) -> None:
+        told = self.driver.told(drive)
+        if told is not None and not self._commits.note(drive, told):
+            self.afterwards.keep(drive, told)  # the server does not ask it again
+
+    def _hand_on(self, drive: Drive) -> None:
         if drive.task_id is not None:
             unheard = self.driver.session.let_go(drive.task_id)  # after whoever waits there has gone
             if unheard is not None:
                 self._tasks.start_soon(self._remember, drive, unheard)
-        if drive.calling is not None:
-            drive.calling.cut(self.policy.call_grace_s)
-        else:
-            self.afterwards.release(drive)
+        self.afterwards.release(drive)
 
     async def _remember(self, drive: Drive, unheard: anyio.Event) -> None:
         """Have a drive be there, which nobody holds, for what the server may still say."""

@@ -26,6 +26,7 @@ from mcp_tasks_client import (
     TasksClient,
     WaitTimeoutError,
 )
+from mcp_tasks_client.points import Passage, Point, Probe
 from mcp_tasks_client.sessions.catalogue import OtherVersionError
 from mcp_tasks_client.sessions.http import HttpSession
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
@@ -451,6 +452,79 @@ async def test_what_is_asked_while_nobody_waits_comes_to_another_process(
         async with host.client(legacy_server.url, tmp_path / "journal.sqlite3") as other:
             assert text(await other.call_tool("asks_twice", arguments, idempotency_key="k")) == "Ada and Ada"
     assert len(host.asked) == 2
+
+
+@requirement("law:1", "law:3", "law:8")
+@pytest.mark.parametrize("hint_ms", [150, 500])
+async def test_a_client_that_only_goes_on_with_a_task_journals_what_is_asked_while_nobody_waits(
+    legacy_server: LegacyServer, tmp_path: Path, hint_ms: int
+) -> None:
+    """It has made no call, and need not know more of the server than that task."""
+    journal, host = tmp_path / "journal.sqlite3", AtOnce()
+    arguments = {"together": False, "duration_ms": 1000, "hint_ms": hint_ms}
+    call, options = ("asks_twice", arguments), {"idempotency_key": "k"}
+    async with host.client(legacy_server.url, journal) as client:
+        await client.start_tool(*call, **options)
+    sessions = len(legacy_server.witness("initialize"))
+    async with host.client(legacy_server.url, journal) as client:
+        while not host.asked:
+            with pytest.raises(WaitTimeoutError):
+                await client.call_tool(*call, timeout=0.7, **options)
+        await anyio.sleep(1.5)  # the server asks the second one meanwhile
+    assert len(legacy_server.witness("initialize")) == sessions, "nothing is begun to hear of a task"
+    async with host.client(legacy_server.url, journal) as client:
+        assert text(await client.call_tool(*call, **options)) == "Ada and Ada"
+    assert len(host.asked) == 2
+
+
+class Held(Probe):
+    """Holds up the commit of a task's creation, as a slow disk does."""
+
+    def __init__(self) -> None:
+        self.reached, self.go = anyio.Event(), anyio.Event()
+
+    async def before(self, point: Point) -> None:
+        if point is Point.TASK_CREATED:
+            self.reached.set()
+            await self.go.wait()
+
+    async def after(self, point: Point) -> None:
+        pass
+
+
+@requirement("law:1", "law:3", "law:8")
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("asked", ["before", "after"])
+async def test_what_is_asked_while_a_task_of_which_nobody_waits_is_journaled_comes_to_who_waits_next(
+    legacy_server: LegacyServer, tmp_path: Path, stays: bool, asked: str
+) -> None:
+    journal, host, held = tmp_path / "journal.sqlite3", AtOnce(), Held()
+    call, options = ("asks", {"hint_ms": 150}), {"idempotency_key": "k"}
+
+    async def asked_next() -> None:
+        async with host.client(legacy_server.url, journal) as other:
+            assert text(await other.call_tool(*call, **options)) == "Hello, Ada"
+
+    gives_up = anyio.CancelScope()
+
+    async def begin(client: TasksClient) -> None:
+        with gives_up:
+            await client.call_tool(*call, **options)
+
+    async with host.client(legacy_server.url, journal) as client:
+        client._engine.scheduler.driver.commits._passing = Passage(held)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(begin, client)
+            await held.reached.wait()
+            if asked == "before":
+                await anyio.sleep(0.3)
+            gives_up.cancel()
+            await anyio.wait_all_tasks_blocked()
+            held.go.set()
+        if stays:
+            await asked_next()
+    await asked_next()
+    assert len(host.asked) == 1
 
 
 @requirement("law:1", "law:3")

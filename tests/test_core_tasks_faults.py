@@ -71,6 +71,7 @@ class Wire:
         self.noted: Callable[[], int] = lambda: 202
         self.gone: dict[str | None, httpx.Response] = {}
         self.arrived: list[tuple[str, str | None]] = []
+        self.heard: list[Task] = []
         self.task: JSONObject = {"taskId": TASK, "status": "working", "ttl": 60_000, "pollInterval": 50}
         self.replies: dict[str, Callable[[JSONObject, str | None], Reply]] = {
             "tools/list": lambda params, session: {
@@ -145,7 +146,7 @@ class Wire:
             async with httpx.AsyncClient(transport=httpx.MockTransport(answers or self)) as http:
                 session = session_at(URL, inputs=Callbacks(), http_client=http)
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(session.watch)
+                    tasks.start_soon(session.watch, self.heard.append)
                     await anyio.wait_all_tasks_blocked()
                     yield session
                     tasks.cancel_scope.cancel()
@@ -549,17 +550,10 @@ async def test_what_waits_for_a_question_is_told_before_the_first_poll_of_a_proc
             await anyio.sleep_forever()
         return await wire(request)
 
-    told: list[str | None] = []
     async with wire.session(slowly) as session, anyio.create_task_group() as tasks:
-        tasks.start_soon(
-            session.listen,
-            [],
-            lambda _: None,
-            lambda task: told.append(Memo.read(task.request_state).retrieval),
-        )
         tasks.start_soon(session.get, OLDER)
         with anyio.fail_after(LIMIT_S):
-            while not waits or waits[0] not in told:
+            while not waits or waits[0] not in [Memo.read(one.request_state).retrieval for one in wire.heard]:
                 await anyio.sleep(0.01)
         assert not session._older._hearing.asked(TASK).silences, "it waits for a question still"
         assert not session._older._hearing.asked(TASK).seen.is_set(), "no answer goes before that is known"
@@ -1046,18 +1040,14 @@ async def test_a_server_that_lists_nothing_adds_nothing(wire: Wire) -> None:
 @requirement("2025:progress")
 async def test_the_next_process_hears_how_far_a_task_is(wire: Wire) -> None:
     left = TaskRef(TASK, str(Memo(session_id="s1", progress="token")), "2025-11-25")
-    told: list[Task] = []
-    async with wire.session() as session, anyio.create_task_group() as tasks:
-        tasks.start_soon(session.listen, [], lambda agreed: None, told.append)
-        await anyio.wait_all_tasks_blocked()
+    async with wire.session() as session:
         task = await session.get(left)
         assert Memo.read(task.request_state).progress == "token", "and the one after that"
         peer = await session._older.connect()
         params = {"progressToken": "token", "progress": 2, "message": "half-way"}
         session._older._hearing.told(peer, {"method": "notifications/progress", "params": params})
-        assert [one.progress for one in told] == [{"progress": 2, "message": "half-way"}]
+        assert [one.progress for one in wire.heard] == [{"progress": 2, "message": "half-way"}]
         assert (await session.get(left)).progress == {"progress": 2, "message": "half-way"}
-        tasks.cancel_scope.cancel()
 
 
 # ── what a process has left that was killed ──
@@ -1814,7 +1804,7 @@ async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wir
         assert hearing.hints.seen or hearing.retrievals._now
         session.let_go(TASK)
         retrievals = [kept for kept in vars(hearing.retrievals).values() if isinstance(kept, dict)]
-        assert len(retrievals) == 7
+        assert len(retrievals) == 8
         with anyio.fail_after(LIMIT_S):
             while any(retrievals):  # it was answered at once, and nobody wants that
                 await anyio.sleep(0.001)

@@ -420,7 +420,7 @@ async def test_over_a_hosts_session_too_it_is_heard_on_for_a_moment(
     )
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(session.watch)
+            tasks.start_soon(session.watch, list[Task]().append)
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(session._hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
@@ -768,6 +768,44 @@ async def test_of_a_task_that_nobody_observes_is_told_until_nothing_is_heard_of_
             await anyio.wait_all_tasks_blocked()
             assert bool(hearing.hints.seen) == (then != "nobody observes it")
             assert bool(hearing.retrievals._unobserved) == (then == "left again")
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@requirement("law:1", "law:3", "law:8")
+async def test_of_a_task_that_is_let_go_of_as_its_wait_is_taken_back_is_told_until_nothing_is_heard(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a client is closed while the journal takes its time with a creation."""
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_S", 0.05)
+    peer, told, go = ScriptedPeer(), list[Task](), anyio.Event()
+    take_back = peer.take_back
+
+    async def slowly(request_id: RequestId, timeout_s: float) -> None:
+        await go.wait()
+        await take_back(request_id, timeout_s)
+
+    monkeypatch.setattr(peer, "take_back", slowly)
+    hearing.hints.heard = told.append
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.saw(peer, {"taskId": TASK, "status": "input_required"})
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: peer.requests)
+            tasks.start_soon(hearing.retrievals.retire)
+            await anyio.wait_all_tasks_blocked()
+            unheard = hearing.leave(TASK)
+            assert unheard is not None
+            told.clear()
+            hearing.told(peer, question())
+            assert told
+            assert not unheard.is_set()
+            go.set()
+            await unheard.wait()
+            assert len(peer.taken_back) == 1
+            await settled(lambda: not (hearing.hints.seen or hearing.retrievals._going))
             tasks.cancel_scope.cancel()
 
 

@@ -62,7 +62,7 @@ from mcp_tasks_client.sessions import sdk
 from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.sessions.sdk import SdkSession
 from mcp_tasks_client.testing import completed, input_required, working
-from mcp_tasks_client.wire import JSONObject
+from mcp_tasks_client.wire import JSONObject, Task
 
 from ._one_task import Doings, SlowJournal, World
 from ._requirements import requirement
@@ -545,7 +545,7 @@ async def test_a_host_that_connects_again_at_once_is_not_taken_for_one_that_has_
         return clients[-1].session
 
     async def watch() -> None:
-        await SdkSession(current, endpoint="memory").watch()
+        await SdkSession(current, endpoint="memory").watch(list[Task]().append)
         ended.set()
 
     async def several_looks() -> None:

@@ -53,7 +53,7 @@ from mcp_tasks_client.sessions.sdk_requests import mapped
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
 from mcp_tasks_client.sessions.switchboard import AbandonedError, Switchboard
 from mcp_tasks_client.states import Observing
-from mcp_tasks_client.wire import Created, JSONObject, RequestId, RpcError
+from mcp_tasks_client.wire import Created, JSONObject, RequestId, RpcError, Task
 
 from ._requirements import requirement
 from ._ways_hosts import Host
@@ -717,7 +717,7 @@ async def test_sessions_that_a_host_has_left_are_let_go_of() -> None:
     session = HostSession(current, endpoint="hand", inputs=Callbacks())
     state: str | None = None
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(session._older.watch)
+        tasks.start_soon(session._older.watch, list[Task]().append)
         for _ in range(4):
             async with connected(Host()) as (now[0], _server, _tasks):
                 if state is None:
@@ -923,7 +923,7 @@ async def test_of_a_session_that_the_host_has_no_more_nothing_is_kept() -> None:
         now = [one]
         session = HostSession(lambda: now[0], endpoint="hand", inputs=Callbacks())
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(session._older.watch)
+            tasks.start_soon(session._older.watch, list[Task]().append)
             assert isinstance(await session.call(ToolCall(name="tool")), Created)
             await anyio.wait_all_tasks_blocked()
             streams = session._older._hearing._streams._peers

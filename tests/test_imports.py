@@ -112,6 +112,7 @@ ORDER: Final = (
     "commits",
     "driver",
     "listener",
+    "hearsay",
     "calls",
     "cancels",
     "line",

@@ -170,21 +170,12 @@ async def test_a_server_that_has_proved_itself_is_polled_as_seldom_as_the_policy
 
 
 @requirement("law:1", "law:3")
-@pytest.mark.parametrize("told", ["before it is observed", "before anybody listens"])
-async def test_what_was_told_to_nobody_is_told_to_who_begins_to_listen(
-    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, told: str
+async def test_what_was_said_before_it_was_known_whose_it_is_is_told_to_who_begins_to_observe_it(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where all that comes unasked is a hint: it is not said again, and a poll may be far away."""
+    """A hint is not said again, and a poll may be far away."""
     said, asked = set[str](), anyio.Event()
     who = form("Who?", name="string")
-
-    async def listen(
-        self: object, ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: object
-    ) -> None:
-        agreed(frozenset())
-        if told == "before anybody listens":
-            said.update(ids)
-        await anyio.sleep_forever()
 
     async def answer(context: object, params: object) -> ElicitResult:
         asked.set()
@@ -198,23 +189,17 @@ async def test_what_was_told_to_nobody_is_told_to_who_begins_to_listen(
 
     async def called(self: ServerSession, *args: Any) -> Any:
         created = await call(self, *args)
-        if told == "before it is observed":
-            said.update([created.task.task_id] * bool(listens))
+        said.add(created.task.task_id)
         return created
 
-    monkeypatch.setattr(ServerSession, "hints", True)
     monkeypatch.setattr(ServerSession, "told", lambda self, task_id: asks(task_id))
-    monkeypatch.setattr(ServerSession, "listen", listen)
     monkeypatch.setattr(ServerSession, "call", called)
     server.tool("asks", [ask("who", who), complete(DONE)], poll_interval_ms=3600_000, ttl_ms=None)
     async with opened(server, elicitation=answer) as client:
-        listens: list[TaskHandle] = []
-        if told == "before it is observed":
-            listens.append(await client.start_tool("quarter of an hour"))
-            await clock.advance(1)
         handle = await client.start_tool("asks")
         await clock.advance(1)
-        (record,) = [one for one in await client.records() if one.task_id == handle.task_id]
+        (record,) = await client.records()
+        assert record.task_id == handle.task_id
         assert isinstance(record.state, Observing)
         assert [question.key for question in record.state.questions] == ["who"]
         assert asked.is_set()
@@ -229,10 +214,7 @@ async def test_what_is_said_of_a_task_that_nobody_observes_any_more_is_journaled
     tell, unheard, asked = list[Callable[[Task], None]](), anyio.Event(), list[object]()
     taken, take = list[str](), MemoryJournal.take
 
-    async def listen(
-        self: object, ids: object, agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
-    ) -> None:
-        agreed(frozenset())
+    async def watch(self: object, heard: Callable[[Task], None]) -> None:
         tell.append(heard)
         await anyio.sleep_forever()
 
@@ -244,8 +226,7 @@ async def test_what_is_said_of_a_task_that_nobody_observes_any_more_is_journaled
         asked.append(params)
         return ElicitResult(action="accept", content={"name": "Ada"})
 
-    monkeypatch.setattr(ServerSession, "hints", True)
-    monkeypatch.setattr(ServerSession, "listen", listen)
+    monkeypatch.setattr(ServerSession, "watch", watch)
     monkeypatch.setattr(ServerSession, "let_go", lambda self, task_id: unheard)
     monkeypatch.setattr(MemoryJournal, "take", counted)
     server.tool("asks", [work(7200), complete(DONE)], poll_interval_ms=3600_000, ttl_ms=None)

@@ -677,7 +677,7 @@ async def test_a_server_that_hangs_up_is_gone_until_the_session_reconnects(
     ends: list[str] = []
 
     async def watch() -> None:
-        await session.watch()
+        await session.watch(list[Task]().append)
         ends.append("watch")
 
     async def under_way() -> None:

@@ -155,9 +155,6 @@ class Session(ABC):
     ) -> None:
         """Have the server tell of tasks, for as long as it does. Returns when it has ended that in order.
 
-        A session that agrees to none of them and goes on may still tell of any. Its word is a hint then:
-        polls keep their pace, and it listens for all tasks that there are, and will be.
-
         Both callbacks run in the caller's own task. What is told comes in whichever order, more than once,
         late, or about others' tasks, and may lack what a poll would bring. A session that cannot listen
         agrees to nothing and returns at once. To stop, cancel it.
@@ -172,15 +169,14 @@ class Session(ABC):
         """
         agreed(frozenset())
 
-    @property
-    def hints(self) -> bool:
-        """Whether it tells of tasks that it has not agreed to tell of."""
-        return False
+    def may_agree(self, ref: TaskRef) -> bool:
+        """Whether the server may agree to tell of a task, so that it is of use to :meth:`listen`."""
+        return True
 
     def told(self, task_id: str) -> Task | None:
         """What the server has said of a task by itself since the last snapshot; ``None`` if that is nothing.
 
-        For whoever begins to listen, or stops: it may have been said to nobody.
+        For whoever begins to observe it, or stops: it may have been said to nobody.
         """
         return None
 
@@ -207,11 +203,15 @@ class Session(ABC):
         """Have nothing wait at the server any more, as all tasks are let go of. What it says is told."""
         await checkpoint()
 
-    async def watch(self) -> None:
+    async def watch(self, heard: Callable[[Task], None]) -> None:
         """Return when nothing can be sent any more. Never, where the next request is what tells.
 
         Runs for as long as the session is in use, so that a session which does anything besides its
         requests does it here.
+
+        Args:
+            heard: Called with each snapshot that the server tells of by itself without having agreed to:
+                it may be of anybody's task, and polls keep their pace.
         """
         await anyio.sleep_forever()
 

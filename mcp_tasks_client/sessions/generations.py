@@ -7,7 +7,7 @@ stays with the generation that it was made in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -27,6 +27,9 @@ from .task_wish import TaskWish
 from .tasks_2025_11_25 import CoreTasksSession
 
 __all__ = ["AnyGenerationSession", "session_at"]
+
+
+_KNOWN: Final = frozenset({PROTOCOL_VERSION, CORE_TASKS_VERSION})
 
 
 class AnyGenerationSession(Session):
@@ -121,8 +124,7 @@ class AnyGenerationSession(Session):
 
     def takes_each_answer(self, ref: TaskRef) -> bool:
         """Whether the generation does that the task was made in."""
-        decided = {PROTOCOL_VERSION: self._newer, CORE_TASKS_VERSION: self._older}
-        return decided.get(ref.generation, self._now).takes_each_answer(ref)
+        return self._made_in(ref).takes_each_answer(ref)
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once.
@@ -142,10 +144,9 @@ class AnyGenerationSession(Session):
         """
         await (await self._decided()).listen(task_ids, agreed, heard)
 
-    @property
-    def hints(self) -> bool:
-        """Whether the generation that is spoken does."""
-        return self._now.hints
+    def may_agree(self, ref: TaskRef) -> bool:
+        """Whether the generation has that which the task was made in."""
+        return self._made_in(ref).may_agree(ref)
 
     def told(self, task_id: str) -> Task | None:
         """What was said of a task of the older generation by itself."""
@@ -164,20 +165,21 @@ class AnyGenerationSession(Session):
         """Have nothing wait any more at a server of the older generation."""
         await self._older.retire()
 
-    async def watch(self) -> None:
+    async def watch(self, heard: Callable[[Task], None]) -> None:
         """Keep open what the older generation needs open. Never returns."""
-        await self._older.watch()
+        await self._older.watch(heard)
 
     async def aclose(self) -> None:
         """Close both."""
         await self._newer.aclose()
 
+    def _made_in(self, ref: TaskRef) -> Session:
+        """The one of the generation that a task was made in; of the one that is spoken, if nobody says."""
+        made_in = {PROTOCOL_VERSION: self._newer, CORE_TASKS_VERSION: self._older}
+        return made_in.get(ref.generation, self._now)
+
     async def _session_of(self, ref: TaskRef) -> Session:
-        if ref.generation == PROTOCOL_VERSION:
-            return self._newer
-        if ref.generation == CORE_TASKS_VERSION:
-            return self._older
-        return await self._decided()
+        return self._made_in(ref) if ref.generation in _KNOWN else await self._decided()
 
     async def _decided(self) -> Session:
         """The one that the server turns out to need."""

@@ -140,8 +140,7 @@ class HostSession(Session):
 
     def takes_each_answer(self, ref: TaskRef) -> bool:
         """Whether the generation does that the task was made in."""
-        is_older = (ref.generation or self._version()) == CORE_TASKS_VERSION
-        return (self._older if is_older else self._newer).takes_each_answer(ref)
+        return self._made_in(ref).takes_each_answer(ref)
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once.
@@ -161,10 +160,9 @@ class HostSession(Session):
         """
         await self._spoken().listen(task_ids, agreed, heard)
 
-    @property
-    def hints(self) -> bool:
-        """Whether the generation that is spoken does."""
-        return self._spoken().hints
+    def may_agree(self, ref: TaskRef) -> bool:
+        """Whether the generation has that which the task was made in."""
+        return self._made_in(ref).may_agree(ref)
 
     def told(self, task_id: str) -> Task | None:
         """What was said of a task of the older generation by itself."""
@@ -183,11 +181,11 @@ class HostSession(Session):
         """Have nothing wait any more at a server of the older generation."""
         await self._older.retire()
 
-    async def watch(self) -> None:
+    async def watch(self, heard: Callable[[Task], None]) -> None:
         """Return when there was a connection and there is none. Another one instead goes on."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._older.watch)
-            await self._newer.watch()
+            tasks.start_soon(self._older.watch, heard)
+            await self._newer.watch(heard)
             tasks.cancel_scope.cancel()
 
     async def aclose(self) -> None:
@@ -212,6 +210,8 @@ class HostSession(Session):
                 "made.",
                 not_executed=True,
             )
-        if not ref.generation:
-            return self._spoken()
-        return self._older if ref.generation == CORE_TASKS_VERSION else self._newer
+        return self._made_in(ref)
+
+    def _made_in(self, ref: TaskRef) -> Session:
+        is_older = (ref.generation or self._version()) == CORE_TASKS_VERSION
+        return self._older if is_older else self._newer

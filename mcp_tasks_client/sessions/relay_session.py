@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import anyio
 
 from ..inputs import Inputs
-from ..wire import JSONObject, RequestId, RpcError
+from ..wire import JSONObject, RequestId, RpcError, Task
 from .faults import Faults
 from .host_tasks import HostTasksSession
 from .limits import Limits
@@ -113,11 +114,11 @@ class RelaySession(HostTasksSession):
         await self._catalogue.to_call(name)
         return self._as_task(name)
 
-    async def watch(self) -> None:
+    async def watch(self, heard: Callable[[Task], None]) -> None:
         """Return once there is no connection any more; there will be no other."""
         if not self._ended:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(super().watch)
+                tasks.start_soon(super().watch, heard)
                 await self._relay.over.wait()
                 tasks.cancel_scope.cancel()
             self._ended = True

@@ -56,6 +56,7 @@ class Retrievals:
         self._now: dict[str, Retrieval] = {}
         self._broken: dict[str, RequestId] = {}
         self._left: dict[tuple[str, Peer], RequestId] = {}
+        self._going: dict[str, Retrieval] = {}
         self._unobserved: dict[str, anyio.Event] = {}
         self._retired = False
         self._quiet_until: dict[str, float] = {}
@@ -261,11 +262,11 @@ class Retrievals:
         """Note that nobody observes a task any more. Returns what to :meth:`end`, if any waits for it."""
         self._forget(task_id)
         self.observed(task_id)
-        retrieval = self._now.get(task_id)
+        retrieval = self._now.get(task_id, self._going.get(task_id))
         if retrieval is None:
             return None
         if retrieval.ended.is_set():
-            del self._now[task_id]  # what it has brought is asked for again, if it is wanted
+            self._now.pop(task_id, None)  # what it has brought is asked for again, if it is wanted
             return None
         self._unobserved[task_id] = unheard = anyio.Event()
         return retrieval, unheard
@@ -285,8 +286,9 @@ class Retrievals:
         """
         try:
             with anyio.move_on_after(_HEARD_ON_S):
-                await unheard.wait()
-            if not unheard.is_set():
+                # One that somebody takes back already is heard out there.
+                await (unheard if task_id in self._now else retrieval.ended).wait()
+            if not (unheard.is_set() or retrieval.ended.is_set()):
                 await self._take_back(task_id, retrieval)
         finally:
             unheard.set()
@@ -315,6 +317,7 @@ class Retrievals:
         if retrieval.peer.retracts:
             return retrieval.end(over=False)
         self._left[name] = waited  # for the next one there, which may come before it is taken back
+        self._going[task_id] = retrieval
         if not retrieval.waits:
             retrieval.needless = True
             retrieval.scope.cancel()  # nor is it to begin
@@ -327,6 +330,8 @@ class Retrievals:
                 await retrieval.ended.wait()
         finally:
             retrieval.scope.cancel()
+            if self._going.get(task_id) is retrieval:
+                del self._going[task_id]
         return None
 
     def forget(self, task_id: str) -> None:

@@ -189,7 +189,7 @@ class SdkSession(Session):
         """
         await self._ask_task("tasks/cancel", ref)
 
-    async def watch(self) -> None:
+    async def watch(self, heard: Callable[[Task], None]) -> None:
         """Return when there was a connection and there is none. Another one instead goes on."""
         was_open = False
         while True:

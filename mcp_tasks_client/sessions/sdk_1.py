@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from ..errors import ConnectionLostError, SessionError
 from ..inputs import Callbacks, ElicitationCallback, InputContext, Inputs, RootsCallback, SamplingCallback
-from ..wire import JSONObject, RequestId, RpcError
+from ..wire import JSONObject, RequestId, RpcError, Task
 from .faults import Faults, made_of_404
 from .host_tasks import HostTasksSession
 from .limits import Limits
@@ -101,10 +101,10 @@ class Sdk1Session(HostTasksSession):
         """As given."""
         return self._ephemeral
 
-    async def watch(self) -> None:
+    async def watch(self, heard: Callable[[Task], None]) -> None:
         """Return when there was a connection and there is none. Another one instead goes on."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(super().watch)
+            tasks.start_soon(super().watch, heard)
             await self._disconnected()
             tasks.cancel_scope.cancel()
 

@@ -280,21 +280,9 @@ class CoreTasksSession(Session):
         with self._obeying(ref):
             await self._peers.ask("tasks/cancel", ref)
 
-    async def listen(
-        self, task_ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
-    ) -> None:
-        """Tell of tasks what comes unasked, of whichever, until cancelled. Nothing of it is promised."""
-        agreed(frozenset())
-        self._hearing.hints.heard = heard
-        try:
-            await anyio.sleep_forever()
-        finally:
-            self._hearing.hints.heard = None
-
-    @property
-    def hints(self) -> bool:
-        """It does: whatever a server of this generation says by itself, it has not promised."""
-        return True
+    def may_agree(self, ref: TaskRef) -> bool:
+        """It does not: whatever a server of this generation says by itself, it has not promised."""
+        return False
 
     def told(self, task_id: str) -> Task | None:
         """What it asks and what waits for it, as far as there is anything."""
@@ -314,9 +302,13 @@ class CoreTasksSession(Session):
         """Take back what waits, and hear it out."""
         await self._hearing.retrievals.retire()
 
-    async def watch(self) -> None:
-        """Keep the streams open on which the server speaks. Never returns."""
-        await self._hearing.run(self._peers.adopt)
+    async def watch(self, heard: Callable[[Task], None]) -> None:
+        """Keep the streams open on which the server speaks, and tell what it says. Never returns."""
+        self._hearing.hints.heard = heard
+        try:
+            await self._hearing.run(self._peers.adopt)
+        finally:
+            self._hearing.hints.heard = None
 
     async def aclose(self) -> None:
         """Nothing: what it travels over is somebody else's, and a session that has tasks is not ended."""

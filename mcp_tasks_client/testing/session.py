@@ -108,7 +108,7 @@ class ServerSession(Session):
         assert isinstance(reply, Stream), "who listens gets a stream or an error"
         await self._follow(reply, subscription, Faults(LISTEN, task_ids=task_ids))
 
-    async def watch(self) -> None:
+    async def watch(self, heard: Callable[[Task], None]) -> None:
         """Return when the server hangs up, once each time."""
         if self._hung_up is None:
             self._hung_up = anyio.Event()
