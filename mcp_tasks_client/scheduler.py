@@ -44,6 +44,9 @@ _LONGEST_LOOK_S: Final = 5.0
 _LEAVING_S: Final = 0.5
 """Seconds for the server to know that nobody waits for what it has to say, while everything ends."""
 
+_LAST_WORD_S: Final = 0.1
+"""Seconds for which others may not take what was let go of, while something waits for the server's word."""
+
 T = TypeVar("T")
 
 
@@ -313,14 +316,20 @@ class Scheduler:
             self.afterwards.keep(drive, told)  # the server does not ask it again
 
     def _hand_on(self, drive: Drive) -> None:
+        unheard = None
         if drive.task_id is not None:
             unheard = self.driver.session.let_go(drive.task_id)  # after whoever waits there has gone
-            if unheard is not None:
-                self._tasks.start_soon(self._remember, drive, unheard)
-        self.afterwards.release(drive)
+        if unheard is not None:
+            self._tasks.start_soon(self._remember, drive, unheard)
+        if unheard is None or self.closed:
+            self.afterwards.release(drive)
 
     async def _remember(self, drive: Drive, unheard: anyio.Event) -> None:
         """Have a drive be there, which nobody holds, for what the server may still say."""
+        # What waits there may just be told something, which is ours to journal.
+        await self._clock.wait(anyio.Event(), _LAST_WORD_S)
+        if not (drive.running or drive.calling):
+            self.afterwards.release(drive)
         await unheard.wait()
 
     def park(self, drive: Drive, error: Exception) -> None:
@@ -376,6 +385,8 @@ class Scheduler:
         for drive in list(self.drives.values()):
             if drive.running or drive.following:
                 self.park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
+            elif drive.calling is None and drive.pending is None:
+                self.afterwards.release(drive)
         with anyio.move_on_after(_LEAVING_S, shield=True):
             await self.driver.session.retire()
 

@@ -1297,8 +1297,8 @@ async def test_what_the_server_has_asked_when_nobody_waits_any_more_is_in_the_jo
 ) -> None:
     """It may not ask again, and the process may end."""
     asks = read_task(input_required(TASK, {"form": ASK}, poll_interval_ms=1000))
-    monkeypatch.setattr(ScriptedSession, "told", lambda self, task_id: asks)
     world, asked = World(gets={TASK: [working(TASK, poll_interval_ms=1000)]}), Asked(STALL)
+    monkeypatch.setattr(ScriptedSession, "told", lambda self, task_id: asks if world.polled_at() else None)
     async with world.client(elicitation=asked) as client:
         with pytest.raises(WaitTimeoutError):
             await world.call(client, timeout=1.5)

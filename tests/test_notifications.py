@@ -233,6 +233,8 @@ async def test_what_is_said_of_a_task_that_nobody_observes_any_more_is_journaled
     async with opened(server, elicitation=answer) as client:
         with anyio.move_on_after(0.1):
             await client.call_tool("asks", idempotency_key="k")
+        (record,) = await client.records()
+        assert record.owner is not None, "what is just being said is to be journaled"
         await clock.advance(3601)  # nor is a poll of it to come
         client._engine.scheduler.afterwards.write_again()  # as now and then
         gc.collect()

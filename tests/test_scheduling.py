@@ -314,9 +314,9 @@ async def test_what_is_known_of_a_task_that_is_let_go_of_while_it_is_being_saved
     async with world.client() as client, anyio.create_task_group() as tasks:
         session = client._engine._session
         monkeypatch.setattr(session, "get", held)
-        monkeypatch.setattr(session, "told", lambda task_id: read_task(asks))
         tasks.start_soon(call)
         await world.clock.advance(5.5)
+        monkeypatch.setattr(session, "told", lambda task_id: read_task(asks))
         (drive,) = client._engine.scheduler.drives.values()
         assert drive.polling
         async with drive.lock:  # as while an answer is being journaled
