@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from .clock import Clock
 from .commits import Commits
 from .drive import Drive, driven_elsewhere
+from .errors import DrivenElsewhereError
 from .events import CallRefused, Event
 from .states import Calling, Finished
 
@@ -193,7 +194,9 @@ class Afterwards:
                         await self._commits.catch_up(drive)
                 await self._commits.release(drive)
             except Exception as error:  # whatever it is, it must not hold up the end
-                if self._closed:
+                if self._closed and isinstance(error, DrivenElsewhereError):
+                    logger.warning("%r is another client's now, which was not told of this", drive.record)
+                elif self._closed:
                     logger.error("What the server said of %r was never journaled: %s", drive.record, error)
                 else:
                     logger.debug("What the server said of %r is not journaled yet: %s", drive.record, error)

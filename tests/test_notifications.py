@@ -264,6 +264,35 @@ async def test_what_is_said_of_a_task_that_nobody_observes_any_more_is_journaled
             assert result.content[0].text == "done"  # type: ignore[union-attr]
 
 
+@requirement("law:5")
+async def test_what_is_said_of_a_task_that_another_client_has_by_now_is_no_loss_of_the_first_ones(
+    server: ScriptedServer,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    journal = MemoryJournal()
+    monkeypatch.setattr(ServerSession, "let_go", lambda self, task_id: anyio.Event())
+    server.tool("slow", [work(7200), complete(DONE)], poll_interval_ms=3600_000, ttl_ms=None)
+    async with opened(server, journal=journal) as other:
+        async with opened(server, journal=journal) as client:
+            with anyio.move_on_after(0.1):
+                await client.call_tool("slow", idempotency_key="k")
+            await clock.advance(1)
+            handle = await other.start_tool("slow", idempotency_key="k")
+            await clock.advance(1)
+            asks = {"status": "input_required", "inputRequests": {"who": form("Who?", name="string")}}
+            assert handle.task is not None
+            client._engine.scheduler.performer.hearsay.heard(read_task({**handle.task.to_wire(), **asks}))
+            await anyio.wait_all_tasks_blocked()
+        await clock.advance(1)
+        (record,) = await other.records()
+        assert isinstance(record.state, Observing)
+        assert record.state.questions == ()
+    assert [one.levelname for one in caplog.records if "another client's now" in one.message] == ["WARNING"]
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
 @requirement("law:3")
 async def test_each_answer_to_what_is_told_goes_by_itself_where_the_server_takes_it(
     server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
