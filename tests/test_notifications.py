@@ -233,6 +233,7 @@ async def test_what_is_said_of_a_task_that_nobody_observes_any_more_is_journaled
     async with opened(server, elicitation=answer) as client:
         with anyio.move_on_after(0.1):
             await client.call_tool("asks", idempotency_key="k")
+        await clock.advance(0.05)
         (record,) = await client.records()
         assert record.owner is not None, "what is just being said is to be journaled"
         await clock.advance(3601)  # nor is a poll of it to come
@@ -262,6 +263,60 @@ async def test_what_is_said_of_a_task_that_nobody_observes_any_more_is_journaled
         if said == "an end":
             result = await client.call_tool("asks", idempotency_key="k")
             assert result.content[0].text == "done"  # type: ignore[union-attr]
+
+
+@requirement("law:4", "law:5")
+async def test_a_client_that_is_closed_has_others_go_on_at_once_whatever_is_still_heard(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServerSession, "let_go", lambda self, task_id: anyio.Event())
+    server.tool("slow", [work(7200), complete(DONE)], poll_interval_ms=3600_000, ttl_ms=None)
+    journal = MemoryJournal()
+    async with opened(server, journal=journal) as other:
+        async with opened(server, journal=journal) as client:
+            await client.start_tool("slow", idempotency_key="observed")
+            with anyio.move_on_after(0.1):
+                await client.call_tool("slow", idempotency_key="just let go of")
+        assert [record.owner for record in await other.records()] == [None, None], "and due when it was"
+
+
+@requirement("law:1", "law:3", "law:8")
+async def test_a_task_that_is_journaled_when_nobody_waits_for_it_any_more_is_let_go_of_as_any_other(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for it at the server by then is known to whoever goes on with it, and taken back in time."""
+    let_go, save, gives_up = list[str](), MemoryJournal.save, anyio.CancelScope()
+    reached, go = anyio.Event(), anyio.Event()
+
+    def waits(self: object, task_id: str) -> Task | None:
+        return read_task({"taskId": task_id, "status": "working", "ttlMs": None, "requestState": "waits"})
+
+    async def saved(self: MemoryJournal, record: TaskRecord, **options: Any) -> None:
+        if record.task_id is not None:
+            reached.set()
+            await go.wait()
+        await save(self, record, **options)
+
+    async def call() -> None:
+        with gives_up:
+            await client.call_tool("slow", idempotency_key="k")
+
+    monkeypatch.setattr(ServerSession, "told", waits)
+    monkeypatch.setattr(ServerSession, "let_go", lambda self, task_id: let_go.append(task_id))
+    monkeypatch.setattr(MemoryJournal, "save", saved)
+    server.tool("slow", [work(7200), complete(DONE)], poll_interval_ms=3600_000, ttl_ms=None)
+    async with opened(server) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(call)
+        await reached.wait()
+        gives_up.cancel()
+        await anyio.wait_all_tasks_blocked()
+        go.set()
+        await clock.advance(1)
+        (record,) = await client.records()
+        assert isinstance(record.state, Observing)
+        assert record.state.request_state == "waits"
+        assert let_go == [record.task_id]
+        assert record.owner is None
 
 
 @requirement("law:5")
