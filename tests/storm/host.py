@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -114,6 +114,9 @@ class Life:
     reopens: bool = False
     """Whether it closes its client now and then, and goes on with another."""
 
+    two: bool = False
+    """Whether it has two clients over one journal, and goes now to one of them and now to the other."""
+
     debug: str | None = None
 
 
@@ -166,9 +169,15 @@ class Host:
         """Call all, with one client. Returns whether it came to the end of that."""
         for_s = self._moods.uniform(0.2, 2.0) if self._life.reopens and self._closed < _CLOSES else math.inf
         self._closed += 1
-        async with TasksClient(self._life.url, **self._own, **self._answers, receive=self._receive) as client:
+        async with AsyncExitStack() as opened:
+            clients = [
+                await opened.enter_async_context(
+                    TasksClient(self._life.url, **self._own, **self._answers, receive=self._receive)
+                )
+                for _ in range(1 + self._life.two)
+            ]
             with anyio.move_on_after(for_s) as limited:
-                await self._call_all(client)
+                await self._call_all(*clients)
         return not limited.cancelled_caught
 
     async def _live_with_a_session(self) -> None:
@@ -210,26 +219,30 @@ class Host:
 
     # ── calls ──
 
-    async def _call_all(self, client: TasksClient | ClientSession) -> None:
+    async def _call_all(self, *clients: TasksClient | ClientSession) -> None:
         async with anyio.create_task_group() as tasks:
             for number, call in enumerate(self._life.calls):
                 tool, arguments, _ = CALLS[call]
                 arguments = {**arguments, "duration_ms": self._life.duration_ms}
-                if isinstance(client, TasksClient):
-                    tasks.start_soon(self._call, client, number, tool, arguments)
-                else:
-                    tasks.start_soon(self._call_plainly, client, number, tool, arguments)
+                ours = [client for client in clients if isinstance(client, TasksClient)]
+                if ours:
+                    tasks.start_soon(self._call, ours, number, tool, arguments)
+                for client in clients:
+                    if isinstance(client, ClientSession):
+                        tasks.start_soon(self._call_plainly, client, number, tool, arguments)
 
-    async def _call(self, client: TasksClient, number: int, tool: str, arguments: dict[str, Any]) -> None:
+    async def _call(
+        self, clients: list[TasksClient], number: int, tool: str, arguments: dict[str, Any]
+    ) -> None:
         after_s, options = (
             self._life.cancel_after_s if number == 0 else None,
             {"idempotency_key": f"k{number}"},
         )
         try:
             if self._life.impatient and after_s is None:
-                self._note("result", number, text_of(await self._in_slices(client, number, tool, arguments)))
+                self._note("result", number, text_of(await self._in_slices(clients, number, tool, arguments)))
                 return
-            handle = await client.start_tool(tool, arguments, **options)
+            handle = await self._moods.choice(clients).start_tool(tool, arguments, **options)
             self._note("created", number, mark(handle.task_id))
             with anyio.move_on_after(math.inf if after_s is None else after_s):
                 self._note("result", number, text_of(await handle.result()))
@@ -242,11 +255,12 @@ class Host:
             self._note("error", number, f"{type(error).__name__}: {error}")
 
     async def _in_slices(
-        self, client: TasksClient, number: int, tool: str, arguments: dict[str, Any]
+        self, clients: list[TasksClient], number: int, tool: str, arguments: dict[str, Any]
     ) -> CallToolResult:
         """As somebody waits who has something else to do now and then."""
         options, created = {"idempotency_key": f"k{number}"}, False
         for _ in range(_SLICES):
+            client = self._moods.choice(clients)
             try:
                 result = await client.call_tool(
                     tool, arguments, timeout=self._moods.uniform(0.05, 0.6), **options
@@ -261,7 +275,7 @@ class Host:
             if result is not None:
                 return result
             await anyio.sleep(self._moods.choice((0.0, 0.0, 0.05, 0.3)))
-        return await client.call_tool(tool, arguments, **options)
+        return await self._moods.choice(clients).call_tool(tool, arguments, **options)
 
     async def _call_plainly(
         self, session: ClientSession, number: int, tool: str, arguments: dict[str, Any]

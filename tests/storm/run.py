@@ -56,6 +56,9 @@ IMPATIENT: Final = 0.4
 REOPENING: Final = 0.3
 """Of the processes with clients of our own, so many close it now and then."""
 
+TWO: Final = 0.4
+"""Of the processes with clients of our own, so many have two of them over one journal."""
+
 LOOKS_MS: Final = 1000
 LOOKS_AFTER_KILL_MS: Final = 4000
 """The next process is there by then: what a server asks nobody is lost."""
@@ -145,6 +148,7 @@ async def voyage(
             seed=seed,
             impatient=moods.random() < IMPATIENT and this in ("url", "session"),
             reopens=moods.random() < REOPENING and this == "url",
+            two=random.Random(f"two {seed} {number}").random() < TWO and this == "url",
             debug=str(folder / f"{seed}.debug") if debug else None,
         )
         process = processes.Process(target=live, args=(life,), daemon=True)
