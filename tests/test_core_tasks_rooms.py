@@ -772,6 +772,49 @@ async def test_of_a_task_that_nobody_observes_is_told_until_nothing_is_heard_of_
 
 
 @pytest.mark.anyio
+@requirement("law:3", "law:8")
+@pytest.mark.parametrize("how", ["let go of", "closed", "everything ends", "it is over meanwhile"])
+async def test_a_wait_is_not_taken_back_before_it_has_arrived(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """They go over two connections, and what is taken back too early waits all the same, for nobody."""
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
+    if how == "it is over meanwhile":
+        for name in ("_ARRIVES_S", "_LATEST_ARRIVAL_S"):
+            monkeypatch.setattr(f"mcp_tasks_client.sessions.retrievals.{name}", 3600.0)
+    peer, taken_back_at = ScriptedPeer(), list[float]()
+    take_back = peer.take_back
+
+    async def timed(request_id: RequestId, timeout_s: float) -> None:
+        taken_back_at.append(anyio.current_time())
+        await take_back(request_id, timeout_s)
+
+    monkeypatch.setattr(peer, "take_back", timed)
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.saw(peer, {"taskId": TASK, "status": "input_required"})
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: peer.requests)
+            retrieval = hearing.retrievals._now[TASK]
+            if how == "closed":
+                await hearing.retrievals.retire()
+            elif how != "everything ends":
+                assert hearing.leave(TASK) is not None
+                await anyio.wait_all_tasks_blocked()
+            if how == "it is over meanwhile":
+                peer.reply = {}
+                peer.go.set()
+            if how != "everything ends":
+                await settled(lambda: not hearing.retrievals._going)
+            tasks.cancel_scope.cancel()
+    assert [at - retrieval.sent_at >= 0.1 for at in taken_back_at] == [True] * (how != "it is over meanwhile")
+    assert not hearing.retrievals._left
+
+
+@pytest.mark.anyio
 @requirement("law:1", "law:3", "law:8")
 async def test_of_a_task_that_is_let_go_of_as_its_wait_is_taken_back_is_told_until_nothing_is_heard(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch

@@ -36,6 +36,11 @@ snapshot takes longer."""
 _HEARD_ON_S: Final = 30.0
 """Seconds for which one is heard on when nobody observes its task any more."""
 
+_ARRIVES_S: Final = 0.1
+_LATEST_ARRIVAL_S: Final = 0.25
+"""Seconds for one to arrive before it is taken back, over another connection; more where a snapshot takes
+longer."""
+
 _TAKEN_BACK_S: Final = 0.5
 """Seconds for the server to be told that nobody waits any more, while everything ends."""
 
@@ -185,6 +190,7 @@ class Retrievals:
         """Have the server not hand the next question to one that nobody hears any more: the task goes on."""
         if not (retrieval.needless or retrieval.peer.retracts):
             with anyio.move_on_after(_TAKEN_BACK_S, shield=True), suppress(SessionError):
+                await self._arrival(retrieval)
                 await retrieval.peer.take_back(retrieval.waits_under, self._timeout_s)
 
     async def _result(self, task_id: str, retrieval: Retrieval) -> JSONObject:
@@ -311,28 +317,41 @@ class Retrievals:
 
     async def _take_back(self, task_id: str, retrieval: Retrieval) -> None:
         self._now.pop(task_id, None)
-        waited, name = retrieval.waits_under, (task_id, retrieval.peer)
         if retrieval.needless:
-            return None  # the server ends it by itself
-        if retrieval.peer.retracts:
-            return retrieval.end(over=False)
-        self._left[name] = waited  # for the next one there, which may come before it is taken back
+            return  # the server ends it by itself
+        waited, name, retracts = retrieval.waits_under, (task_id, retrieval.peer), retrieval.peer.retracts
         self._going[task_id] = retrieval
-        if not retrieval.waits:
-            retrieval.needless = True
-            retrieval.scope.cancel()  # nor is it to begin
+        if not retracts:
+            self._left[name] = waited  # for the next one there, which may come before it is taken back
         try:
-            await retrieval.peer.take_back(waited, self._timeout_s)
-            retrieval.needless = True
+            await self._arrival(retrieval)
+            if retracts:
+                retrieval.end(over=False)
+            elif retrieval.reply is None:
+                await self._taken_back(retrieval)
             if self._left.get(name) == waited:
                 del self._left[name]
-            with anyio.move_on_after(min(max(_HEARD_S, self.took_s), self._timeout_s)):
-                await retrieval.ended.wait()
         finally:
             retrieval.scope.cancel()
             if self._going.get(task_id) is retrieval:
                 del self._going[task_id]
-        return None
+
+    async def _arrival(self, retrieval: Retrieval) -> None:
+        """Wait until one has arrived for sure: what is taken back before that, waits nevertheless."""
+        arrives_s = min(max(_ARRIVES_S, self.took_s), _LATEST_ARRIVAL_S)
+        early_s = retrieval.sent_at + arrives_s - anyio.current_time() if retrieval.waits else 0.0
+        if early_s > 0:
+            with anyio.move_on_after(early_s):
+                await retrieval.ended.wait()
+
+    async def _taken_back(self, retrieval: Retrieval) -> None:
+        if not retrieval.waits:
+            retrieval.needless = True
+            retrieval.scope.cancel()  # nor is it to begin
+        await retrieval.peer.take_back(retrieval.waits_under, self._timeout_s)
+        retrieval.needless = True
+        with anyio.move_on_after(min(max(_HEARD_S, self.took_s), self._timeout_s)):
+            await retrieval.ended.wait()
 
     def forget(self, task_id: str) -> None:
         """Let the one for a task end, which is over."""
