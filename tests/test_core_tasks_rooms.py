@@ -431,6 +431,7 @@ async def test_over_a_hosts_session_too_it_is_heard_on_for_a_moment(
             else:
                 await settled(lambda: peer.cancelled)
             tasks.cancel_scope.cancel()
+    assert session._hearing.hints.heard is None, "the host's session may outlive us, and say more"
 
 
 @pytest.mark.anyio

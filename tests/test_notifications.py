@@ -16,7 +16,10 @@ import pytest
 from mcp_types import ElicitResult, ListRootsResult
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, TaskHandle, TaskRecord, TasksClient
-from mcp_tasks_client.states import Observing
+from mcp_tasks_client.drive import Drive
+from mcp_tasks_client.hearsay import Hearsay
+from mcp_tasks_client.journal.base import Scope
+from mcp_tasks_client.states import Calling, Observing
 from mcp_tasks_client.testing import (
     Delayed,
     ErrorReply,
@@ -317,6 +320,30 @@ async def test_a_task_that_is_journaled_when_nobody_waits_for_it_any_more_is_let
         assert record.state.request_state == "waits"
         assert let_go == [record.task_id]
         assert record.owner is None
+
+
+async def test_of_two_calls_that_have_one_task_one_that_runs_is_told() -> None:
+    task = read_task({"taskId": "t", "status": "working", "ttlMs": None})
+
+    def call(*, observed: bool) -> Drive:
+        state = Observing(task=task, received_at=0.0, due_at=0.0) if observed else Calling()
+        record = TaskRecord(
+            record_id="r", scope=Scope("e", ""), tool="tool", state=state, created_at=0.0, updated_at=0.0
+        )
+        return Drive(record)
+
+    told: list[Drive] = []
+    hearsay = Hearsay(ScriptedServer().session(), told=lambda drive, task: told.append(drive))
+    first, second = call(observed=True), call(observed=True)
+    first.running = True
+    for drive in (first, first, second, call(observed=False)):
+        hearsay.add(drive)
+    hearsay.heard(task)
+    first.running = False
+    hearsay.heard(task)
+    hearsay.add(second)
+    hearsay.heard(task)
+    assert told == [first, first, second]
 
 
 @requirement("law:5")
