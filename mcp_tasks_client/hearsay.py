@@ -32,8 +32,10 @@ class Hearsay:
     def add(self, drive: Drive) -> None:
         """Pass on what is said of a drive's task: from here on, and what was said before we knew its ID."""
         task_id = drive.task_id
-        known = self._drives.get(task_id) if task_id is not None else drive
-        if task_id is None or known is drive or (known is not None and known.running):
+        if task_id is None:
+            return
+        known = self._drives.get(task_id)
+        if known is not None and known.running:
             return  # two calls may have one task, which is told of once
         self._drives[task_id] = drive
         task = self._session.told(task_id)
