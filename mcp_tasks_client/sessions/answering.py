@@ -173,9 +173,8 @@ class Answering:
         ended = self._hearing.retrievals.is_over(ref.task_id)
         if ended is None and polled.cancelled_caught and not asked.over:
             if self._hearing.retrievals.is_unknown(ref.task_id):
-                await self._peers.ask(
-                    "tasks/get", ref
-                )  # only that finds it elsewhere, or says that it is lost
+                # Only a poll finds it in another session, or says that it is lost.
+                await self._peers.ask("tasks/get", ref)
             raise ConnectionLostError(_KEPT, retryable=True)
         return asked.over or bool(ended)
 

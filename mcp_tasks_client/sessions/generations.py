@@ -28,7 +28,6 @@ from .tasks_2025_11_25 import CoreTasksSession
 
 __all__ = ["AnyGenerationSession", "session_at"]
 
-
 _KNOWN: Final = frozenset({PROTOCOL_VERSION, CORE_TASKS_VERSION})
 
 
