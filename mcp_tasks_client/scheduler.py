@@ -321,7 +321,7 @@ class Scheduler:
             unheard = self.driver.session.let_go(drive.task_id)  # after whoever waits there has gone
         if unheard is not None:
             self._tasks.start_soon(self._remember, drive, unheard)
-        if unheard is None or self.closed:
+        else:
             self.afterwards.release(drive)
 
     async def _remember(self, drive: Drive, unheard: anyio.Event) -> None:
@@ -385,14 +385,15 @@ class Scheduler:
         for drive in list(self.drives.values()):
             if drive.running or drive.following:
                 self.park(drive, TasksClientError("The client was closed. The task goes on; resume() it."))
-            elif drive.calling is None and drive.pending is None:
-                self.afterwards.release(drive)
         with anyio.move_on_after(_LEAVING_S, shield=True):
             await self.driver.session.retire()
 
     def close(self) -> None:
         """End. Writes finish; a ``tools/call`` under way gets its grace."""
         self.performer.turns.clear()
+        for drive in list(self.drives.values()):
+            if drive.calling is None:
+                self.afterwards.release(drive)  # what could be said to us until now is journaled
         self.afterwards.close()
         self.performer.cancels.close()
         self._tasks.cancel_scope.cancel()
