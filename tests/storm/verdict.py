@@ -199,8 +199,12 @@ def _put(voyage: Voyage, ask: Look, end: float) -> bool:
 
 def _how_many_put(voyage: Voyage, what: str, end: float) -> int:
     """How many of the questions that are alike were put to the host by then, in one life."""
-    asked = [one for one in voyage.log if one.event == "asked" and unnumbered(one.text) == what]
-    return max(Counter(one.life for one in asked if one.at < end).values(), default=0)
+    put = Counter[int]()
+    for one in voyage.log:
+        if one.at < end and unnumbered(one.text) == what:
+            # What was taken away from whoever was before it is put up again.
+            put[one.life] += (one.event == "asked") - (one.event == "withdrawn")
+    return max(put.values(), default=0)
 
 
 def _how_many_asked(voyage: Voyage, last: Look) -> int:
