@@ -345,12 +345,15 @@ def test_a_question_that_was_put_to_the_host_is_in_the_journal(killed_at: float,
     assert unheard(voyage) == waits
 
 
-@pytest.mark.parametrize(("pets", "waits"), [(1, True), (2, False)])
-def test_of_questions_that_are_alike_each_is_in_the_journal_once_it_was_put(pets: int, waits: bool) -> None:
+@pytest.mark.parametrize(("pets", "withdrawn", "waits"), [(1, 0, True), (2, 0, False), (2, 1, True)])
+def test_of_questions_that_are_alike_each_is_in_the_journal_once_it_was_put(
+    pets: int, withdrawn: int, waits: bool
+) -> None:
     voyage = good()
     hangs(voyage)
     voyage.calls = ("alike",)
     voyage.log[1:] = of_pets("t1-pet#1.0", "t1-pet#1.1")[:pets]
+    voyage.log += [replace(voyage.log[1], event="withdrawn")] * withdrawn
     params = {"_meta": {RELATED: {"taskId": "t1"}}, "message": "What is the name of your pet?"}
     looks = [replace(ask(0.8), message={"params": params}), replace(ask(0.9), message={"params": params})]
     voyage.lane.passed[0].asks += looks
