@@ -250,10 +250,7 @@ async def _ask(
         if _is_async(callback):
             result = await callback(*arguments)
         else:
-            # Boxed, because trio takes a thread that returns a coroutine for a mistake.
-            (result,) = await anyio.to_thread.run_sync(
-                lambda: (callback(*arguments),), abandon_on_cancel=True, limiter=_threads()
-            )
+            result = await _in_thread(callback, arguments)
             if inspect.isawaitable(result):
                 result = await result
     except anyio.get_cancelled_exc_class():
@@ -275,6 +272,29 @@ async def _ask(
             f"the {name} callback returned {type(result).__name__}; return mcp_types.{names} or ErrorData"
         )
     return result
+
+
+async def _in_thread(callback: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a plain function. What it returns when nobody waits for it any more is not used."""
+    made, gone = list[Any](), list[bool]()
+
+    def close() -> None:
+        for one in made:
+            if inspect.iscoroutine(one):
+                one.close()  # or it would be said that it was never awaited
+
+    def call() -> None:  # returns nothing, because trio takes a thread that returns a coroutine for a mistake
+        made.append(callback(*arguments))
+        if gone:
+            close()
+
+    try:
+        await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_threads())
+    except anyio.get_cancelled_exc_class():
+        gone.append(True)
+        close()
+        raise
+    return made[0]
 
 
 def _read(model: type[ParamsT], params: object) -> ParamsT:

@@ -7,6 +7,7 @@ as the equivalent standalone request"); the checks and the messages are ours.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import threading
 from collections.abc import Callable
@@ -353,6 +354,29 @@ async def test_a_plain_function_that_nobody_waits_for_any_more_is_left_to_itself
     released.set()
     assert ended.wait(5)
     assert answers == []
+
+
+async def test_what_a_plain_function_makes_that_nobody_waits_for_any_more_is_closed() -> None:
+    """It may be a coroutine, of which it would be said that it was never awaited."""
+    started, released, made = threading.Event(), threading.Event(), list[Any]()
+
+    async def answer() -> ElicitResult:
+        raise AssertionError
+
+    def ask(context: InputContext, params: Any) -> Any:
+        made.append(answer())
+        started.set()
+        released.wait(5)
+        return made[0]
+
+    with anyio.fail_after(4):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Callbacks(elicitation=ask).answer, CONTEXT, form())
+            await anyio.to_thread.run_sync(started.wait, 5)
+            tasks.cancel_scope.cancel()
+        released.set()
+        while inspect.getcoroutinestate(made[0]) != inspect.CORO_CLOSED:
+            await anyio.sleep(0.01)
 
 
 async def test_a_coroutine_function_is_cancelled_with_whoever_waits_for_it() -> None:
