@@ -37,7 +37,7 @@ from .events import CallLost, SendAnswers
 from .performer import Performer
 from .states import Calling, Gathering, Observing, OutcomeUnknown
 
-_FIRST_LOOK_S: Final = 0.25
+_FIRST_LOOK_S: Final = 0.15
 _LONGEST_LOOK_S: Final = 5.0
 """Seconds between looks at a call that another client drives: half as many again each time."""
 

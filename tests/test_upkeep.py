@@ -203,7 +203,7 @@ async def test_what_could_not_be_let_go_of_at_the_end_is_let_go_of_later(others:
 async def test_what_could_not_be_let_go_of_at_the_end_is_tried_again_at_once(failures: int) -> None:
     _, server, journal = world()
     plan = FaultPlan()
-    for point, times in ((Point.RELEASE, 1), (Point.LEAVE, failures)):
+    for point, times in ((Point.RELEASE, 2), (Point.LEAVE, failures)):
         for nth in range(1, times + 1):
             plan.at(point, "before", raising(JournalLockedError("The journal is locked.")), nth=nth)
     client = scripted_client(server.session(), journal=journal, probe=plan)
