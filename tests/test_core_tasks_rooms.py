@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.abc import TaskGroup
 from mcp_types import ElicitResult, Tool
 
 from mcp_tasks_client.errors import ConnectionLostError, MissingCapabilityError, SessionError
@@ -728,6 +730,20 @@ async def test_a_wait_is_heard_on_for_a_moment_when_nobody_observes_its_task_any
             tasks.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def waited_for(hearing: Hearing, peer: ScriptedPeer) -> AsyncIterator[TaskGroup]:
+    """A task waits for an answer, and a ``tasks/result`` for what it asks, until the block ends."""
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.saw(peer, {"taskId": TASK, "status": "input_required"})
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda: peer.requests)
+            yield tasks
+            tasks.cancel_scope.cancel()
+
+
 @pytest.mark.anyio
 @requirement("law:1", "law:3")
 @pytest.mark.parametrize("then", ["nobody observes it", "observed while it is taken back", "left again"])
@@ -738,38 +754,31 @@ async def test_of_a_task_that_nobody_observes_is_told_until_nothing_is_heard_of_
     monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_S", 0.1)
     peer, told = ScriptedPeer(), list[Task]()
     hearing.hints.heard = told.append
-    with anyio.fail_after(LIMIT_S):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hearing.run)
-            await anyio.wait_all_tasks_blocked()
-            hearing.saw(peer, {"taskId": TASK, "status": "input_required"})
-            tasks.start_soon(hearing.questions, peer, TASK, None)
-            await settled(lambda: peer.requests)
-            unheard = hearing.leave(TASK)
-            assert unheard is not None
-            told.clear()
-            hearing.told(peer, question())
-            assert told
-            assert not unheard.is_set()
-            monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
-            before, unheard = unheard, hearing.leave(TASK)
-            assert before.is_set()
-            assert unheard is not None
-            await settled(lambda: peer.taken_back)
-            if then != "nobody observes it":
-                hearing.retrievals.looked(TASK)
-                assert unheard.is_set()
-                await hearing.questions(peer, TASK, None)
-                await settled(lambda: len(peer.requests) == 2)
-                if then == "left again":
-                    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 60.0)
-                    assert hearing.leave(TASK) is not None
-                await settled(lambda: peer.cancelled)
-            await unheard.wait()
-            await anyio.wait_all_tasks_blocked()
-            assert bool(hearing.hints.seen) == (then != "nobody observes it")
-            assert bool(hearing.retrievals._unobserved) == (then == "left again")
-            tasks.cancel_scope.cancel()
+    async with waited_for(hearing, peer):
+        unheard = hearing.leave(TASK)
+        assert unheard is not None
+        told.clear()
+        hearing.told(peer, question())
+        assert told
+        assert not unheard.is_set()
+        monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
+        before, unheard = unheard, hearing.leave(TASK)
+        assert before.is_set()
+        assert unheard is not None
+        await settled(lambda: peer.taken_back)
+        if then != "nobody observes it":
+            hearing.retrievals.looked(TASK)
+            assert unheard.is_set()
+            await hearing.questions(peer, TASK, None)
+            await settled(lambda: len(peer.requests) == 2)
+            if then == "left again":
+                monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 60.0)
+                assert hearing.leave(TASK) is not None
+            await settled(lambda: peer.cancelled)
+        await unheard.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert bool(hearing.hints.seen) == (then != "nobody observes it")
+        assert bool(hearing.retrievals._unobserved) == (then == "left again")
 
 
 @pytest.mark.anyio
@@ -792,25 +801,18 @@ async def test_a_wait_is_not_taken_back_before_it_has_arrived(
         await take_back(request_id, timeout_s)
 
     monkeypatch.setattr(peer, "take_back", timed)
-    with anyio.fail_after(LIMIT_S):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hearing.run)
+    async with waited_for(hearing, peer):
+        retrieval = hearing.retrievals._now[TASK]
+        if how == "closed":
+            await hearing.retrievals.retire()
+        elif how != "everything ends":
+            assert hearing.leave(TASK) is not None
             await anyio.wait_all_tasks_blocked()
-            hearing.saw(peer, {"taskId": TASK, "status": "input_required"})
-            tasks.start_soon(hearing.questions, peer, TASK, None)
-            await settled(lambda: peer.requests)
-            retrieval = hearing.retrievals._now[TASK]
-            if how == "closed":
-                await hearing.retrievals.retire()
-            elif how != "everything ends":
-                assert hearing.leave(TASK) is not None
-                await anyio.wait_all_tasks_blocked()
-            if how == "it is over meanwhile":
-                peer.reply = {}
-                peer.go.set()
-            if how != "everything ends":
-                await settled(lambda: not hearing.retrievals._going)
-            tasks.cancel_scope.cancel()
+        if how == "it is over meanwhile":
+            peer.reply = {}
+            peer.go.set()
+        if how != "everything ends":
+            await settled(lambda: not hearing.retrievals._going)
     assert [at - retrieval.sent_at >= 0.1 for at in taken_back_at] == [True] * (how != "it is over meanwhile")
     assert not hearing.retrievals._left
 
@@ -831,26 +833,19 @@ async def test_of_a_task_that_is_let_go_of_as_its_wait_is_taken_back_is_told_unt
 
     monkeypatch.setattr(peer, "take_back", slowly)
     hearing.hints.heard = told.append
-    with anyio.fail_after(LIMIT_S):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hearing.run)
-            await anyio.wait_all_tasks_blocked()
-            hearing.saw(peer, {"taskId": TASK, "status": "input_required"})
-            tasks.start_soon(hearing.questions, peer, TASK, None)
-            await settled(lambda: peer.requests)
-            tasks.start_soon(hearing.retrievals.retire)
-            await anyio.wait_all_tasks_blocked()
-            unheard = hearing.leave(TASK)
-            assert unheard is not None
-            told.clear()
-            hearing.told(peer, question())
-            assert told
-            assert not unheard.is_set()
-            go.set()
-            await unheard.wait()
-            assert len(peer.taken_back) == 1
-            await settled(lambda: not (hearing.hints.seen or hearing.retrievals._going))
-            tasks.cancel_scope.cancel()
+    async with waited_for(hearing, peer) as tasks:
+        tasks.start_soon(hearing.retrievals.retire)
+        await anyio.wait_all_tasks_blocked()
+        unheard = hearing.leave(TASK)
+        assert unheard is not None
+        told.clear()
+        hearing.told(peer, question())
+        assert told
+        assert not unheard.is_set()
+        go.set()
+        await unheard.wait()
+        assert len(peer.taken_back) == 1
+        await settled(lambda: not (hearing.hints.seen or hearing.retrievals._going))
 
 
 @pytest.mark.anyio

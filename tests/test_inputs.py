@@ -379,6 +379,29 @@ async def test_what_a_plain_function_makes_that_nobody_waits_for_any_more_is_clo
             await anyio.sleep(0.01)
 
 
+async def test_what_a_plain_function_has_made_when_its_caller_is_stopped_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+
+    async def answer() -> ElicitResult:
+        raise AssertionError
+
+    def ask(context: InputContext, params: Any) -> Any:
+        made.append(answer())
+        return made[0]
+
+    async def stopped(function: Callable[[], None], **options: Any) -> None:
+        function()
+        tasks.cancel_scope.cancel()
+        await anyio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", stopped)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Callbacks(elicitation=ask).answer, CONTEXT, form())
+    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
+
+
 async def test_a_coroutine_function_is_cancelled_with_whoever_waits_for_it() -> None:
     started, ended = anyio.Event(), anyio.Event()
 
