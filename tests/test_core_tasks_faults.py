@@ -1261,6 +1261,8 @@ async def test_an_answer_whose_id_is_given_away_while_it_is_under_way_has_arrive
         assert (await session.get(OLDER)).input_requests == {KEY: QUESTION}
 
         def noted() -> int:
+            if wire.arrived[-1][0] != "POST":
+                return 202  # what waits is taken back first
             wire.noted = lambda: 202
             hearing.told(peer, asked_of_us(7, whose))
             return 202
@@ -1292,6 +1294,8 @@ async def test_what_is_asked_in_the_same_words_while_an_answer_leaves_that_is_lo
         task = await session.get(OLDER)
 
         def noted() -> int:
+            if wire.arrived[-1][0] != "POST":
+                return 202  # what waits is taken back first
             peer.listened += over_another
             hearing.told(peer, asked_of_us(request_id))
             return 504
@@ -1803,8 +1807,9 @@ async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wir
         hearing = session._older._hearing
         assert hearing.hints.seen or hearing.retrievals._now
         session.let_go(TASK)
-        retrievals = [kept for kept in vars(hearing.retrievals).values() if isinstance(kept, dict)]
-        assert len(retrievals) == 8
+        rooms = (hearing.retrievals, hearing.retrievals.pauses)
+        retrievals = [kept for room in rooms for kept in vars(room).values() if isinstance(kept, dict)]
+        assert len(retrievals) == 11
         with anyio.fail_after(LIMIT_S):
             while any(retrievals):  # it was answered at once, and nobody wants that
                 await anyio.sleep(0.001)

@@ -1128,7 +1128,7 @@ async def test_a_question_is_waited_for_longer_where_the_server_is_far_away(
 @requirement("law:4")
 async def test_the_longest_time_that_a_server_wants_to_be_left_alone_counts(hearing: Hearing) -> None:
     for seconds in (0.5, 0.0):
-        hearing.retrievals.quiet(TASK, seconds)
+        hearing.retrievals.pauses.quiet(TASK, seconds)
     assert not hearing.retrievals.may_begin(TASK)
     with anyio.fail_after(LIMIT_S):
         while not hearing.retrievals.may_begin(TASK):

@@ -10,6 +10,7 @@ come.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
@@ -98,11 +99,11 @@ class Answering:
             if not peer.lost:
                 await retrievals.free(peer, ref.task_id, memo.retrieval)
 
-    async def questions(self, peer: Peer, ref: TaskRef) -> JSONObject:
+    async def questions(self, peer: Peer, ref: TaskRef, since: float = math.inf) -> JSONObject:
         """What the server asks for a task, over this connection or one of the process before."""
         memo = Memo.read(ref.request_state)
         before = memo.retrieval if memo.session_id == peer.session_id else None
-        return await self._hearing.questions(peer, ref.task_id, before)
+        return await self._hearing.questions(peer, ref.task_id, before, since)
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         """Answer what the server has asked for a task, and return when it has that, as far as can be known.
@@ -137,13 +138,17 @@ class Answering:
         if not requests:
             raise ConnectionLostError(_KEPT, retryable=True)
         if all(peer.acknowledges for peer, _ in requests):
-            behind = asked.leaves(key, self._hearing.retrievals.streams(ref.task_id))
+            async with self._hearing.at_rest(requests[0][0], ref.task_id):
+                requests = asked.waiting(key)  # the server may have taken one back meanwhile
+                if not requests:
+                    raise ConnectionLostError(_TAKEN_BACK, retryable=True)
+                behind = asked.leaves(key, self._hearing.retrievals.streams(ref.task_id))
 
-            async def tell() -> None:
-                await self._tell(ref, asked, requests, answer)
-                asked.answered(key, behind)
+                async def tell() -> None:
+                    await self._tell(ref, asked, requests, answer)
+                    asked.answered(key, behind)
 
-            await _to_its_end(tell)
+                await _to_its_end(tell)
             return None
         said = asked.says(key, requests)
         try:

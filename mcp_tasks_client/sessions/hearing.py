@@ -7,21 +7,21 @@ where its next snapshot finds them; the others are answered here.
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
 import anyio
-from anyio.abc import TaskGroup
 
-from ..clock import being_stopped
-from ..errors import SessionError
 from ..inputs import Inputs
 from ..parties import Adopt
 from ..receiver import Receiver
 from ..wire import JSONObject, RequestId, digest, shorten
 from .asked import Asked
+from .background import Background
 from .hints import Hints
 from .known_ids import KnownIds
 from .peer import Peer
@@ -44,11 +44,11 @@ _LONGEST_QUESTION_S: Final = 10.0
 _SILENCES: Final = 5
 """Looks in a row at which a server waits for an answer to nothing, before that is told."""
 
+_BACK_IN_S: Final = 2.0
+"""Seconds for what waits to be taken back, before an answer leaves nevertheless."""
+
 _BACK_S: Final = 30.0
 """Seconds between two looks in a session that is gone, at least."""
-
-_STREAM_S: Final = 1.0
-"""Seconds for a stream to open on which a server speaks by itself."""
 
 _SILENT: Final = (
     "The server waits for an answer in the task %s, and has asked nothing that was heard: it may have asked "
@@ -70,7 +70,9 @@ class Hearing:
 
     Attributes:
         hints: Tell what was said.
+        background: What is done meanwhile.
         progress: What was said of how far the tasks are.
+        streams: Those on which servers speak by themselves.
         retrievals: The ``tasks/result`` that wait for them.
         ids: What has come under which.
     """
@@ -88,8 +90,8 @@ class Hearing:
         self._timeout_s = timeout_s
         self._tools_changed = tools_changed
         self._receiver = receiver
-        self._tasks: TaskGroup | None = None
-        self._streams = ServerStreams()
+        self.background = Background()
+        self.streams = ServerStreams(self.background)
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
         self.hints = Hints(self._asked, self.retrievals, self.progress)
         self._given_up: set[str] = set()
@@ -102,19 +104,10 @@ class Hearing:
         Args:
             adopt: Gives the peer of a session that there was before; needed for what is run for servers.
         """
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            if self._receiver is not None and adopt is not None:
-                tasks.start_soon(self._safely, self._receiver.run, adopt, self.attend)
-            try:
-                await anyio.sleep_forever()
-            finally:
-                self._tasks = None
-
-    def in_background(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
-        """Have something be done of which nothing depends, if it is heard at all what servers say."""
-        if self._tasks is not None:
-            self._tasks.start_soon(self._safely, work, *args)
+        if self._receiver is None or adopt is None:
+            await self.background.run()
+        else:
+            await self.background.run(self._receiver.run, adopt, self.streams.attend)
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
 
@@ -132,7 +125,7 @@ class Hearing:
         self.hints.saw(peer, task["taskId"], task)
         if task["taskId"] in self._asked:
             self._asked[task["taskId"]].seen.set()
-        self.attend(peer)
+        self.streams.attend(peer)
         if task["taskId"] in self._early:
             self._early.discard(task["taskId"])
             self._retrieve(peer, task["taskId"])
@@ -160,11 +153,11 @@ class Hearing:
         if task_id in self._asked:
             self._asked[task_id].leave()
         left = self.retrievals.leave(task_id)
-        if left is None or self._tasks is None:
+        if left is None or not self.background.runs:
             self._unheard(task_id)
             return None
         retrieval, unheard = left
-        self.in_background(self._hear_out, task_id, retrieval, unheard)
+        self.background.begin(self._hear_out, task_id, retrieval, unheard)
         return unheard
 
     async def _hear_out(self, task_id: str, retrieval: Retrieval, unheard: anyio.Event) -> None:
@@ -231,17 +224,44 @@ class Hearing:
         """Whether anything is open for a task."""
         return task_id in self._asked and self._asked[task_id].open
 
-    async def questions(self, peer: Peer, task_id: str, before: RequestId | None) -> JSONObject:
+    @asynccontextmanager
+    async def at_rest(self, peer: Peer, task_id: str) -> AsyncIterator[None]:
+        """Have nothing wait at the server while an answer leaves, with which the task goes on.
+
+        What waits would be given the next question, even if this process were killed meanwhile.
+
+        Args:
+            peer: Whom the answer is for.
+            task_id: The task.
+        """
+        with self.retrievals.pauses.answering(task_id):
+            retrieval = self.retrievals.waiting(task_id)
+            if retrieval is not None:
+                self.background.begin(self.retrievals.take_back, task_id, retrieval)
+                with anyio.move_on_after(_BACK_IN_S):
+                    await retrieval.back.wait()
+                self.hints.tell_memo(peer, task_id)
+            yield
+        if task_id in self._early and task_id not in self._given_up:  # it has told that it asks the next one
+            self._early.discard(task_id)
+            self._retrieve(peer, task_id)
+
+    async def questions(
+        self, peer: Peer, task_id: str, before: RequestId | None, since: float = math.inf
+    ) -> JSONObject:
         """What the server asks for a task, waited for a moment if it has only begun to.
 
         Args:
             peer: Whom it is asked of.
             task_id: The task.
             before: The ID of a ``tasks/result`` that waits for a process which may be gone.
+            since: When the server was asked how the task is; ``inf`` if it is known how that is now.
         """
         if task_id in self._given_up:
             return {}
         asked = self._asked[task_id]
+        if self.retrievals.pauses.is_outdated(task_id, since):
+            return asked.questions()
         self._retrieve(peer, task_id, before)
         self.retrievals.hurry(task_id)
         with anyio.move_on_after(self._timeout_s):  # whatever is said next moves the task on
@@ -264,10 +284,10 @@ class Hearing:
 
     def _retrieve(self, peer: Peer, task_id: str, before: RequestId | None = None) -> None:
         """Have a ``tasks/result`` wait for a task's end, and for its questions before that."""
-        if self._tasks is not None and self.retrievals.may_begin(task_id):
+        if self.background.runs and self.retrievals.may_begin(task_id):
             retrieval = self.retrievals.begin(peer, task_id, before)
             retrieval.goes = partial(self.hints.tell_memo, peer, task_id)
-            self._tasks.start_soon(self._safely, self._await_result, task_id, retrieval)
+            self.background.begin(self._await_result, task_id, retrieval)
             self._begin_to_insist(peer, task_id)
 
     async def _await_result(self, task_id: str, retrieval: Retrieval) -> None:
@@ -280,19 +300,6 @@ class Hearing:
         # Of anything else a poll tells what it means.
         if task is not None and reply is not None and "content" in reply:
             self.hints.tell(ended({**task, "status": "completed"}, reply))
-
-    def attend(self, peer: Peer) -> None:
-        """Have it be heard what a server says by itself."""
-        if self._tasks is not None and self._streams.add(peer):
-            self._tasks.start_soon(self._safely, self._streams.keep_open, peer)
-
-    async def attended(self, peer: Peer) -> None:
-        """The same, before anything is asked: what it says to nobody is lost."""
-        self.attend(peer)
-        if self._tasks is not None and not peer.listening.is_set():
-            with anyio.move_on_after(_STREAM_S):
-                await peer.listening.wait()
-            peer.listening.set()  # nobody else waits for it
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────
 
@@ -315,10 +322,11 @@ class Hearing:
             return
         if request_id is not None:
             if method not in QUESTIONS or task_id is None:
-                if self._tasks is not None and self._plain.add(peer, message):
-                    self._tasks.start_soon(self._safely, self._plain.answer, peer, message)
+                if self.background.runs and self._plain.add(peer, message):
+                    self.background.begin(self._plain.answer, peer, message)
             elif self._has_room(task_id):
                 asked = self._asked[task_id]
+                self.retrievals.said_to(task_id)
                 asked.add(peer, request_id, str(method), params, self.retrievals.streams(task_id))
                 if peer.lost:
                     asked.lose(peer)  # nobody could answer there, unless it is found again
@@ -374,26 +382,17 @@ class Hearing:
             return
         if task.get("status") == "working":
             self.hints.tell_status(peer, task)
-        # One that broke is left to the polls, which keep their pace.
-        if wanted and task_id not in self._given_up and not self.retrievals.failed_lately(task_id):
+        if not wanted or task_id in self._given_up:
+            return
+        if self.retrievals.pauses.is_answering(task_id):
+            self._early.add(task_id)
+        elif not self.retrievals.failed_lately(task_id):  # one that broke is left to the polls and their pace
             self._retrieve(peer, task_id)
 
     def _begin_to_insist(self, peer: Peer, task_id: str) -> None:
-        if self._tasks is not None and task_id not in self.hints.insisting:
+        if self.background.runs and task_id not in self.hints.insisting:
             self.hints.insisting.add(task_id)
-            self.in_background(self.hints.insist, peer, task_id)
-
-    async def _safely(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
-        """Whatever goes wrong here is no reason for anything else to end; polls tell what there is."""
-        try:
-            await work(*args)
-        except SessionError as error:
-            logger.info("A stream of the server's ended: %s", error)
-        except anyio.get_cancelled_exc_class():
-            if being_stopped():
-                raise
-        except Exception as error:
-            logger.warning("What the server says could not be heard: %s: %s", type(error).__name__, error)
+            self.background.begin(self.hints.insist, peer, task_id)
 
     def _has_room(self, task_id: str) -> bool:
         known = task_id in self.hints.seen or task_id in self._asked

@@ -31,6 +31,8 @@ class Retrieval:
         needless: Whether the server need not be told that it waits no more.
         sent_at: When it was sent last.
         waits: Whether it waits, as far as we know, and not the last one still.
+        has_arrived: Whether that is known, as something was said to it.
+        back: Set once the server has been told that it waits no more, or could not be.
         ended: Set once nothing more is heard of it.
     """
 
@@ -45,6 +47,8 @@ class Retrieval:
         self.needless = False
         self.sent_at = 0.0
         self.waits = False
+        self.has_arrived = False
+        self.back = anyio.Event()
         self.ended = anyio.Event()
         self.wanted = anyio.Event()
         self.reply: JSONObject | None = None
@@ -60,7 +64,7 @@ class Retrieval:
         Args:
             unbroken: Whether nothing can have been lost on the way.
         """
-        self.waits = False
+        self.waits = self.has_arrived = False
         self.before, self.request_id = self.request_id, self.peer.new_request_id()
         if not unbroken:
             self.stream = object()

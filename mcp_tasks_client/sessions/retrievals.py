@@ -16,6 +16,7 @@ import anyio
 from ..errors import SessionError
 from ..wire import JSONObject, RequestId
 from .base import INVALID_PARAMS
+from .pauses import Pauses
 from .peer import SILENCE_S, Peer
 from .retrieval import Retrieval
 
@@ -52,11 +53,13 @@ class Retrievals:
         timeout_s: Seconds that it may take to have one wait no more.
 
     Attributes:
+        pauses: When none is to begin.
         took_s: Seconds that the latest snapshot took to come; so may what comes of one of these.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self.took_s = 0.0
+        self.pauses = Pauses()
         self._timeout_s = timeout_s
         self._now: dict[str, Retrieval] = {}
         self._broken: dict[str, RequestId] = {}
@@ -64,8 +67,8 @@ class Retrievals:
         self._going: dict[str, Retrieval] = {}
         self._unobserved: dict[str, anyio.Event] = {}
         self._retired = False
-        self._quiet_until: dict[str, float] = {}
         self._failed: dict[str, SessionError | None] = {}
+        self._rested: dict[str, Retrieval] = {}
         self._refused = Counter[str]()
 
     def request_id(self, task_id: str) -> RequestId | None:
@@ -90,13 +93,16 @@ class Retrievals:
 
     def stream(self, task_id: str) -> object | None:
         """On which a task's questions come: the same for as long as none can have been lost."""
-        retrieval = self._now.get(task_id)
+        retrieval = self._latest(task_id)
         return retrieval.stream if retrieval is not None else None
 
     def streams(self, task_id: str) -> object | None:
         """The same, with that on which the server speaks by itself; ``None`` if there is no other."""
-        retrieval = self._now.get(task_id)
+        retrieval = self._latest(task_id)
         return None if retrieval is None else (retrieval.stream, retrieval.peer.listened)
+
+    def _latest(self, task_id: str) -> Retrieval | None:
+        return self._now.get(task_id, self._rested.get(task_id))
 
     async def alone(self, task_id: str) -> None:
         """Wait until the one for a task is the only one, if there is one."""
@@ -106,8 +112,13 @@ class Retrievals:
 
     def may_begin(self, task_id: str) -> bool:
         """Whether there is none for a task, and neither it nor we are to be left alone."""
-        is_quiet = anyio.current_time() < self._quiet_until.get(task_id, 0.0)
-        return not (is_quiet or self._retired or task_id in self._now)
+        return not (self.pauses.now(task_id) or self._retired or task_id in self._now)
+
+    def said_to(self, task_id: str) -> None:
+        """Note that the server has asked something for a task, which it says to the one that waits."""
+        retrieval = self._now.get(task_id)
+        if retrieval is not None and retrieval.waits and task_id not in self._going:
+            retrieval.has_arrived = True
 
     def failed_lately(self, task_id: str) -> bool:
         """Whether the latest one for a task broke, and no snapshot has come since."""
@@ -136,11 +147,6 @@ class Retrievals:
         self._refused[task_id] += 1
         return self._refused[task_id] >= most
 
-    def quiet(self, task_id: str, seconds: float) -> None:
-        """Have none begin for a task as long as the server wants to be left alone."""
-        until = anyio.current_time() + seconds
-        self._quiet_until[task_id] = max(until, self._quiet_until.get(task_id, until))
-
     def begin(self, peer: Peer, task_id: str, before: RequestId | None) -> Retrieval:
         """Make one, to be run.
 
@@ -151,6 +157,9 @@ class Retrievals:
         """
         before = self._broken.pop(task_id, before)
         retrieval = Retrieval(peer, self._left.pop((task_id, peer), before))
+        last = self._rested.pop(task_id, None)
+        if last is not None and last.peer is peer:
+            retrieval.stream = last.stream  # meanwhile what is asked waits at the server
         self._now[task_id] = retrieval
         return retrieval
 
@@ -171,7 +180,7 @@ class Retrievals:
         except SessionError as error:
             failure = error
             if self._now.get(task_id) is retrieval and error.retry_after_s is not None:
-                self.quiet(task_id, error.retry_after_s)
+                self.pauses.quiet(task_id, error.retry_after_s)
             raise
         finally:
             retrieval.alone.set()
@@ -224,9 +233,20 @@ class Retrievals:
         with anyio.move_on_after(pause_s):  # what is asked meanwhile waits at the server
             await retrieval.wanted.wait()
         retrieval.goes()
-        retrieval.sent_at, retrieval.waits = anyio.current_time(), True
+        retrieval.sent_at, retrieval.waits, retrieval.has_arrived = anyio.current_time(), True, False
         params, request_id = {"taskId": task_id}, retrieval.request_id
         return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
+
+    def waiting(self, task_id: str) -> Retrieval | None:
+        """The one that waits for a task, or is about to."""
+        retrieval = self._now.get(task_id)
+        return None if retrieval is None or retrieval.ended.is_set() else retrieval
+
+    async def take_back(self, task_id: str, retrieval: Retrieval) -> None:
+        """Have one wait no more, whose task is observed, and hear it out."""
+        if not retrieval.needless:
+            self._broken[task_id] = retrieval.waits_under  # for the journal, until it is done
+        await self._take_back(task_id, retrieval)
 
     async def free(self, peer: Peer, task_id: str, before: RequestId | None) -> None:
         """Have one wait no more that nobody hears: it would take the next question along.
@@ -318,6 +338,7 @@ class Retrievals:
     async def _take_back(self, task_id: str, retrieval: Retrieval) -> None:
         self._now.pop(task_id, None)
         if retrieval.needless:
+            retrieval.back.set()
             return  # the server ends it by itself
         waited, name, retracts = retrieval.waits_under, (task_id, retrieval.peer), retrieval.peer.retracts
         self._going[task_id] = retrieval
@@ -328,10 +349,17 @@ class Retrievals:
             if retracts:
                 retrieval.end(over=False)
             elif retrieval.reply is None:
-                await self._taken_back(retrieval)
+                await self._tell_back(retrieval)
             if self._left.get(name) == waited:
                 del self._left[name]
+            if self._broken.get(task_id) == waited:
+                del self._broken[task_id]
+                self._rested[task_id] = retrieval
+            retrieval.back.set()
+            with anyio.move_on_after(min(max(_HEARD_S, self.took_s), self._timeout_s)):
+                await retrieval.ended.wait()
         finally:
+            retrieval.back.set()
             retrieval.scope.cancel()
             if self._going.get(task_id) is retrieval:
                 del self._going[task_id]
@@ -340,18 +368,16 @@ class Retrievals:
         """Wait until one has arrived for sure: what is taken back before that, waits nevertheless."""
         arrives_s = min(max(_ARRIVES_S, self.took_s), _LATEST_ARRIVAL_S)
         early_s = retrieval.sent_at + arrives_s - anyio.current_time() if retrieval.waits else 0.0
-        if early_s > 0:
+        if early_s > 0 and not retrieval.has_arrived:
             with anyio.move_on_after(early_s):
                 await retrieval.ended.wait()
 
-    async def _taken_back(self, retrieval: Retrieval) -> None:
+    async def _tell_back(self, retrieval: Retrieval) -> None:
         if not retrieval.waits:
             retrieval.needless = True
             retrieval.scope.cancel()  # nor is it to begin
         await retrieval.peer.take_back(retrieval.waits_under, self._timeout_s)
         retrieval.needless = True
-        with anyio.move_on_after(min(max(_HEARD_S, self.took_s), self._timeout_s)):
-            await retrieval.ended.wait()
 
     def forget(self, task_id: str) -> None:
         """Let the one for a task end, which is over."""
@@ -364,6 +390,7 @@ class Retrievals:
             retrieval.end(over=True)
 
     def _forget(self, task_id: str) -> None:
-        self._quiet_until.pop(task_id, None)
+        self.pauses.forget(task_id)
         self._failed.pop(task_id, None)
+        self._rested.pop(task_id, None)
         del self._refused[task_id]

@@ -7,9 +7,13 @@ from typing import Final
 import anyio
 
 from ..errors import SessionError
+from .background import Background
 from .peer import Peer
 
 __all__ = ["ServerStreams"]
+
+_STREAM_S: Final = 1.0
+"""Seconds for a stream to open on which a server speaks by itself."""
 
 _AGAIN_S: Final = 1.0
 _SOON_S: Final = 0.1
@@ -23,20 +27,31 @@ _MOST_REFUSALS: Final = 5
 
 
 class ServerStreams:
-    """Which of them are kept open."""
+    """Keeps them open, where servers offer them, until their sessions are lost.
 
-    def __init__(self) -> None:
+    Args:
+        background: In which that is done.
+    """
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
         self._peers: set[Peer] = set()
 
-    def add(self, peer: Peer) -> bool:
-        """Note that one is to be kept open; false if it is already."""
-        if peer in self._peers:
-            return False
-        self._peers.add(peer)
-        return True
+    def attend(self, peer: Peer) -> None:
+        """Have it be heard what a server says by itself."""
+        if self._background.runs and peer not in self._peers:
+            self._peers.add(peer)
+            self._background.begin(self._attend, peer)
 
-    async def keep_open(self, peer: Peer) -> None:
-        """Keep one open, if the server offers it, until its session is lost."""
+    async def attended(self, peer: Peer) -> None:
+        """The same, before anything is asked: what it says to nobody is lost."""
+        self.attend(peer)
+        if self._background.runs and not peer.listening.is_set():
+            with anyio.move_on_after(_STREAM_S):
+                await peer.listening.wait()
+            peer.listening.set()  # nobody else waits for it
+
+    async def _attend(self, peer: Peer) -> None:
         try:
             await self._keep_open(peer)
         finally:

@@ -252,7 +252,7 @@ class CoreTasksSession(Session):
             # A server may say that it goes on as soon as one of two questions is answered.
             task["status"] = "input_required"
             self._hearing.expects(peer, ref.task_id, task)  # so that what is going to wait can be journaled
-            task["inputRequests"] = await self._answering.questions(peer, ref)
+            task["inputRequests"] = await self._answering.questions(peer, ref, sent_at)
         elif status not in TERMINAL_STATUSES and memo.session_id == peer.session_id:
             await self._hearing.retrievals.free(peer, ref.task_id, memo.retrieval)
         return self._read(task, peer, faults)
@@ -292,7 +292,7 @@ class CoreTasksSession(Session):
         """Have nothing wait that nobody hears: the server would hand its next question to that."""
         if inherited:
             self._hearing.retrievals.drop(ref.task_id)
-        self._hearing.in_background(self._answering.attend, ref, self._poll_slots)
+        self._hearing.background.begin(self._answering.attend, ref, self._poll_slots)
 
     def let_go(self, task_id: str) -> anyio.Event | None:
         """Keep nothing of a task that nobody observes any more, but what it has asked."""
@@ -322,7 +322,7 @@ class CoreTasksSession(Session):
     async def _attended(self, peer: Peer) -> None:
         """Have a server be heard before it is let ask: it looks at tasks of ours on another stream."""
         if self._receives:
-            await self._hearing.attended(peer)
+            await self._hearing.streams.attended(peer)
 
     @contextmanager
     def _obeying(self, ref: TaskRef) -> Iterator[None]:
@@ -331,7 +331,7 @@ class CoreTasksSession(Session):
             yield
         except SessionError as error:
             if error.retry_after_s is not None:
-                self._hearing.retrievals.quiet(ref.task_id, error.retry_after_s)
+                self._hearing.retrievals.pauses.quiet(ref.task_id, error.retry_after_s)
             raise
 
     def _as_task(self, name: str) -> bool:

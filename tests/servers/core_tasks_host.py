@@ -18,6 +18,7 @@ from mcp_types import ElicitResult
 
 from mcp_tasks_client import TaskRecord, TasksClient
 from mcp_tasks_client.sessions.http_peer import HttpPeer
+from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
 from mcp_tasks_client.states import Observing
 
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -26,6 +27,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "slow_for_a_minute": ("slow", {"duration_ms": 300, "ttl_ms": 60_000}),
     "asks_unhurriedly": ("asks", {"hint_ms": 3000}),
     "asks_one_by_one": ("asks_twice", {"together": False, "duration_ms": 3000}),
+    "asks_soon_after": ("asks_twice", {"together": False, "duration_ms": 1000}),
 }
 
 ANSWER = ElicitResult(action="accept", content={"name": "Ada"})
@@ -43,6 +45,15 @@ async def answer(context: Any, params: Any) -> ElicitResult:
 
 def questions(record: TaskRecord) -> int:
     return len(record.state.questions) if isinstance(record.state, Observing) else 0
+
+
+def at_rest(record: TaskRecord) -> bool:
+    """Whether its question has its answer, and nothing waits at the server, as far as the journal knows."""
+    return (
+        isinstance(record.state, Observing)
+        and [one.stage for one in record.state.questions] == ["acknowledged"]
+        and Memo.read(record.state.request_state).retrieval is None
+    )
 
 
 async def main(url: str, journal: str, stop: str, tool: str) -> None:
@@ -96,7 +107,9 @@ async def main(url: str, journal: str, stop: str, tool: str) -> None:
             await client.start_tool(name, arguments, idempotency_key="k")
         if stop == "task-created":
             await reached()
-        await anyio.sleep_forever()
+        while stop == "at-rest" and not at_rest(*await client.records()):
+            await anyio.sleep(0.01)
+        await (reached() if stop == "at-rest" else anyio.sleep_forever())
 
 
 def _end_with_parent() -> None:
