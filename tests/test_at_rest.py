@@ -187,7 +187,10 @@ async def test_an_answer_does_not_wait_for_what_cannot_be_taken_back(
 
 
 @requirement("law:8")
-async def test_what_could_not_be_taken_back_before_an_answer_left_is_afterwards(hearing: Hearing) -> None:
+async def test_what_could_not_be_taken_back_before_an_answer_left_is_afterwards(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{ROOM}.hearing._BACK_IN_S", 3600.0)
     peer = ScriptedPeer()
     async with waited_for(hearing, peer):
         hearing.told(peer, question())
@@ -221,9 +224,9 @@ async def test_a_question_that_is_withdrawn_as_its_answer_is_about_to_leave_is_n
 
 
 @requirement("law:1", "law:8")
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("brought", ["by it", "by the one before", "before it broke"])
 async def test_what_has_brought_a_question_need_not_be_given_time_to_arrive(
-    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, known: bool
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, brought: str
 ) -> None:
     """Else it is: what is taken back before it has arrived, waits nevertheless."""
     for name in ("_ARRIVES_S", "_LATEST_ARRIVAL_S"):
@@ -231,7 +234,12 @@ async def test_what_has_brought_a_question_need_not_be_given_time_to_arrive(
     monkeypatch.setattr(f"{ROOM}.retrievals._HEARD_S", 60.0)
     peer = ScriptedPeer()
     async with waited_for(hearing, peer):
-        if not known:  # it came to the one before, which is heard out still
+        if brought == "before it broke":
+            hearing.told(peer, question(1))
+            broke, peer.go, peer.reply = peer.go, anyio.Event(), SessionError("cut", retryable=True)
+            broke.set()
+            await settled(lambda: len(peer.requests) == 2)
+        if brought == "by the one before":  # which is heard out still
             hearing.told(peer, question(0))
             async with hearing.at_rest(peer, TASK):
                 pass
@@ -239,9 +247,10 @@ async def test_what_has_brought_a_question_need_not_be_given_time_to_arrive(
                 tasks.start_soon(hearing.questions, peer, TASK, None)
                 await settled(lambda: len(peer.requests) == 2)
         sent_at = hearing.retrievals._now[TASK].sent_at
-        hearing.told(peer, question(1))
+        if brought != "before it broke":
+            hearing.told(peer, question(1))
         async with hearing.at_rest(peer, TASK):
-            assert (anyio.current_time() - sent_at < 0.3) is known
+            assert (anyio.current_time() - sent_at < 0.3) is (brought == "by it")
         assert len(peer.taken_back) == len(peer.requests)
 
 
@@ -276,12 +285,21 @@ async def test_several_answers_may_leave_at_once(hearing: Hearing) -> None:
         assert hearing.retrievals.may_begin(TASK)
         hearing.forget(TASK)
         with pauses.answering(TASK):
+            meanwhile = anyio.current_time()
+            assert pauses.is_outdated(TASK, meanwhile)
+            await anyio.sleep(0.02)
+        assert pauses.is_outdated(TASK, meanwhile)
+        assert not pauses.is_outdated(TASK, anyio.current_time())
+        with pauses.answering(TASK):
             pauses.forget(TASK)
         assert not any(vars(pauses).values()), "nothing is kept of a task that is over"
 
 
 @requirement("law:8")
-async def test_nothing_is_told_to_a_server_that_ends_it_by_itself(hearing: Hearing) -> None:
+async def test_nothing_is_told_to_a_server_that_ends_it_by_itself(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{ROOM}.hearing._BACK_IN_S", 3600.0)
     peer = ScriptedPeer()
     async with waited_for(hearing, peer):
         hearing.retrievals.expect_end(TASK)

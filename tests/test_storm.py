@@ -326,6 +326,18 @@ def test_an_answer_that_is_lost_may_be_hidden_by_the_other_over_a_session_of_the
     assert "hangs" in list(breaches(voyage))
 
 
+@pytest.mark.parametrize(("created_at", "excused"), [(0.0, False), (4.0, True)])
+def test_what_became_of_a_call_is_unknown_only_before_its_task_is_known(
+    created_at: float, excused: bool
+) -> None:
+    """A later life may find the task in the server's list, where it could not be listed before."""
+    voyage = good()
+    voyage.kills = [0.5]
+    voyage.log[0] = replace(voyage.log[0], at=created_at)
+    voyage.log[-1] = replace(voyage.log[-1], event="error", text="OutcomeUnknownError: nobody has its reply")
+    assert (not list(breaches(voyage))) is excused
+
+
 def test_a_question_that_was_journaled_once_is_known_to_whoever_is_killed_later() -> None:
     voyage = good()
     hangs(voyage)

@@ -64,7 +64,7 @@ class Retrieval:
         Args:
             unbroken: Whether nothing can have been lost on the way.
         """
-        self.waits = self.has_arrived = False
+        self.waits = False
         self.before, self.request_id = self.request_id, self.peer.new_request_id()
         if not unbroken:
             self.stream = object()

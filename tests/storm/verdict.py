@@ -130,7 +130,8 @@ def _excused(voyage: Voyage, one: Noted, text: str) -> bool:
     forgotten = voyage.lane.forgets_at < one.at
     lost = forgotten and voyage.kind != "anywhere" and text.startswith("TaskNotFoundError")
     # What a kill between the call and the commit of its reply leaves is reported.
-    created = [noted for noted in voyage.log if noted.event == "created" and noted.call == one.call]
+    seen = [noted for noted in voyage.log if noted.event == "created" and noted.call == one.call]
+    created = [noted for noted in seen if noted.at < one.at]  # in a later life it may be found after all
     unseen = not created and text.startswith("OutcomeUnknownError")
     if cancelled or lost or (voyage.kills and unseen):
         return True
