@@ -1,8 +1,9 @@
 """The ``tasks/result`` of 2025-11-25 that wait: for the end of a task, and for its questions before that.
 
 One at a time for each task: a server hands the next question to the one that waits, though nobody hears it.
-That of a task which nobody observes any more is heard on for a while, and then taken back while it is still
-read: one official server loses the question that it is about to send to what is taken back.
+So none waits while an answer leaves, with which the task goes on. That of a task which nobody observes any
+more is heard on for a while, and then taken back while it is still read: one official server loses the
+question that it is about to send to what is taken back.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ begun only for new calls, or where the server has forgotten the old one.
 
 - an end, from ``tasks/result``, which then answers at once;
 - questions, from requests that the server sends for the task, on whichever stream. For a task in
-  ``input_required`` a ``tasks/result`` is kept waiting, because that is where they come;
+  ``input_required`` a ``tasks/result`` is kept waiting, because that is where they come; but not while an
+  answer leaves, with which the task goes on: the server would hand the next question to what waits, though
+  this process were killed by then;
 - what the server tells by itself is a hint, for it promises nothing: polls keep their pace.
 
 Of a task that was cancelled no question is answered any more: one server loses its session by it.
