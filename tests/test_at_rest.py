@@ -242,7 +242,9 @@ async def test_what_has_brought_a_question_need_not_be_given_time_to_arrive(
         if brought == "by the one before":  # which is heard out still
             hearing.told(peer, question(0))
             async with hearing.at_rest(peer, TASK):
-                pass
+                asked_ = hearing.asked(TASK)
+                (key,) = asked_.questions()
+                asked_.answered(key, asked_.behind(key))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(hearing.questions, peer, TASK, None)
                 await settled(lambda: len(peer.requests) == 2)
@@ -306,3 +308,69 @@ async def test_nothing_is_told_to_a_server_that_ends_it_by_itself(
         async with hearing.at_rest(peer, TASK):
             assert peer.taken_back == []
         assert hearing.hints.memo(peer, TASK).retrieval is None
+
+
+@requirement("law:3", "law:8")
+@pytest.mark.parametrize("comes", ["before", "as the answer is about to leave", "never", "under the same ID"])
+async def test_what_waits_for_a_task_that_asks_several_at_once_is_left_there(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, comes: str
+) -> None:
+    """A server may say that it works when one has its answer, and hide that it asks the next one."""
+    peer, others = ScriptedPeer(), comes in ("before", "as the answer is about to leave")
+    if comes == "before":
+        monkeypatch.setattr(f"{ROOM}.retrieval._OTHERS_S", 3600.0)  # nothing is waited for then
+    async with waited_for(hearing, peer):
+        hearing.told(peer, question(0))
+        heard_at = anyio.current_time()
+        if comes in ("before", "under the same ID"):
+            hearing.told(peer, question(1 if others else 0))
+
+        async def ask() -> None:
+            await anyio.sleep(0.05)
+            hearing.told(peer, question(1))
+
+        async with anyio.create_task_group() as tasks:
+            if comes == "as the answer is about to leave":
+                tasks.start_soon(ask)
+            async with hearing.at_rest(peer, TASK):
+                assert others or anyio.current_time() - heard_at >= 0.1, (
+                    "what is asked along with it may come"
+                )
+                assert len(peer.taken_back) == (not others)
+        if others:
+            asked = hearing.asked(TASK)
+            asked.answered(next(iter(asked.questions())), asked.behind(next(iter(asked.questions()))))
+            async with hearing.at_rest(peer, TASK):
+                assert peer.taken_back == [], "nor later, as there may be more of them"
+
+
+@requirement("law:3")
+async def test_what_has_its_answer_under_way_is_not_one_of_several(hearing: Hearing) -> None:
+    peer, asked = ScriptedPeer(), hearing.asked(TASK)
+    hearing.told(peer, question(0))
+    asked.leaves(next(iter(asked.questions())), None)
+    hearing.told(peer, question(1, message="And then?"))
+    assert not asked.several
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("several", [True, False])
+async def test_what_another_process_was_asked_counts_as_well(hearing: Hearing, several: bool) -> None:
+    peer, asked = ScriptedPeer(), hearing.asked(TASK)
+    asked.restore(peer, "k", [0, 1] if several else [0], QUESTION)
+    assert asked.several is several
+
+
+@requirement("law:8")
+async def test_a_wait_that_ends_as_an_answer_is_about_to_leave_is_not_taken_back(hearing: Hearing) -> None:
+    peer = ScriptedPeer()
+    async with waited_for(hearing, peer):
+        hearing.told(peer, question(0))
+        peer.reply = {}
+        peer.go.set()
+        async with hearing.at_rest(peer, TASK):
+            assert peer.taken_back == []
+        assert hearing.retrievals.reply(TASK) == {}
+        hearing.forget(TASK)
+        async with hearing.at_rest(peer, TASK):
+            assert TASK not in hearing._asked, "nothing is kept of a task that is over"

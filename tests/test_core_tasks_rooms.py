@@ -1183,14 +1183,14 @@ async def test_a_question_is_told_again_to_who_begins_to_listen_only_then(
 ) -> None:
     monkeypatch.setattr("mcp_tasks_client.sessions.hints._INSIST_S", 0.01)
     peer, told, insists = ScriptedPeer(), list[Task](), 0
-    insist = hearing.hints.insist
+    insist = hearing.hints._insist
 
     async def counted(*args: Any) -> None:
         nonlocal insists
         insists += 1
         await insist(*args)
 
-    monkeypatch.setattr(hearing.hints, "insist", counted)
+    monkeypatch.setattr(hearing.hints, "_insist", counted)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hearing.run)

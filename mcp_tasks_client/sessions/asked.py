@@ -65,6 +65,7 @@ class Asked(Generic[PeerT]):
         silences: How many looks in a row have shown the server waiting for an answer to nothing.
         looked_back_at: When it was last looked whether a connection is gone over which something was asked.
         over: Whether the task is over, or its questions are.
+        several: Whether it has asked something while something else had no answer.
     """
 
     def __init__(self) -> None:
@@ -80,6 +81,7 @@ class Asked(Generic[PeerT]):
         self._lost: dict[tuple[int, str], _Request[PeerT]] = {}
         self._withdrawn: dict[tuple[int, str], None] = {}
         self.over = False
+        self.several = False
         self._vain: tuple[PeerT | None, int] = (None, 0)
 
     @property
@@ -140,6 +142,7 @@ class Asked(Generic[PeerT]):
         if before is not None and before.left_during is not None and request.key != before.key:
             self._conclude(str(before.key))
         self._requests[name] = request
+        self._count()
         self.news.set()
 
     def restore(
@@ -168,6 +171,7 @@ class Asked(Generic[PeerT]):
             if name not in self._withdrawn and name not in self._requests:
                 request = _Request(peer, request_id, question, digest(question), key, left_during)
                 self._requests[name] = request
+        self._count()
 
     def given_away(self, peer: PeerT, request_id: RequestId) -> None:
         """Note that a request has come under an ID: what had it before is over, and has any answer to it."""
@@ -339,6 +343,9 @@ class Asked(Generic[PeerT]):
         return self.open or self.put_aside() is not None
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
+
+    def _count(self) -> None:
+        self.several |= sum(one.left_during is None for one in self._requests.values()) > 1
 
     def _all(self) -> list[tuple[tuple[int, str], _Request[PeerT]]]:
         said = ((_name(one.peer, one.request_id), one) for _, each in self._said.values() for one in each)

@@ -228,15 +228,13 @@ class Hearing:
     async def at_rest(self, peer: Peer, task_id: str) -> AsyncIterator[None]:
         """Have nothing wait at the server while an answer leaves, with which the task goes on.
 
-        What waits would be given the next question, even if this process were killed meanwhile.
-
-        Args:
-            peer: Whom the answer is for.
-            task_id: The task.
+        What waits would be given the next question, even if this process were killed meanwhile. Where a task
+        asks several at once, it is needed: a server may say that it works as soon as one has its answer.
         """
+        retrieval = self.retrievals.waiting(task_id)
+        rests = retrieval is not None and await self._may_rest(task_id, retrieval)
         with self.retrievals.pauses.answering(task_id):
-            retrieval = self.retrievals.waiting(task_id)
-            if retrieval is not None:
+            if retrieval is not None and rests:
                 self.background.begin(self.retrievals.take_back, task_id, retrieval)
                 with anyio.move_on_after(_BACK_IN_S):
                     await retrieval.back.wait()
@@ -245,6 +243,13 @@ class Hearing:
         if task_id in self._early and task_id not in self._given_up:  # it has told that it asks the next one
             self._early.discard(task_id)
             self._retrieve(peer, task_id)
+
+    async def _may_rest(self, task_id: str, retrieval: Retrieval) -> bool:
+        asked = self._asked.get(task_id)
+        if asked is None or asked.several:
+            return False
+        await retrieval.brings_others()
+        return not asked.several and self.retrievals.waiting(task_id) is retrieval
 
     async def questions(
         self, peer: Peer, task_id: str, before: RequestId | None, since: float = math.inf
@@ -288,7 +293,7 @@ class Hearing:
             retrieval = self.retrievals.begin(peer, task_id, before)
             retrieval.goes = partial(self.hints.tell_memo, peer, task_id)
             self.background.begin(self._await_result, task_id, retrieval)
-            self._begin_to_insist(peer, task_id)
+            self.hints.begin_to_insist(self.background, peer, task_id)
 
     async def _await_result(self, task_id: str, retrieval: Retrieval) -> None:
         try:
@@ -332,7 +337,7 @@ class Hearing:
                     asked.lose(peer)  # nobody could answer there, unless it is found again
                     return
                 self.hints.tell_memo(peer, task_id, status="input_required")
-                self._begin_to_insist(peer, task_id)
+                self.hints.begin_to_insist(self.background, peer, task_id)
             return
         match method:
             case "notifications/tasks/status":
@@ -388,11 +393,6 @@ class Hearing:
             self._early.add(task_id)
         elif not self.retrievals.failed_lately(task_id):  # one that broke is left to the polls and their pace
             self._retrieve(peer, task_id)
-
-    def _begin_to_insist(self, peer: Peer, task_id: str) -> None:
-        if self.background.runs and task_id not in self.hints.insisting:
-            self.hints.insisting.add(task_id)
-            self.background.begin(self.hints.insist, peer, task_id)
 
     def _has_room(self, task_id: str) -> bool:
         known = task_id in self.hints.seen or task_id in self._asked

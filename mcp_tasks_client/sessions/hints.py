@@ -14,6 +14,7 @@ import anyio
 
 from ..wire import JSONObject, MalformedError, Task, read_task
 from .asked import Asked
+from .background import Background
 from .peer import Peer
 from .progress import Progress
 from .retrievals import Retrievals
@@ -93,13 +94,19 @@ class Hints:
         if task_id in self.seen:
             self.tell(self._with_memo(peer, task_id, changed))
 
-    async def insist(self, peer: Peer, task_id: str) -> None:
+    def begin_to_insist(self, background: Background, peer: Peer, task_id: str) -> None:
         """Tell of what waits again until a poll has: whoever observes the task may have just begun to.
 
         Args:
+            background: In which that is done.
             peer: Who has asked.
-            task_id: The task, which is among those that are :attr:`insisting`, and then no more.
+            task_id: The task.
         """
+        if background.runs and task_id not in self.insisting:
+            self.insisting.add(task_id)
+            background.begin(self._insist, peer, task_id)
+
+    async def _insist(self, peer: Peer, task_id: str) -> None:
         seen, pause_s = self.seen.get(task_id), _INSIST_S
         try:
             await anyio.sleep(pause_s)

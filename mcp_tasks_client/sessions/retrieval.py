@@ -17,6 +17,10 @@ _LAST_REPLY_S: Final = 1.0
 one official server."""
 
 
+_OTHERS_S: Final = 0.1
+"""Seconds for other questions to come behind one, before an answer to that leaves."""
+
+
 class Retrieval:
     """A ``tasks/result`` that waits for the end.
 
@@ -31,7 +35,7 @@ class Retrieval:
         needless: Whether the server need not be told that it waits no more.
         sent_at: When it was sent last.
         waits: Whether it waits, as far as we know, and not the last one still.
-        has_arrived: Whether that is known, as something was said to it.
+        said_at: When something was last asked over it, so that it had arrived; ``None`` if nothing was.
         back: Set once the server has been told that it waits no more, or could not be.
         ended: Set once nothing more is heard of it.
     """
@@ -47,7 +51,7 @@ class Retrieval:
         self.needless = False
         self.sent_at = 0.0
         self.waits = False
-        self.has_arrived = False
+        self.said_at: float | None = None
         self.back = anyio.Event()
         self.ended = anyio.Event()
         self.wanted = anyio.Event()
@@ -57,6 +61,11 @@ class Retrieval:
     def waits_under(self) -> RequestId:
         """The ID of what may wait: the last one, until that is taken back, for this one goes only then."""
         return self.request_id if self.before is None else self.before
+
+    async def brings_others(self) -> None:
+        """Wait for whatever is asked along with what it has brought."""
+        if self.said_at is not None:
+            await anyio.sleep(max(0.0, self.said_at + _OTHERS_S - anyio.current_time()))
 
     def renew(self, *, unbroken: bool) -> None:
         """Have another one take its place.

@@ -119,7 +119,7 @@ class Retrievals:
         """Note that the server has asked something for a task, which it says to the one that waits."""
         retrieval = self._now.get(task_id)
         if retrieval is not None and retrieval.waits and task_id not in self._going:
-            retrieval.has_arrived = True
+            retrieval.said_at = anyio.current_time()
 
     def failed_lately(self, task_id: str) -> bool:
         """Whether the latest one for a task broke, and no snapshot has come since."""
@@ -234,7 +234,7 @@ class Retrievals:
         with anyio.move_on_after(pause_s):  # what is asked meanwhile waits at the server
             await retrieval.wanted.wait()
         retrieval.goes()
-        retrieval.sent_at, retrieval.waits, retrieval.has_arrived = anyio.current_time(), True, False
+        retrieval.sent_at, retrieval.waits, retrieval.said_at = anyio.current_time(), True, None
         params, request_id = {"taskId": task_id}, retrieval.request_id
         return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
 
@@ -369,7 +369,7 @@ class Retrievals:
         """Wait until one has arrived for sure: what is taken back before that, waits nevertheless."""
         arrives_s = min(max(_ARRIVES_S, self.took_s), _LATEST_ARRIVAL_S)
         early_s = retrieval.sent_at + arrives_s - anyio.current_time() if retrieval.waits else 0.0
-        if early_s > 0 and not retrieval.has_arrived:
+        if early_s > 0 and retrieval.said_at is None:
             with anyio.move_on_after(early_s):
                 await retrieval.ended.wait()
 
