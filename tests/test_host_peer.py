@@ -926,7 +926,7 @@ async def test_of_a_session_that_the_host_has_no_more_nothing_is_kept() -> None:
             tasks.start_soon(session._older.watch, list[Task]().append)
             assert isinstance(await session.call(ToolCall(name="tool")), Created)
             await anyio.wait_all_tasks_blocked()
-            streams = session._older._hearing._streams._peers
+            streams = session._older._hearing.streams._peers
             (before,) = streams
             now[0] = other
             assert isinstance(await session.call(ToolCall(name="tool")), Created), "it asks for one here too"
