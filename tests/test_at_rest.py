@@ -173,7 +173,7 @@ async def test_an_answer_does_not_wait_for_what_cannot_be_taken_back(
     take_back = HttpPeer.take_back
     async with wire.session() as session:
         left = await asked(session)
-        (waits,) = [Memo.read(left.request_state).retrieval]
+        waits = Memo.read(left.request_state).retrieval
         monkeypatch.setattr(HttpPeer, "take_back", hangs)
         wire.heard.clear()
         await session.update(left, {KEY: DECLINED})
@@ -242,9 +242,9 @@ async def test_what_has_brought_a_question_need_not_be_given_time_to_arrive(
         if brought == "by the one before":  # which is heard out still
             hearing.told(peer, question(0))
             async with hearing.at_rest(peer, TASK):
-                asked_ = hearing.asked(TASK)
-                (key,) = asked_.questions()
-                asked_.answered(key, asked_.behind(key))
+                first = hearing.asked(TASK)
+                (key,) = first.questions()
+                first.answered(key, first.behind(key))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(hearing.questions, peer, TASK, None)
                 await settled(lambda: len(peer.requests) == 2)

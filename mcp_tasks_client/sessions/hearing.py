@@ -231,10 +231,9 @@ class Hearing:
         What waits would be given the next question, even if this process were killed meanwhile. Where a task
         asks several at once, it is needed: a server may say that it works as soon as one has its answer.
         """
-        retrieval = self.retrievals.waiting(task_id)
-        rests = retrieval is not None and await self._may_rest(task_id, retrieval)
+        retrieval = await self._needless_wait(task_id)
         with self.retrievals.pauses.answering(task_id):
-            if retrieval is not None and rests:
+            if retrieval is not None:
                 self.background.begin(self.retrievals.take_back, task_id, retrieval)
                 with anyio.move_on_after(_BACK_IN_S):
                     await retrieval.back.wait()
@@ -244,12 +243,12 @@ class Hearing:
             self._early.discard(task_id)
             self._retrieve(peer, task_id)
 
-    async def _may_rest(self, task_id: str, retrieval: Retrieval) -> bool:
-        asked = self._asked.get(task_id)
-        if asked is None or asked.several:
-            return False
+    async def _needless_wait(self, task_id: str) -> Retrieval | None:
+        asked, retrieval = self._asked.get(task_id), self.retrievals.waiting(task_id)
+        if asked is None or retrieval is None or asked.several:
+            return None
         await retrieval.brings_others()
-        return not asked.several and self.retrievals.waiting(task_id) is retrieval
+        return None if asked.several or self.retrievals.waiting(task_id) is not retrieval else retrieval
 
     async def questions(
         self, peer: Peer, task_id: str, before: RequestId | None, since: float = math.inf

@@ -16,7 +16,6 @@ _LAST_REPLY_S: Final = 1.0
 """Seconds for a task that is over to be said so to who waits: to take that back meanwhile ends the session on
 one official server."""
 
-
 _OTHERS_S: Final = 0.1
 """Seconds for other questions to come behind one, before an answer to that leaves."""
 
