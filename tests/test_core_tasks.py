@@ -277,6 +277,35 @@ async def test_two_questions_are_each_asked_once(legacy_server: LegacyServer, to
     assert len(host.asked) == 6
 
 
+@requirement("law:1", "law:3", "2025:input-required")
+async def test_a_task_may_ask_in_branches_that_know_nothing_of_each_other(
+    legacy_server: LegacyServer,
+) -> None:
+    """One server says that such a task works as soon as any of its questions has an answer."""
+    asked: list[tuple[str, str]] = []
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        kind = params.message.rstrip("?").split()[-1]
+        asked.append((context.task.task_id, kind))
+        await anyio.sleep({"cat": 0.0, "kitten": 0.0, "dog": 0.25}[kind])
+        return ElicitResult(action="accept", content={"name": kind})
+
+    host = Host()
+    host.elicit = elicit  # type: ignore[method-assign]  # to tell the questions apart
+    async with host.client(legacy_server.url) as client:
+
+        async def call(stagger_ms: int) -> None:
+            arguments = {"stagger_ms": stagger_ms, "duration_ms": 50, "hint_ms": 500}
+            handle = await client.start_tool("asks_in_branches", arguments)
+            assert text(await handle.result()) == "cat, kitten and dog"
+            kinds = [kind for task_id, kind in asked if task_id == handle.task_id]
+            assert sorted(kinds) == ["cat", "dog", "kitten"]
+
+        async with anyio.create_task_group() as calls:
+            for stagger_ms in (0, 10, 60, 120, 200):
+                calls.start_soon(call, stagger_ms)
+
+
 @requirement("law:3", "2025:input-required")
 async def test_of_two_questions_the_server_has_the_first_answer_before_the_second_is_given(
     legacy_server: LegacyServer,

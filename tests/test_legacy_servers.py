@@ -49,6 +49,7 @@ SUPPORT: Final = {
     "fails": "required",
     "asks": "required",
     "asks_twice": "required",
+    "asks_in_branches": "required",
     "samples": "required",
     "progresses": "required",
     "immediate": "required",
@@ -453,6 +454,20 @@ async def test_a_task_asks_twice(legacy_server: LegacyServer, together: bool) ->
     async with connected(legacy_server, {"elicitation/create": answer}) as client:
         assert await client.text(await client.start("asks_twice", together=together)) == "Tom and Rex"
     assert asked == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("stagger_ms", [0, 20])
+async def test_a_task_asks_in_branches(legacy_server: LegacyServer, stagger_ms: int) -> None:
+    asked: list[str] = []
+
+    def answer(params: JSONObject) -> JSONObject:
+        asked.append(params["message"].rstrip("?").split()[-1])
+        return with_name(asked[-1])(params)
+
+    async with connected(legacy_server, {"elicitation/create": answer}) as client:
+        task_id = await client.start("asks_in_branches", stagger_ms=stagger_ms, duration_ms=50)
+        assert await client.text(task_id) == "cat, kitten and dog"
+    assert asked == ["cat", "dog", "kitten"]
 
 
 async def test_a_task_has_the_model_asked(legacy_server: LegacyServer) -> None:

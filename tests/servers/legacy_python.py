@@ -9,8 +9,8 @@ environment of its own. ``legacy_node`` has the same tools, on the other officia
 - ``legacy_python.py stdio`` speaks over stdin and stdout.
 
 What the SDK does wrong would make a test depend on chance, and on the tests before it.
-:class:`RecheckedStore`, :class:`TasksOfSession` and :func:`unless_over` keep that away, each of one
-kind; ``--as-shipped`` lets it be.
+:class:`RecheckedStore`, :class:`TasksOfSession`, :func:`unless_over` and :func:`named_apart` keep that
+away, each of one kind; ``--as-shipped`` lets it be.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from weakref import WeakValueDictionary
 
 import anyio
 import uvicorn
@@ -62,6 +63,7 @@ JSONObject: TypeAlias = dict[str, Any]
 
 NAME_FORM: Final = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 COUNT: Final = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+MILLISECONDS: Final = {"type": "integer", "minimum": 0}
 QUESTION: Final = types.SamplingMessage(role="user", content=types.TextContent(type="text", text="2 + 2?"))
 FINISHED_POLL_S: Final = 0.001
 
@@ -110,8 +112,7 @@ class LegacyTool:
         return types.TASK_REQUIRED if self.plainly is None else types.TASK_OPTIONAL
 
     def declared(self, name: str) -> types.Tool:
-        milliseconds = {"type": "integer", "minimum": 0}
-        of_tasks = dict.fromkeys(("duration_ms", "hint_ms", "ttl_ms"), milliseconds) if self.work else {}
+        of_tasks = dict.fromkeys(("duration_ms", "hint_ms", "ttl_ms"), MILLISECONDS) if self.work else {}
         return types.Tool(
             name=name,
             inputSchema={"type": "object", "properties": {**of_tasks, **self.properties}},
@@ -189,6 +190,23 @@ async def asks_twice(task: ServerTaskContext, call: Call) -> CallToolResult:
         await call.duration()
         await ask("dog")
     return text(f"{names['cat']} and {names['dog']}")
+
+
+async def asks_in_branches(task: ServerTaskContext, call: Call) -> CallToolResult:
+    """Two that know nothing of each other: one asks twice, the other once, ``stagger_ms`` later."""
+    names: dict[str, str] = {}
+
+    async def ask(*kinds: str) -> None:
+        for number, kind in enumerate(kinds):
+            if number:
+                await call.duration()
+            names[kind] = said(await task.elicit(f"What is the name of your {kind}?", NAME_FORM))
+
+    async with anyio.create_task_group() as branches:
+        branches.start_soon(ask, "cat", "kitten")
+        await anyio.sleep(call.arguments.get("stagger_ms", 0) / 1000)
+        branches.start_soon(ask, "dog")
+    return text(f"{names['cat']}, {names['kitten']} and {names['dog']}")
 
 
 async def samples(task: ServerTaskContext, call: Call) -> CallToolResult:
@@ -299,6 +317,7 @@ TOOLS: Final[Mapping[str, LegacyTool]] = {
     "fails": LegacyTool(work=fails, properties={"how": {"enum": ["message", "result", "completed"]}}),
     "asks": LegacyTool(work=asks),
     "asks_twice": LegacyTool(work=asks_twice, properties={"together": BOOLEAN, "alike": BOOLEAN}),
+    "asks_in_branches": LegacyTool(work=asks_in_branches, properties={"stagger_ms": MILLISECONDS}),
     "samples": LegacyTool(work=samples),
     "progresses": LegacyTool(work=progresses, properties={"where": {"enum": ["session", "result"]}}),
     "immediate": LegacyTool(work=slow, immediate="Started; the result comes later."),
@@ -385,6 +404,26 @@ def unless_over(work: Work, call: Call) -> Callable[[ServerTaskContext], Awaitab
     return careful
 
 
+OPEN: Final[WeakValueDictionary[types.RequestId, types.JSONRPCRequest]] = WeakValueDictionary()
+
+
+def named_apart(build: Callable[..., types.JSONRPCRequest]) -> Callable[..., types.JSONRPCRequest]:
+    """What builds a task's questions, so that no two have one ID while both are open.
+
+    The SDK names a question by an address in memory, which is free again at once. Of two with one ID, the
+    second one gets both answers.
+    """
+
+    def built(*args: Any, **options: Any) -> types.JSONRPCRequest:
+        request = build(*args, **options)
+        while request.id in OPEN:
+            request.id = f"{request.id}'"
+        OPEN[request.id] = request  # which whoever waits for its answer has as well
+        return request
+
+    return built
+
+
 async def finished(call: Call, created: CreateTaskResult) -> CreateTaskResult:
     """The creation of a task, told once there is nothing left to do."""
     while (task := await call.support.store.get_task(created.task.taskId)) and not is_terminal(task.status):
@@ -407,6 +446,8 @@ def build(poll_interval_ms: int, *, as_shipped: bool) -> Server[Any, Any]:
         ):
             del server.request_handlers[request]  # they have the other one
         server.experimental._register_default_task_handlers()
+        for name in ("_build_elicit_form_request", "_build_create_message_request"):
+            setattr(ServerSession, name, named_apart(getattr(ServerSession, name)))
 
     @server.list_tools()
     async def list_tools() -> list[types.Tool]:

@@ -63,6 +63,7 @@ AS_TASK: Final = {
     "one by one": "samples as task",
     "alike": "asks as task",
     "alike together": "samples as task",
+    "branches": "asks as task",
 }
 """In their place, with a question that the host is to make a task of."""
 
@@ -72,6 +73,7 @@ CALLS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "one by one": ("asks_twice", {"together": False}, "{0}-cat and {0}-dog"),
     "alike": ("asks_twice", {"together": False, "alike": True}, "{0}-pet and {0}-pet"),
     "alike together": ("asks_twice", {"together": True, "alike": True}, "{0}-pet and {0}-pet"),
+    "branches": ("asks_in_branches", {"stagger_ms": 100}, "{0}-cat, {0}-kitten and {0}-dog"),
     "samples": ("samples", {}, "{}-says"),
     "slow": ("slow", {}, "rested"),
     "asks as task": ("asks_as_task_inside", {}, "{}-name"),

@@ -233,7 +233,9 @@ def hidden(voyage: Voyage) -> bool:
     Over a session of the SDK's nobody is told of that; and both servers go on with one of two answers.
     """
     lost = any(not one.method and one.fate.what not in ("passes", "delayed") for one in voyage.lane.passed)
-    return lost and voyage.way != "url" and any(call.endswith("together") for call in voyage.calls)
+    return (
+        lost and voyage.way != "url" and any(call.endswith(("together", "branches")) for call in voyage.calls)
+    )
 
 
 def _asked_again(voyage: Voyage) -> Iterator[str]:

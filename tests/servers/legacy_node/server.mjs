@@ -135,6 +135,21 @@ async function asksTwice(running) {
   return text(`${cat} and ${await ask('dog')}`);
 }
 
+/** Two branches that know nothing of each other: one asks twice, the other once, `stagger_ms` later. */
+async function asksInBranches(running) {
+  const ask = (kind) => running.askName(`What is the name of your ${kind}?`);
+  const twice = async () => {
+    const cat = await ask('cat');
+    await running.rest();
+    return `${cat}, ${await ask('kitten')}`;
+  };
+  const once = async () => {
+    await sleep(running.args.stagger_ms ?? 0);
+    return ask('dog');
+  };
+  return text((await Promise.all([twice(), once()])).join(' and '));
+}
+
 async function samples(running) {
   const answer = await running.ask('sampling/createMessage', QUESTION, CreateMessageResultSchema);
   return text(answer.content.type === 'text' ? answer.content.text : answer.content.type);
@@ -236,6 +251,7 @@ function build() {
   task('asks_twice', asksTwice, {
     input: { together: z.boolean().optional(), alike: z.boolean().optional() },
   });
+  task('asks_in_branches', asksInBranches, { input: { stagger_ms: milliseconds } });
   task('samples', samples);
   task('progresses', progresses, { input: { where: z.enum(['session', 'result']).optional() } });
   task('immediate', slow, { immediate: 'Started; the result comes later.' });
