@@ -200,6 +200,10 @@ class Receiver:
         if self._serving.withdraw(peer, request_id, message):
             self._telling.withdraw(peer, request_id)
 
+    async def retire(self) -> None:
+        """Answer what has come before all is let go of: the server would wait for that reply for ever."""
+        await self._serving.at_rest()
+
     def works_for(self, task_id: str) -> bool:
         """Whether somebody is before what the server needs for a task of its own."""
         return bool(self._asking.needed_for(task_id))
@@ -280,6 +284,7 @@ class Receiver:
         record = await self._find(task_id, party)
         if not record.finished:
             await self._telling.owe(peer, request_id, record, RESULT)
+            self._serving.rest(peer, request_id)
             record = await self._ended(task_id, party)
         if await self._telling.say(peer, request_id, record, RESULT, result):
             with suppress(JournalError):  # then the next process goes back to the session in vain

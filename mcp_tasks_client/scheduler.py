@@ -41,7 +41,7 @@ _FIRST_LOOK_S: Final = 0.15
 _LONGEST_LOOK_S: Final = 5.0
 """Seconds between looks at a call that another client drives: half as many again each time."""
 
-_LEAVING_S: Final = 0.5
+_LEAVING_S: Final = 1.0
 """Seconds for the server to know that nobody waits for what it has to say, while everything ends."""
 
 _LAST_WORD_S: Final = 0.1

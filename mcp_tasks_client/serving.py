@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -22,11 +23,15 @@ __all__ = ["Serving"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
+_FOLLOWS_S: Final = 0.2
+"""Seconds for the next request, which a server makes at once when it has a task of ours."""
+
 
 @dataclass(slots=True)
 class _Served:
     message: JSONObject
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    rests: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Serving:
@@ -59,7 +64,19 @@ class Serving:
         """Note that it is served no more."""
         name = peer, id_text(request_id)
         if name in self._open and self._open[name].message is message:
-            del self._open[name]
+            self._open.pop(name).rests.set()
+
+    def rest(self, peer: Peer, request_id: RequestId) -> None:
+        """Note that a reply waits for the end of a task, of which the journal knows."""
+        name = peer, id_text(request_id)
+        if name in self._open:
+            self._open[name].rests.set()
+
+    async def at_rest(self) -> None:
+        """Wait until all that has come is answered, or waits for the end of a task; and what follows that."""
+        while moving := [one.rests for one in self._open.values() if not one.rests.is_set()]:
+            await moving[0].wait()
+            await anyio.sleep(_FOLLOWS_S)
 
     def withdraw(self, peer: Peer, request_id: RequestId, message: JSONObject | None = None) -> bool:
         """Do not answer what came under an ID, unless it is this message, which has come again.
@@ -71,7 +88,9 @@ class Serving:
         """
         name = peer, id_text(request_id)
         if name in self._open and self._open[name].message != message:
-            self._open.pop(name).scope.cancel()
+            withdrawn = self._open.pop(name)
+            withdrawn.scope.cancel()
+            withdrawn.rests.set()
             return True
         return False
 

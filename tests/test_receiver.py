@@ -1702,6 +1702,35 @@ async def test_plain_requests_are_left_to_others(desk: Desk) -> None:
         assert not receiver.told(peer, {"method": "tasks/get", "params": {"taskId": "1"}})
 
 
+@requirement("law:1", "law:8")
+@pytest.mark.parametrize("then", ["answered", "withdrawn"])
+async def test_what_has_come_is_answered_before_all_is_let_go_of(desk: Desk, then: str) -> None:
+    peer = FakePeer()
+    async with desk.process(Person(), peer) as receiver, anyio.create_task_group() as closing:
+        waits = peer.send("tasks/result", {"taskId": (await peer.make())["taskId"]})
+        await desk.owes(waits)
+        peer.refuses = [SessionError("down", retryable=True)]
+        request_id = peer.send("elicitation/create", {"message": "?", "requestedSchema": FORM, "task": {}})
+        over = anyio.Event()
+
+        async def close() -> None:
+            await receiver.retire()
+            over.set()
+
+        closing.start_soon(close)
+        await peer.until(lambda: not peer.refuses)
+        await anyio.sleep(10 * POLL_S)  # the journal may be a thread
+        assert not over.is_set()
+        if then == "withdrawn":
+            receiver.withdraw(peer, request_id)
+        else:
+            await desk.pass_until(lambda: peer.replies.get(request_id))
+        with anyio.fail_after(LIMIT_S):
+            await over.wait()
+    assert waits not in peer.replies
+    assert len(await desk.records()) == 2
+
+
 @requirement("law:8")
 async def test_nothing_is_served_or_asked_once_it_is_closed(desk: Desk) -> None:
     person, peer = Person(), FakePeer()

@@ -16,6 +16,7 @@ import pytest
 from mcp_types import CreateMessageResult, ElicitResult, ErrorData, TextContent
 
 from mcp_tasks_client import MemoryJournal, ReceivePolicy, TasksClient
+from mcp_tasks_client.receiver import Receiver
 
 from ._requirements import requirement
 from .legacy_servers import Arrived, LegacyProgram, LegacyServer
@@ -51,14 +52,16 @@ class Host:
         return CreateMessageResult(role="assistant", model="m", content=TextContent(type="text", text="four"))
 
     @asynccontextmanager
-    async def client(self, url: str, journal: Any = None) -> AsyncIterator[TasksClient]:
+    async def client(
+        self, url: str, journal: Any = None, receive: ReceivePolicy = FAST
+    ) -> AsyncIterator[TasksClient]:
         with anyio.fail_after(LIMIT_S):
             async with TasksClient(
                 url,
                 journal=journal or MemoryJournal(),
                 elicitation=self.elicit,
                 sampling=self.sample,
-                receive=FAST,
+                receive=receive,
             ) as client:
                 yield client
 
@@ -249,3 +252,28 @@ async def test_another_process_listens_before_it_lets_the_server_ask(
     assert result.structured_content is not None
     assert unmarked(result.structured_content["result"]) == SAID["asks"]
     assert host.asked == 1
+
+
+@requirement("law:1", "law:8", "2025:receive-at-once")
+async def test_what_a_server_asks_as_the_client_is_closed_is_journaled_and_answered(
+    legacy_server: LegacyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks once, and waits for ever for what nobody has replied to."""
+    journal, host, asked, make = MemoryJournal(), Host(), anyio.Event(), Receiver._make
+
+    async def slowly(*arguments: Any) -> None:
+        asked.set()
+        await anyio.sleep(0.2)  # as where a disk has much to do
+        await make(*arguments)
+
+    monkeypatch.setattr(Receiver, "_make", slowly)
+    # Which looks at its task more rarely than we are away.
+    unhurried = ReceivePolicy(poll_interval_ms=1000)
+    async with host.client(legacy_server.url, journal, receive=unhurried) as client:
+        await client.start_tool("asks_as_task_inside")
+        await asked.wait()
+    async with host.client(legacy_server.url, journal) as client:
+        (handle,) = await client.resume()
+        result = await handle.result()
+    assert result.structured_content is not None
+    assert unmarked(result.structured_content["result"]) == SAID["asks"]

@@ -32,11 +32,13 @@ _PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 30.0
 
 _HEARD_S: Final = 0.3
-"""Seconds to hear what the server has said to one before it knew that this waits no more; more where a
-snapshot takes longer."""
+"""Seconds to hear what was said to one before the server knew; more where a snapshot takes longer."""
 
 _HEARD_ON_S: Final = 30.0
 """Seconds for which one is heard on when nobody observes its task any more."""
+
+_ALL_HEARD_S: Final = 0.5
+"""Seconds for all of them to be taken back, while everything ends."""
 
 _ARRIVES_S: Final = 0.1
 _LATEST_ARRIVAL_S: Final = 0.25
@@ -328,6 +330,7 @@ class Retrievals:
         """Have none wait any more, nor begin to: as :meth:`end` does, at once and for all of them."""
         self._retired = True
         async with anyio.create_task_group() as tasks:
+            tasks.cancel_scope.deadline = anyio.current_time() + _ALL_HEARD_S
             for task_id, retrieval in self._now.items():
                 if not retrieval.ended.is_set():
                     tasks.start_soon(self._safely_taken_back, task_id, retrieval)

@@ -67,8 +67,10 @@ _MOST_DENIALS: Final = 3
 """The same of one that has failed, where the refusal may be about the session."""
 
 _TTL_SPREAD_MS: Final = 3_600_000
+"""Milliseconds that a call may want its task to be kept for besides, by which that is known again."""
+
 _LISTING_S: Final = 10.0
-"""Seconds by which the server's clock may be behind ours."""
+"""Seconds that a server's list of its tasks may take to come, at most."""
 
 _ENDS: Final = frozenset({"completed", "failed"})
 
@@ -104,6 +106,7 @@ class CoreTasksSession(Session):
         self._call_slots = anyio.Semaphore(limits.calls_in_flight)
         self._catalogue = Catalogue(self._look_up, endpoint)
         self._hearing = Hearing(inputs, limits.task_timeout_s, self._catalogue.forget_tools, receiver)
+        self._receiver = receiver
         self._receives = receiver.capabilities if receiver is not None else {}
         capabilities = {**inputs.capabilities, **self._receives}
         introduction: JSONObject = {"capabilities": capabilities, "clientInfo": client_info}
@@ -301,8 +304,10 @@ class CoreTasksSession(Session):
         return self._hearing.leave(task_id)
 
     async def retire(self) -> None:
-        """Take back what waits, and hear it out."""
+        """Take back what waits, hear it out, and answer what the server wants to know by then."""
         await self._hearing.retrievals.retire()
+        if self._receiver is not None:
+            await self._receiver.retire()
 
     async def watch(self, heard: Callable[[Task], None]) -> None:
         """Keep the streams open on which the server speaks, and tell what it says. Never returns."""
