@@ -6,6 +6,7 @@ What waits is taken back before an answer leaves, with which the task goes on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -160,12 +161,13 @@ async def test_what_a_server_tells_while_an_answer_leaves_counts_once_that_has_l
         assert len(peer.requests) == 1 + begins
 
 
-@requirement("law:8")
+@requirement("law:3", "law:8")
 async def test_an_answer_does_not_wait_for_what_cannot_be_taken_back(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But the journal knows of it until it is."""
-    monkeypatch.setattr(f"{ROOM}.hearing._BACK_IN_S", 0.05)
+    """But the journal knows of it until it is; and if it brings no question, another one has to."""
+    monkeypatch.setattr(f"{ROOM}.resting._BACK_IN_S", 0.05)
+    monkeypatch.setattr(f"{ROOM}.hearing._QUESTION_S", 0.05)
 
     async def hangs(self: HttpPeer, request_id: RequestId, timeout_s: float) -> None:
         await anyio.sleep_forever()
@@ -180,17 +182,18 @@ async def test_an_answer_does_not_wait_for_what_cannot_be_taken_back(
         assert wire.arrived[-1] == ("POST", "s1")
         assert [Memo.read(told.request_state).retrieval for told in wire.heard] == [waits]
         monkeypatch.setattr(HttpPeer, "take_back", take_back)
-        wire.task["status"] = "working"
-        task = await session.get(replace(left, request_state=wire.heard[-1].request_state))
-        assert wire.of(TAKEN_BACK) == ["s1"]
-        assert Memo.read(task.request_state).retrieval is None
+        left = replace(left, request_state=wire.heard[-1].request_state)
+        await session.get(left)
+        assert len(wire.of("tasks/result")) == 1, "it may be late"
+        await session.get(left)
+        await settled(lambda: len(wire.of("tasks/result")) == 2)
+        assert set(wire.of(TAKEN_BACK)) == {"s1"}
+        assert wire.arrived.index((TAKEN_BACK, "s1")) < len(wire.arrived) - 1, "before the other one goes"
 
 
-@requirement("law:8")
-async def test_what_could_not_be_taken_back_before_an_answer_left_is_afterwards(
-    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{ROOM}.hearing._BACK_IN_S", 3600.0)
+@requirement("law:1", "law:3")
+async def test_what_cannot_be_taken_back_before_an_answer_leaves_is_heard_on(hearing: Hearing) -> None:
+    """The server hands the next question to it."""
     peer = ScriptedPeer()
     async with waited_for(hearing, peer):
         hearing.told(peer, question())
@@ -198,10 +201,162 @@ async def test_what_could_not_be_taken_back_before_an_answer_left_is_afterwards(
         peer.refuses_to_take_back = True
         async with hearing.at_rest(peer, TASK):
             assert hearing.hints.memo(peer, TASK).retrieval == waits
-        peer.refuses_to_take_back = False
-        await hearing.retrievals.free(peer, TASK, waits)
-        assert set(peer.taken_back) == {waits}, "it may have been tried again as it ended"
-        assert hearing.hints.memo(peer, TASK).retrieval is None
+        await anyio.sleep(0.4)  # more than what is taken back is heard out for
+        assert peer.cancelled == 0
+        assert hearing.hints.memo(peer, TASK).retrieval == waits, "and is known to whoever goes on"
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("heeded", [False, True])
+async def test_what_never_can_be_taken_back_does_not_keep_the_next_one_from_waiting(
+    hearing: Hearing, heeded: bool
+) -> None:
+    """What that is handed is lost. If none waited, all that is asked would be."""
+    peer, tries = ScriptedPeer(), 0
+    peer.refuses_to_take_back = True
+    async with waited_for(hearing, peer) as tasks:
+        hearing.forget(TASK)
+        peer.requests.clear()
+        while not peer.requests:
+            tries += 1
+            if heeded and tries == 3:
+                hearing.retrievals.failures.heeded(TASK)
+            tasks.start_soon(hearing.questions, peer, TASK, "before")
+            await settled(lambda: peer.requests or hearing.retrievals.failures.lately(TASK))
+            hearing.retrievals.looked(TASK)
+        assert tries == (5 if heeded else 3)
+
+
+@requirement("law:3", "law:8")
+async def test_an_answer_that_is_said_again_has_nothing_taken_back_nor_put_off(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have arrived, so that the server asks the next question, or is about to."""
+    answer, refuses = HttpPeer.answer, [True]
+
+    async def unheard(self: HttpPeer, *args: Any) -> None:
+        await answer(self, *args)
+        if refuses:
+            refuses.clear()
+            raise SessionError("cut", retryable=True)
+
+    monkeypatch.setattr(HttpPeer, "answer", unheard)
+    async with wire.session() as session:
+        left = await asked(session)
+        with pytest.raises(SessionError, match="cut"):
+            await session.update(left, {KEY: DECLINED})
+        await settled(lambda: len(wire.of("tasks/result")) == 2)  # before any look: that may be far off
+        pauses = session._older._hearing.retrievals.pauses
+
+        async def said_again(self: HttpPeer, *args: Any) -> None:
+            assert not pauses.is_outdated(TASK, anyio.current_time())
+            await answer(self, *args)
+
+        monkeypatch.setattr(HttpPeer, "answer", said_again)
+        await session.update(left, {KEY: DECLINED})
+        assert wire.of(TAKEN_BACK) == ["s1"]
+        assert wire.of("POST") == ["s1", "s1"]
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("over", [False, True])
+async def test_what_is_told_while_an_answer_leaves_counts_though_that_fails(
+    hearing: Hearing, over: bool
+) -> None:
+    peer = ScriptedPeer()
+    told = {"taskId": TASK, "status": "input_required"}
+    async with waited_for(hearing, peer):
+        hearing.told(peer, question())
+        with suppress(RuntimeError):
+            async with hearing.at_rest(peer, TASK):
+                hearing.told(peer, {"method": "notifications/tasks/status", "params": told})
+                hearing.saw(peer, told)
+                if over:
+                    hearing.forget(TASK)
+                raise RuntimeError
+        assert hearing.retrievals.may_begin(TASK) is over
+        assert not hearing._early
+
+
+@requirement("law:1", "law:3")
+@pytest.mark.parametrize("answered", ["here", "by the process before", "never"])
+async def test_something_waits_again_when_a_task_works_for_long_after_an_answer(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, answered: str
+) -> None:
+    """A server may say that it works as soon as one of two questions has its answer, and hide the other."""
+    monkeypatch.setattr(f"{ROOM}.pauses._REST_S", 0.3)
+    async with wire.session() as session:
+        if answered == "here":
+            left = await asked(session)
+            await session.update(left, {KEY: DECLINED})
+        else:
+            await session.call(ToolCall(name="slow"))
+            stage = "acknowledged" if answered == "by the process before" else "sending"
+            left = replace(OLDER, questions=(Question(key=KEY, digest=KEY, request=QUESTION, stage=stage),))
+        waits = wire.of("tasks/result")
+        wire.task["status"] = "working"
+        await session.get(left)
+        await anyio.wait_all_tasks_blocked()
+        assert wire.of("tasks/result") == waits
+        await anyio.sleep(0.3)
+        await session.get(left)
+        if answered != "never":
+            await settled(lambda: len(wire.of("tasks/result")) == len(waits) + 1)
+        await anyio.wait_all_tasks_blocked()
+        assert len(wire.of("tasks/result")) == len(waits) + (answered != "never")
+
+
+@requirement("law:10")
+async def test_a_task_is_cancelled_once_nothing_of_it_is_being_taken_back(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One official server loses the session when it ends what is taken back in the same moment."""
+    taking, go, take_back = anyio.Event(), anyio.Event(), HttpPeer.take_back
+    wire.replies["tasks/cancel"] = lambda params, session: {**wire.task, "status": "cancelled"}
+
+    async def slowly(self: HttpPeer, *args: Any) -> None:
+        taking.set()
+        await go.wait()
+        await take_back(self, *args)
+
+    async with wire.session() as session:
+        left = await asked(session)
+        monkeypatch.setattr(HttpPeer, "take_back", slowly)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.update, left, {KEY: DECLINED})
+            await taking.wait()
+            tasks.start_soon(session.cancel, left)
+            await anyio.wait_all_tasks_blocked()
+            assert wire.of("tasks/cancel") == []
+            go.set()
+        assert [one for one, _ in wire.arrived[-2:]] == [TAKEN_BACK, "tasks/cancel"]
+
+
+@requirement("law:10")
+async def test_what_is_about_to_be_taken_back_of_a_task_that_is_cancelled_is_not(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_ARRIVES_S", "_LATEST_ARRIVAL_S"):
+        monkeypatch.setattr(f"{ROOM}.retrieval.{name}", 0.2)
+    peer = ScriptedPeer()
+    async with waited_for(hearing, peer) as tasks:
+        retrieval = hearing.retrievals.waiting(TASK)
+        assert retrieval is not None
+        tasks.start_soon(hearing.retrievals.retire)
+        await anyio.wait_all_tasks_blocked()
+        hearing.retrievals.expect_end(TASK)
+        await retrieval.ended.wait()
+        assert peer.taken_back == []
+
+
+async def test_of_tasks_that_nobody_knows_the_latest_are_remembered(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{ROOM}.hearing._MOST_STRANGERS", 2)
+    for task_id in ("1", "2", "3"):
+        params = {"taskId": task_id, "status": "completed"}
+        hearing.told(ScriptedPeer(), {"method": "notifications/tasks/status", "params": params})
+    assert [*hearing._early] == ["2", "3"]
 
 
 @requirement("law:3")
@@ -230,7 +385,7 @@ async def test_what_has_brought_a_question_need_not_be_given_time_to_arrive(
 ) -> None:
     """Else it is: what is taken back before it has arrived, waits nevertheless."""
     for name in ("_ARRIVES_S", "_LATEST_ARRIVAL_S"):
-        monkeypatch.setattr(f"{ROOM}.retrievals.{name}", 0.3)
+        monkeypatch.setattr(f"{ROOM}.retrieval.{name}", 0.3)
     monkeypatch.setattr(f"{ROOM}.retrievals._HEARD_S", 60.0)
     peer = ScriptedPeer()
     async with waited_for(hearing, peer):
@@ -301,13 +456,13 @@ async def test_several_answers_may_leave_at_once(hearing: Hearing) -> None:
 async def test_nothing_is_told_to_a_server_that_ends_it_by_itself(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{ROOM}.hearing._BACK_IN_S", 3600.0)
+    monkeypatch.setattr(f"{ROOM}.resting._BACK_IN_S", 3600.0)
     peer = ScriptedPeer()
     async with waited_for(hearing, peer):
         hearing.retrievals.expect_end(TASK)
         async with hearing.at_rest(peer, TASK):
             assert peer.taken_back == []
-        assert hearing.hints.memo(peer, TASK).retrieval is None
+        assert peer.cancelled == 0
 
 
 @requirement("law:3", "law:8")

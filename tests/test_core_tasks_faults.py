@@ -1623,7 +1623,7 @@ async def test_what_is_completed_has_a_result_which_may_be_had_later(
             assert passing.value.retryable
         task = await session.get(OLDER)
         assert task.error == {"code": code, "message": "redis: connection reset"}, "it is how it ended, then"
-        assert not session._older._hearing.retrievals._refused
+        assert not session._older._hearing.retrievals.failures._refused
 
 
 async def test_what_is_said_in_a_session_that_is_lost_is_no_outcome(wire: Wire) -> None:
@@ -1807,9 +1807,9 @@ async def test_nothing_is_kept_of_a_task_that_nobody_observes_any_more(wire: Wir
         hearing = session._older._hearing
         assert hearing.hints.seen or hearing.retrievals._now
         session.let_go(TASK)
-        rooms = (hearing.retrievals, hearing.retrievals.pauses)
+        rooms = (hearing.retrievals, hearing.retrievals.pauses, hearing.retrievals.failures)
         retrievals = [kept for room in rooms for kept in vars(room).values() if isinstance(kept, dict)]
-        assert len(retrievals) == 11
+        assert len(retrievals) == 12
         with anyio.fail_after(LIMIT_S):
             while any(retrievals):  # it was answered at once, and nobody wants that
                 await anyio.sleep(0.001)

@@ -505,7 +505,7 @@ async def test_a_wait_that_broke_is_taken_back_before_the_next(hearing: Hearing)
             tasks.start_soon(hearing.questions, peer, TASK, None)
             await settled(lambda: peer.requests)
             peer.go.set()
-            await settled(lambda: hearing.retrievals.failed_lately(TASK))
+            await settled(lambda: hearing.retrievals.failures.lately(TASK))
             first, second = (request_id for _, request_id in peer.requests)
             assert peer.taken_back == [first], "the next one goes at once, and only that"
             assert hearing.hints.memo(peer, TASK).retrieval == second, (
@@ -614,7 +614,7 @@ async def test_a_wait_that_may_go_on_at_the_server_is_renewed_at_once(
             if renewed:
                 await settled(lambda: len(peer.requests) == 2)
             else:
-                await settled(lambda: hearing.retrievals.failed_lately(TASK))
+                await settled(lambda: hearing.retrievals.failures.lately(TASK))
                 assert len(peer.requests) == 1
             tasks.cancel_scope.cancel()
 
@@ -792,7 +792,7 @@ async def test_a_wait_is_not_taken_back_before_it_has_arrived(
     monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
     if how == "it is over meanwhile":
         for name in ("_ARRIVES_S", "_LATEST_ARRIVAL_S"):
-            monkeypatch.setattr(f"mcp_tasks_client.sessions.retrievals.{name}", 3600.0)
+            monkeypatch.setattr(f"mcp_tasks_client.sessions.retrieval.{name}", 3600.0)
     peer, taken_back_at = ScriptedPeer(), list[float]()
     take_back = peer.take_back
 
@@ -1040,7 +1040,7 @@ async def test_what_is_refused_at_once_after_a_pause_has_not_lasted(
             await settled(lambda: len(peer.requests) == 2)
             await anyio.sleep(0.05)  # this one lasts as long as the first
             peer.reply, peer.lasting_s = SessionError("busy", retryable=True, http_status=404), 0.0
-            await settled(lambda: hearing.retrievals.failed_lately(TASK))
+            await settled(lambda: hearing.retrievals.failures.lately(TASK))
             assert len(peer.requests) == 3
             tasks.cancel_scope.cancel()
 

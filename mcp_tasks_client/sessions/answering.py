@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -68,7 +69,10 @@ class Answering:
         if not ref.questions or self._hearing.given_up(ref.task_id):
             return
         asked, memo = self._hearing.asked(ref.task_id), Memo.read(ref.request_state)
-        asked.learn([one.key for one in ref.questions if one.stage == "acknowledged"], memo.answered)
+        acknowledged = [one.key for one in ref.questions if one.stage == "acknowledged"]
+        if acknowledged:
+            self._hearing.retrievals.pauses.was_answered(ref.task_id)
+        asked.learn(acknowledged, memo.answered)
         for one in ref.questions:
             if one.request is not None and one.key in memo.asked and memo.session_id == peer.session_id:
                 ids = [
@@ -138,7 +142,10 @@ class Answering:
         if not requests:
             raise ConnectionLostError(_KEPT, retryable=True)
         if all(peer.acknowledges for peer, _ in requests):
-            async with self._hearing.at_rest(requests[0][0], ref.task_id):
+            # One that is said again may have arrived, so that the server asks what only comes to who waits.
+            again = any(one.left_during is not None for one in asked.behind(key))
+            rest = nullcontext() if again else self._hearing.at_rest(requests[0][0], ref.task_id)
+            async with rest:
                 requests = asked.waiting(key)  # the server may have taken one back meanwhile
                 if not requests:
                     raise ConnectionLostError(_TAKEN_BACK, retryable=True)
@@ -177,7 +184,7 @@ class Answering:
         await self._hearing.next_question(ref.task_id)
         ended = self._hearing.retrievals.is_over(ref.task_id)
         if ended is None and polled.cancelled_caught and not asked.over:
-            if self._hearing.retrievals.is_unknown(ref.task_id):
+            if self._hearing.retrievals.failures.is_unknown(ref.task_id):
                 # Only a poll finds it in another session, or says that it is lost.
                 await self._peers.ask("tasks/get", ref)
             raise ConnectionLostError(_KEPT, retryable=True)

@@ -16,6 +16,7 @@ from typing import Final
 
 import anyio
 
+from ..errors import SessionError
 from ..inputs import Inputs
 from ..parties import Adopt
 from ..receiver import Receiver
@@ -27,6 +28,7 @@ from .known_ids import KnownIds
 from .peer import Peer
 from .plain import QUESTIONS, PlainQuestions
 from .progress import Progress
+from .resting import Resting
 from .retrieval import Retrieval
 from .retrievals import Retrievals
 from .server_streams import ServerStreams
@@ -43,9 +45,6 @@ _LONGEST_QUESTION_S: Final = 10.0
 
 _SILENCES: Final = 5
 """Looks in a row at which a server waits for an answer to nothing, before that is told."""
-
-_BACK_IN_S: Final = 2.0
-"""Seconds for what waits to be taken back, before an answer leaves nevertheless."""
 
 _BACK_S: Final = 30.0
 """Seconds between two looks in a session that is gone, at least."""
@@ -94,8 +93,9 @@ class Hearing:
         self.streams = ServerStreams(self.background)
         self._asked: defaultdict[str, Asked[Peer]] = defaultdict(Asked)
         self.hints = Hints(self._asked, self.retrievals, self.progress)
+        self._resting = Resting(self._asked, self.retrievals, self.background, self.hints)
         self._given_up: set[str] = set()
-        self._early: set[str] = set()
+        self._early: dict[str, None] = {}
         self._plain = PlainQuestions(inputs, timeout_s)
 
     async def run(self, adopt: Adopt | None = None) -> None:
@@ -126,9 +126,7 @@ class Hearing:
         if task["taskId"] in self._asked:
             self._asked[task["taskId"]].seen.set()
         self.streams.attend(peer)
-        if task["taskId"] in self._early:
-            self._early.discard(task["taskId"])
-            self._retrieve(peer, task["taskId"])
+        self._hear_early(peer, task["taskId"])
 
     def forget(self, task_id: str) -> None:
         """Forget a task: it is over."""
@@ -136,7 +134,7 @@ class Hearing:
         self._close(task_id)
         self.retrievals.forget(task_id)
         self._given_up.discard(task_id)
-        self._early.discard(task_id)
+        self._early.pop(task_id, None)
         self.progress.forget(task_id)
 
     def leave(self, task_id: str) -> anyio.Event | None:
@@ -226,29 +224,27 @@ class Hearing:
 
     @asynccontextmanager
     async def at_rest(self, peer: Peer, task_id: str) -> AsyncIterator[None]:
-        """Have nothing wait at the server while an answer leaves, with which the task goes on.
+        """Have nothing wait while an answer leaves, as far as possible, and hear then what came meanwhile."""
+        try:
+            async with self._resting.before_answer(peer, task_id):
+                yield
+        except SessionError:
+            self._early[task_id] = None  # it may have arrived, and the next poll be a long time off
+            raise
+        finally:
+            self._hear_early(peer, task_id)  # it may have told that it asks the next one
 
-        What waits would be given the next question, even if this process were killed meanwhile. Where a task
-        asks several at once, it is needed: a server may say that it works as soon as one has its answer.
-        """
-        retrieval = await self._needless_wait(task_id)
-        with self.retrievals.pauses.answering(task_id):
-            if retrieval is not None:
-                self.background.begin(self.retrievals.take_back, task_id, retrieval)
-                with anyio.move_on_after(_BACK_IN_S):
-                    await retrieval.back.wait()
-                self.hints.tell_memo(peer, task_id)
-            yield
-        if task_id in self._early and task_id not in self._given_up:  # it has told that it asks the next one
-            self._early.discard(task_id)
+    def _hear_early(self, peer: Peer, task_id: str) -> None:
+        """Act upon what was told of a task when that was of no use yet, if it is now."""
+        if task_id in self._early and not self.retrievals.pauses.is_answering(task_id):
+            del self._early[task_id]
+            if task_id in self.hints.seen and task_id not in self._given_up:
+                self._retrieve(peer, task_id)
+
+    def works_on(self, peer: Peer, task_id: str) -> None:
+        """Have something wait again after a while though a task works: it may ask what it does not tell."""
+        if self.retrievals.pauses.is_long_since_answer(task_id):
             self._retrieve(peer, task_id)
-
-    async def _needless_wait(self, task_id: str) -> Retrieval | None:
-        asked, retrieval = self._asked.get(task_id), self.retrievals.waiting(task_id)
-        if asked is None or retrieval is None or asked.several:
-            return None
-        await retrieval.brings_others()
-        return None if asked.several or self.retrievals.waiting(task_id) is not retrieval else retrieval
 
     async def questions(
         self, peer: Peer, task_id: str, before: RequestId | None, since: float = math.inf
@@ -273,6 +269,8 @@ class Hearing:
         if not asked.questions():
             await self.next_question(task_id)
         questions = asked.questions()
+        if not questions:
+            self.retrievals.doubt(task_id)  # the next look has another one wait
         works = self._receiver is not None and self._receiver.works_for(task_id)
         asked.silences = 0 if questions or works else asked.silences + 1
         if asked.silences == _SILENCES:
@@ -381,16 +379,18 @@ class Hearing:
             return
         wanted = task.get("status") in _WANTED
         if task_id not in self.hints.seen:
-            if wanted and len(self._early) < _MOST_STRANGERS:
-                self._early.add(task_id)  # come before the reply that brings its ID, or somebody else's
+            if wanted:  # it is come before the reply that brings its ID, or somebody else's
+                self._early[task_id] = None
+                if len(self._early) > _MOST_STRANGERS:
+                    del self._early[next(iter(self._early))]
             return
         if task.get("status") == "working":
             self.hints.tell_status(peer, task)
         if not wanted or task_id in self._given_up:
             return
         if self.retrievals.pauses.is_answering(task_id):
-            self._early.add(task_id)
-        elif not self.retrievals.failed_lately(task_id):  # one that broke is left to the polls and their pace
+            self._early[task_id] = None
+        elif not self.retrievals.failures.lately(task_id):  # those that break are left to polls
             self._retrieve(peer, task_id)
 
     def _has_room(self, task_id: str) -> bool:

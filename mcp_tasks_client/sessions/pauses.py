@@ -6,13 +6,19 @@ would be handed the next question, though this process were killed by then.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import anyio
 
 __all__ = ["Pauses"]
+
+_REST_S: Final = 10.0
+"""Seconds for which nothing waits after an answer, if the server says that the task works. It may hide that
+it asks something: one says so as soon as any of two questions has its answer."""
 
 
 class Pauses:
@@ -56,6 +62,14 @@ class Pauses:
             since: When the snapshot was asked for.
         """
         return self.is_answering(task_id) or since < self._answered_at.get(task_id, since)
+
+    def was_answered(self, task_id: str) -> None:
+        """Note that an answer has left, before us if it is not known when."""
+        self._answered_at.setdefault(task_id, anyio.current_time())
+
+    def is_long_since_answer(self, task_id: str) -> bool:
+        """Whether an answer has left, and none for a while."""
+        return anyio.current_time() >= self._answered_at.get(task_id, math.inf) + _REST_S
 
     def forget(self, task_id: str) -> None:
         """Forget a task that nobody observes any more."""

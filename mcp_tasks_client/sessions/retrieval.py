@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import anyio
 
+from ..errors import SessionError
 from ..wire import JSONObject, RequestId
 from .peer import Peer
 
@@ -15,6 +17,14 @@ __all__ = ["Retrieval"]
 _LAST_REPLY_S: Final = 1.0
 """Seconds for a task that is over to be said so to who waits: to take that back meanwhile ends the session on
 one official server."""
+
+_ARRIVES_S: Final = 0.1
+_LATEST_ARRIVAL_S: Final = 0.25
+"""Seconds for one to arrive before it is taken back, over another connection; more where a snapshot takes
+longer."""
+
+_TAKEN_BACK_S: Final = 0.5
+"""Seconds for the server to be told that nobody waits any more, while everything ends."""
 
 _OTHERS_S: Final = 0.1
 """Seconds for other questions to come behind one, before an answer to that leaves."""
@@ -31,7 +41,8 @@ class Retrieval:
         alone: Set once the last one waits no more, or could not be kept from it.
         goes: Called right before it is sent, for what waits has another ID from then on.
         wanted: Set if it is not to be put off.
-        needless: Whether the server need not be told that it waits no more.
+        needless: Whether the server need not be told that it waits no more: it knows, or finds out.
+        doubtful: Whether it may wait no more, as the server was told so, and nobody knows whether it heard.
         sent_at: When it was sent last.
         waits: Whether it waits, as far as we know, and not the last one still.
         said_at: When something was last asked over it, so that it had arrived; ``None`` if nothing was.
@@ -48,6 +59,8 @@ class Retrieval:
         self.goes: Callable[[], None] = lambda: None
         self.scope = anyio.CancelScope()
         self.needless = False
+        self.doubtful = False
+        self._telling = anyio.Lock()
         self.sent_at = 0.0
         self.waits = False
         self.said_at: float | None = None
@@ -55,6 +68,11 @@ class Retrieval:
         self.ended = anyio.Event()
         self.wanted = anyio.Event()
         self.reply: JSONObject | None = None
+
+    @property
+    def is_told_back(self) -> bool:
+        """Whether the server is being told just now that it waits no more."""
+        return self._telling.locked()
 
     @property
     def waits_under(self) -> RequestId:
@@ -65,6 +83,44 @@ class Retrieval:
         """Wait for whatever is asked along with what it has brought."""
         if self.said_at is not None:
             await anyio.sleep(max(0.0, self.said_at + _OTHERS_S - anyio.current_time()))
+
+    async def has_arrived(self, took_s: float) -> None:
+        """Wait until it has arrived for sure: what is taken back before that, waits nevertheless.
+
+        Args:
+            took_s: Seconds that the latest snapshot took to come.
+        """
+        arrives_s = min(max(_ARRIVES_S, took_s), _LATEST_ARRIVAL_S)
+        early_s = self.sent_at + arrives_s - anyio.current_time() if self.waits else 0.0
+        if early_s > 0 and self.said_at is None:
+            with anyio.move_on_after(early_s):
+                await self.ended.wait()
+
+    async def tell_back(self, timeout_s: float) -> None:
+        """Tell the server that it waits no more, once; or have it not begin to.
+
+        Args:
+            timeout_s: Seconds that that may take.
+
+        Raises:
+            SessionError: It may not have arrived.
+        """
+        async with self._telling:
+            if self.needless:
+                return
+            self.doubtful = self.waits
+            if not self.waits:
+                self.needless = True
+                self.scope.cancel()
+            await self.peer.take_back(self.waits_under, timeout_s)
+            self.needless, self.doubtful = True, False
+
+    async def give_up(self, took_s: float, timeout_s: float) -> None:
+        """Have the server not hand the next question to it, as nobody hears it any more: the task goes on."""
+        if not (self.needless or self.peer.retracts):
+            with anyio.move_on_after(_TAKEN_BACK_S, shield=True), suppress(SessionError):
+                await self.has_arrived(took_s)
+                await self.peer.take_back(self.waits_under, timeout_s)
 
     def renew(self, *, unbroken: bool) -> None:
         """Have another one take its place.

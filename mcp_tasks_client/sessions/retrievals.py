@@ -8,20 +8,22 @@ question that it is about to send to what is taken back.
 
 from __future__ import annotations
 
-from collections import Counter
+import logging
 from contextlib import suppress
 from typing import Final
 
 import anyio
 
 from ..errors import SessionError
-from ..wire import JSONObject, RequestId
-from .base import INVALID_PARAMS
+from ..wire import JSONObject, RequestId, shorten
+from .failures import Failures
 from .pauses import Pauses
 from .peer import SILENCE_S, Peer
 from .retrieval import Retrieval
 
 __all__ = ["Retrievals"]
+
+logger = logging.getLogger("mcp_tasks_client")
 
 _LASTED_S: Final = 1.0
 """Seconds that one has to last for the next one to take its place, but for the first that breaks."""
@@ -40,14 +42,6 @@ _HEARD_ON_S: Final = 30.0
 _ALL_HEARD_S: Final = 0.5
 """Seconds for all of them to be taken back, while everything ends."""
 
-_ARRIVES_S: Final = 0.1
-_LATEST_ARRIVAL_S: Final = 0.25
-"""Seconds for one to arrive before it is taken back, over another connection; more where a snapshot takes
-longer."""
-
-_TAKEN_BACK_S: Final = 0.5
-"""Seconds for the server to be told that nobody waits any more, while everything ends."""
-
 
 class Retrievals:
     """Which ones wait, of one session of ours.
@@ -57,12 +51,14 @@ class Retrievals:
 
     Attributes:
         pauses: When none is to begin.
+        failures: What has become of those that broke.
         took_s: Seconds that the latest snapshot took to come; so may what comes of one of these.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self.took_s = 0.0
         self.pauses = Pauses()
+        self.failures = Failures()
         self._timeout_s = timeout_s
         self._now: dict[str, Retrieval] = {}
         self._broken: dict[str, RequestId] = {}
@@ -70,9 +66,7 @@ class Retrievals:
         self._going: dict[str, Retrieval] = {}
         self._unobserved: dict[str, anyio.Event] = {}
         self._retired = False
-        self._failed: dict[str, SessionError | None] = {}
         self._rested: dict[str, Retrieval] = {}
-        self._refused = Counter[str]()
 
     def request_id(self, task_id: str) -> RequestId | None:
         """The ID of the one that waits for a task, or may; ``None`` if there is none."""
@@ -88,11 +82,6 @@ class Retrievals:
         """Whether a task is over, as the one tells that waits for it; ``None`` if none does."""
         retrieval = self._now.get(task_id)
         return retrieval.reply is not None if retrieval is not None and retrieval.waits else None
-
-    def is_unknown(self, task_id: str) -> bool:
-        """Whether the latest one for a task broke, as the server knows none of that ID in its session."""
-        failure = self._failed.get(task_id)
-        return failure is not None and failure.code == INVALID_PARAMS
 
     def stream(self, task_id: str) -> object | None:
         """On which a task's questions come: the same for as long as none can have been lost."""
@@ -123,32 +112,23 @@ class Retrievals:
         if retrieval is not None and retrieval.waits and task_id not in self._going:
             retrieval.said_at = anyio.current_time()
 
-    def failed_lately(self, task_id: str) -> bool:
-        """Whether the latest one for a task broke, and no snapshot has come since."""
-        return task_id in self._failed
-
     def looked(self, task_id: str, took_s: float = 0.0) -> None:
         """Note a snapshot of a task, and how many seconds it took to come."""
-        self._failed.pop(task_id, None)
+        self.failures.looked(task_id)
         self.took_s = took_s
         self.observed(task_id)
 
     def expect_end(self, task_id: str) -> None:
         """Have the one for a task not be taken back, as the server ends it just now: it was cancelled."""
-        retrieval = self._now.get(task_id)
-        if retrieval is not None:
-            retrieval.needless = True
+        for retrieval in (self._now.get(task_id), self._going.get(task_id)):
+            if retrieval is not None:
+                retrieval.needless = True
 
     def hurry(self, task_id: str) -> None:
         """Have the one for a task wait again at once, as the task waits for an answer."""
         retrieval = self._now.get(task_id)
         if retrieval is not None:
             retrieval.wanted.set()
-
-    def refused_too_often(self, task_id: str, most: int) -> bool:
-        """Note that a result was refused; whether it has been so often as to be final."""
-        self._refused[task_id] += 1
-        return self._refused[task_id] >= most
 
     def begin(self, peer: Peer, task_id: str, before: RequestId | None) -> Retrieval:
         """Make one, to be run.
@@ -178,7 +158,7 @@ class Retrievals:
                 try:
                     retrieval.reply = await self._result(task_id, retrieval)
                 except anyio.get_cancelled_exc_class():
-                    await self._given_up(retrieval)
+                    await retrieval.give_up(self.took_s, self._timeout_s)
                     raise
         except SessionError as error:
             failure = error
@@ -196,14 +176,7 @@ class Retrievals:
                 if failed:
                     # Maybe about the waiting alone: what became of the task is asked when it is over.
                     self._broken[task_id] = retrieval.waits_under
-                    self._failed[task_id] = failure
-
-    async def _given_up(self, retrieval: Retrieval) -> None:
-        """Have the server not hand the next question to one that nobody hears any more: the task goes on."""
-        if not (retrieval.needless or retrieval.peer.retracts):
-            with anyio.move_on_after(_TAKEN_BACK_S, shield=True), suppress(SessionError):
-                await self._arrival(retrieval)
-                await retrieval.peer.take_back(retrieval.waits_under, self._timeout_s)
+                    self.failures.note(task_id, failure)
 
     async def _result(self, task_id: str, retrieval: Retrieval) -> JSONObject:
         lately, pause_s = False, 0.0
@@ -229,7 +202,12 @@ class Retrievals:
     async def _waited(self, task_id: str, retrieval: Retrieval, pause_s: float) -> JSONObject:
         peer = retrieval.peer
         if retrieval.before is not None:
-            await peer.take_back(retrieval.before, self._timeout_s)
+            try:
+                await peer.take_back(retrieval.before, self._timeout_s)
+            except SessionError:
+                if not self.failures.unheeded_too_often(task_id):
+                    raise
+            self.failures.heeded(task_id)
             retrieval.before = None
         retrieval.alone.set()
         retrieval.wanted = anyio.Event()
@@ -246,10 +224,37 @@ class Retrievals:
         return None if retrieval is None or retrieval.ended.is_set() else retrieval
 
     async def take_back(self, task_id: str, retrieval: Retrieval) -> None:
-        """Have one wait no more, whose task is observed, and hear it out."""
-        if not retrieval.needless:
-            self._broken[task_id] = retrieval.waits_under  # for the journal, until it is done
-        await self._take_back(task_id, retrieval)
+        """Have one wait no more, whose task is observed, and hear it out.
+
+        It waits on where the server cannot be told: by anything else what is asked next would be lost.
+        """
+        waited = retrieval.waits_under
+        try:
+            await retrieval.has_arrived(self.took_s)
+            await retrieval.tell_back(self._timeout_s)
+            if self._now.get(task_id) is retrieval or self._broken.get(task_id) == waited:
+                self._now.pop(task_id, None)
+                self._broken.pop(task_id, None)
+                self._rested[task_id] = retrieval
+                retrieval.back.set()
+                await self._hear_out(task_id, retrieval)
+        except SessionError as error:
+            logger.info("What waits for the task %s could not be taken back: %s", shorten(task_id), error)
+        finally:
+            retrieval.back.set()
+
+    async def told_back(self, task_id: str) -> None:
+        """Wait until nobody tells the server that the one for a task waits no more: it ends that next."""
+        for retrieval in (self._now.get(task_id), self._going.get(task_id)):
+            if retrieval is not None and retrieval.is_told_back:
+                with anyio.move_on_after(_ALL_HEARD_S):
+                    await retrieval.back.wait()
+
+    def doubt(self, task_id: str) -> None:
+        """Let the one for a task end that has not brought what is asked, if it may wait no more."""
+        retrieval = self._now.get(task_id)
+        if retrieval is not None and retrieval.doubtful:
+            self.drop(task_id)
 
     async def free(self, peer: Peer, task_id: str, before: RequestId | None) -> None:
         """Have one wait no more that nobody hears: it would take the next question along.
@@ -345,43 +350,29 @@ class Retrievals:
             retrieval.back.set()
             return  # the server ends it by itself
         waited, name, retracts = retrieval.waits_under, (task_id, retrieval.peer), retrieval.peer.retracts
-        self._going[task_id] = retrieval
+        self._going[task_id] = retrieval  # from here on, for it may be over before it is heard out
         if not retracts:
             self._left[name] = waited  # for the next one there, which may come before it is taken back
         try:
-            await self._arrival(retrieval)
+            await retrieval.has_arrived(self.took_s)
             if retracts:
                 retrieval.end(over=False)
             elif retrieval.reply is None:
-                await self._tell_back(retrieval)
+                await retrieval.tell_back(self._timeout_s)
             if self._left.get(name) == waited:
                 del self._left[name]
-            if self._broken.get(task_id) == waited:
-                del self._broken[task_id]
-                self._rested[task_id] = retrieval
-            retrieval.back.set()
+        finally:
+            await self._hear_out(task_id, retrieval)
+
+    async def _hear_out(self, task_id: str, retrieval: Retrieval) -> None:
+        self._going[task_id] = retrieval
+        try:
             with anyio.move_on_after(min(max(_HEARD_S, self.took_s), self._timeout_s)):
                 await retrieval.ended.wait()
         finally:
-            retrieval.back.set()
             retrieval.scope.cancel()
             if self._going.get(task_id) is retrieval:
                 del self._going[task_id]
-
-    async def _arrival(self, retrieval: Retrieval) -> None:
-        """Wait until one has arrived for sure: what is taken back before that, waits nevertheless."""
-        arrives_s = min(max(_ARRIVES_S, self.took_s), _LATEST_ARRIVAL_S)
-        early_s = retrieval.sent_at + arrives_s - anyio.current_time() if retrieval.waits else 0.0
-        if early_s > 0 and retrieval.said_at is None:
-            with anyio.move_on_after(early_s):
-                await retrieval.ended.wait()
-
-    async def _tell_back(self, retrieval: Retrieval) -> None:
-        if not retrieval.waits:
-            retrieval.needless = True
-            retrieval.scope.cancel()  # nor is it to begin
-        await retrieval.peer.take_back(retrieval.waits_under, self._timeout_s)
-        retrieval.needless = True
 
     def forget(self, task_id: str) -> None:
         """Let the one for a task end, which is over."""
@@ -395,6 +386,5 @@ class Retrievals:
 
     def _forget(self, task_id: str) -> None:
         self.pauses.forget(task_id)
-        self._failed.pop(task_id, None)
+        self.failures.forget(task_id)
         self._rested.pop(task_id, None)
-        del self._refused[task_id]

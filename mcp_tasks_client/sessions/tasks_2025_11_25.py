@@ -260,6 +260,7 @@ class CoreTasksSession(Session):
             task["inputRequests"] = await self._answering.questions(peer, ref, sent_at)
         elif status not in TERMINAL_STATUSES and memo.session_id == peer.session_id:
             await self._hearing.retrievals.free(peer, ref.task_id, memo.retrieval)
+            self._hearing.works_on(peer, ref.task_id)
         return self._read(task, peer, faults)
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
@@ -283,6 +284,7 @@ class CoreTasksSession(Session):
         """
         self._hearing.give_up(ref.task_id)
         with self._obeying(ref):
+            await self._hearing.retrievals.told_back(ref.task_id)
             await self._peers.ask("tasks/cancel", ref)
 
     def may_agree(self, ref: TaskRef) -> bool:
@@ -386,7 +388,7 @@ class CoreTasksSession(Session):
             said = RpcError(error.code, error.remote_message, error.data)
             denied = error.http_status is None and denies_session(said)
             most = _MOST_REFUSALS if completed else _MOST_DENIALS if denied else 0
-            if most and not self._hearing.retrievals.refused_too_often(ref.task_id, most):
+            if most and not self._hearing.retrievals.failures.refused_too_often(ref.task_id, most):
                 error.retryable = True
                 raise
             return said
