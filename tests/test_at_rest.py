@@ -15,6 +15,7 @@ import pytest
 
 from mcp_tasks_client.errors import SessionError
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.sessions.failures import Failures
 from mcp_tasks_client.sessions.generations import AnyGenerationSession
 from mcp_tasks_client.sessions.hearing import Hearing
 from mcp_tasks_client.sessions.http_peer import HttpPeer
@@ -212,19 +213,29 @@ async def test_what_never_can_be_taken_back_does_not_keep_the_next_one_from_wait
     hearing: Hearing, heeded: bool
 ) -> None:
     """What that is handed is lost. If none waited, all that is asked would be."""
-    peer, tries = ScriptedPeer(), 0
-    peer.refuses_to_take_back = True
+    peer = ScriptedPeer()
     async with waited_for(hearing, peer) as tasks:
-        hearing.forget(TASK)
-        peer.requests.clear()
-        while not peer.requests:
-            tries += 1
-            if heeded and tries == 3:
-                hearing.retrievals.failures.heeded(TASK)
-            tasks.start_soon(hearing.questions, peer, TASK, "before")
-            await settled(lambda: peer.requests or hearing.retrievals.failures.lately(TASK))
-            hearing.retrievals.looked(TASK)
-        assert tries == (5 if heeded else 3)
+
+        async def looks(most: int) -> int:
+            """How many there are until one waits, at most."""
+            peer.requests.clear()
+            for number in range(1, most + 1):
+                tasks.start_soon(hearing.questions, peer, TASK, "before")
+                await settled(lambda: peer.requests or hearing.retrievals.failures.lately(TASK))
+                hearing.retrievals.looked(TASK)
+                if peer.requests:
+                    return number
+            return most
+
+        hearing.retrievals.drop(TASK)
+        peer.refuses_to_take_back = True
+        if heeded:
+            await looks(2)
+            peer.refuses_to_take_back = False
+            assert await looks(1) == 1
+            hearing.retrievals.drop(TASK)
+            peer.refuses_to_take_back = True
+        assert await looks(10) == 3
 
 
 @requirement("law:3", "law:8")
@@ -529,3 +540,12 @@ async def test_a_wait_that_ends_as_an_answer_is_about_to_leave_is_not_taken_back
         hearing.forget(TASK)
         async with hearing.at_rest(peer, TASK):
             assert TASK not in hearing._asked, "nothing is kept of a task that is over"
+
+
+def test_nothing_is_kept_of_the_failures_of_a_task_that_is_over() -> None:
+    failures = Failures()
+    failures.note(TASK, SessionError("cut"))
+    failures.refused_too_often(TASK, 2)
+    failures.unheeded_too_often(TASK)
+    failures.forget(TASK)
+    assert not any(vars(failures).values())

@@ -29,6 +29,7 @@ from mcp_tasks_client import (
 from mcp_tasks_client.points import Passage, Point, Probe
 from mcp_tasks_client.sessions.catalogue import OtherVersionError
 from mcp_tasks_client.sessions.http import HttpSession
+from mcp_tasks_client.sessions.http_peer import HttpPeer
 from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
 from mcp_tasks_client.states import Observing
 
@@ -304,6 +305,32 @@ async def test_a_task_may_ask_in_branches_that_know_nothing_of_each_other(
         async with anyio.create_task_group() as calls:
             for stagger_ms in (0, 10, 60, 120, 200):
                 calls.start_soon(call, stagger_ms)
+
+
+@requirement("law:1", "law:3", "2025:input-required")
+async def test_a_question_that_a_server_hides_is_heard_after_a_while(
+    legacy_server: LegacyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that is asked while nothing waits, and the answer to another is on its way."""
+    monkeypatch.setattr("mcp_tasks_client.sessions.pauses._REST_S", 0.5)
+    answer, host, left, asked_at = HttpPeer.answer, Host(), anyio.Event(), dict[str, float]()
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        asked_at[params.message.rstrip("?").split()[-1]] = anyio.current_time()
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async def far_away(self: HttpPeer, *args: Any) -> None:
+        if not left.is_set():
+            await anyio.sleep(0.6)
+            left.set()
+        await answer(self, *args)
+
+    monkeypatch.setattr(HttpPeer, "answer", far_away)
+    host.elicit = elicit  # type: ignore[method-assign]  # to know when it is asked
+    async with host.client(legacy_server.url) as client:
+        arguments = {"stagger_ms": 400, "duration_ms": 3000, "hint_ms": 50}
+        assert text(await client.call_tool("asks_in_branches", arguments)) == "Ada, Ada and Ada"
+    assert asked_at["dog"] < asked_at["kitten"] - 1.0
 
 
 @requirement("law:3", "2025:input-required")

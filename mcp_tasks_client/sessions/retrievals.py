@@ -228,13 +228,11 @@ class Retrievals:
 
         It waits on where the server cannot be told: by anything else what is asked next would be lost.
         """
-        waited = retrieval.waits_under
         try:
             await retrieval.has_arrived(self.took_s)
             await retrieval.tell_back(self._timeout_s)
-            if self._now.get(task_id) is retrieval or self._broken.get(task_id) == waited:
-                self._now.pop(task_id, None)
-                self._broken.pop(task_id, None)
+            if self._now.get(task_id) is retrieval:
+                del self._now[task_id]
                 self._rested[task_id] = retrieval
                 retrieval.back.set()
                 await self._hear_out(task_id, retrieval)
