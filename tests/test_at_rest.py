@@ -169,8 +169,12 @@ async def test_an_answer_does_not_wait_for_what_cannot_be_taken_back(
     """But the journal knows of it until it is; and if it brings no question, another one has to."""
     monkeypatch.setattr(f"{ROOM}.resting._BACK_IN_S", 0.05)
     monkeypatch.setattr(f"{ROOM}.hearing._QUESTION_S", 0.05)
+    for name in ("_ARRIVES_S", "_LATEST_ARRIVAL_S"):
+        monkeypatch.setattr(f"{ROOM}.retrieval.{name}", 0.0)
+    hanging = anyio.Event()
 
     async def hangs(self: HttpPeer, request_id: RequestId, timeout_s: float) -> None:
+        hanging.set()
         await anyio.sleep_forever()
 
     take_back = HttpPeer.take_back
@@ -180,6 +184,7 @@ async def test_an_answer_does_not_wait_for_what_cannot_be_taken_back(
         monkeypatch.setattr(HttpPeer, "take_back", hangs)
         wire.heard.clear()
         await session.update(left, {KEY: DECLINED})
+        assert hanging.is_set()
         assert wire.arrived[-1] == ("POST", "s1")
         assert [Memo.read(told.request_state).retrieval for told in wire.heard] == [waits]
         monkeypatch.setattr(HttpPeer, "take_back", take_back)
@@ -318,10 +323,12 @@ async def test_something_waits_again_when_a_task_works_for_long_after_an_answer(
 
 
 @requirement("law:10")
+@pytest.mark.parametrize("ends", [True, False])
 async def test_a_task_is_cancelled_once_nothing_of_it_is_being_taken_back(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
     """One official server loses the session when it ends what is taken back in the same moment."""
+    monkeypatch.setattr(f"{ROOM}.retrievals._ALL_HEARD_S", 3600.0 if ends else 0.1)
     taking, go, take_back = anyio.Event(), anyio.Event(), HttpPeer.take_back
     wire.replies["tasks/cancel"] = lambda params, session: {**wire.task, "status": "cancelled"}
 
@@ -339,8 +346,11 @@ async def test_a_task_is_cancelled_once_nothing_of_it_is_being_taken_back(
             tasks.start_soon(session.cancel, left)
             await anyio.wait_all_tasks_blocked()
             assert wire.of("tasks/cancel") == []
+            if ends:
+                go.set()
+            await settled(lambda: wire.of("tasks/cancel"))
+            assert wire.of(TAKEN_BACK) == ["s1"] * ends
             go.set()
-        assert [one for one, _ in wire.arrived[-2:]] == [TAKEN_BACK, "tasks/cancel"]
 
 
 @requirement("law:10")
@@ -549,3 +559,20 @@ def test_nothing_is_kept_of_the_failures_of_a_task_that_is_over() -> None:
     failures.unheeded_too_often(TASK)
     failures.forget(TASK)
     assert not any(vars(failures).values())
+
+
+@requirement("law:8")
+async def test_nobody_waits_for_long_for_what_cannot_be_taken_back_as_all_ends(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the server wants to know by then is yet to be answered."""
+    monkeypatch.setattr(f"{ROOM}.retrievals._ALL_HEARD_S", 0.2)
+    peer = ScriptedPeer()
+
+    async def hangs(request_id: RequestId, timeout_s: float) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(peer, "take_back", hangs)
+    async with waited_for(hearing, peer):
+        with anyio.fail_after(2.0):
+            await hearing.retrievals.retire()
