@@ -42,7 +42,7 @@ class Retrieval:
         goes: Called right before it is sent, for what waits has another ID from then on.
         wanted: Set if it is not to be put off.
         needless: Whether the server need not be told that it waits no more: it knows, or finds out.
-        doubtful: Whether it may wait no more, as the server was told so, and nobody knows whether it heard.
+        doubtful: Whether it may wait no more, as the server was told so, which it may have heard.
         sent_at: When it was sent last.
         waits: Whether it waits, as far as we know, and not the last one still.
         said_at: When something was last asked over it, so that it had arrived; ``None`` if nothing was.
@@ -113,7 +113,7 @@ class Retrieval:
                 self.needless = True
                 self.scope.cancel()
             await self.peer.take_back(self.waits_under, timeout_s)
-            self.needless, self.doubtful = True, False
+            self.needless = True
 
     async def give_up(self, took_s: float, timeout_s: float) -> None:
         """Have the server not hand the next question to it, as nobody hears it any more: the task goes on."""
