@@ -407,7 +407,7 @@ async def test_what_has_brought_a_question_need_not_be_given_time_to_arrive(
     """Else it is: what is taken back before it has arrived, waits nevertheless."""
     for name in ("_ARRIVES_S", "_LATEST_ARRIVAL_S"):
         monkeypatch.setattr(f"{ROOM}.retrieval.{name}", 0.3)
-    monkeypatch.setattr(f"{ROOM}.retrievals._HEARD_S", 60.0)
+    monkeypatch.setattr(f"{ROOM}.retrievals._HEARD_LATE_S", 60.0)
     peer = ScriptedPeer()
     async with waited_for(hearing, peer):
         if brought == "before it broke":
@@ -576,3 +576,122 @@ async def test_nobody_waits_for_long_for_what_cannot_be_taken_back_as_all_ends(
     async with waited_for(hearing, peer):
         with anyio.fail_after(2.0):
             await hearing.retrievals.retire()
+
+
+@requirement("law:1", "law:3")
+async def test_what_was_said_to_what_is_taken_back_may_be_long_on_its_way(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over another connection than that over which it is taken back. The server does not say it again."""
+    monkeypatch.setattr(f"{ROOM}.retrievals._HEARD_S", 0.01)
+    peer = ScriptedPeer()
+    async with waited_for(hearing, peer):
+        hearing.told(peer, question())
+        async with hearing.at_rest(peer, TASK):
+            pass
+        await anyio.sleep(0.5)
+        assert peer.cancelled == 0
+        hearing.forget(TASK)
+        await settled(lambda: peer.cancelled == 1)
+
+
+@requirement("law:1", "law:3")
+@pytest.mark.parametrize("refused", [None, 502, 503, 400])
+async def test_what_may_wait_no_more_does_not_keep_another_one_from_waiting_as_a_task_works(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch, refused: int | None
+) -> None:
+    monkeypatch.setattr(f"{ROOM}.pauses._REST_S", 0.0)
+    peer, maybe_heard = ScriptedPeer(), refused in (None, 502)
+
+    async def unheard(request_id: RequestId, timeout_s: float) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise SessionError("cut", http_status=refused)
+
+    take_back = peer.take_back
+    monkeypatch.setattr(peer, "take_back", unheard)
+    async with waited_for(hearing, peer):
+        hearing.told(peer, question())
+        async with hearing.at_rest(peer, TASK):
+            pass
+        monkeypatch.setattr(peer, "take_back", take_back)
+        hearing.works_on(peer, TASK)
+        await settled(lambda: len(peer.requests) == 1 + maybe_heard)
+        await anyio.wait_all_tasks_blocked()
+        assert len(peer.requests) == 1 + maybe_heard
+        assert peer.cancelled == maybe_heard, "what waits for sure is heard on"
+
+
+@requirement("law:4")
+async def test_what_is_to_wait_while_a_task_works_is_not_begun_at_each_look(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server, or a gateway, may refuse it."""
+    monkeypatch.setattr(f"{ROOM}.pauses._REST_S", 0.3)
+    peer = ScriptedPeer()
+    peer.reply = SessionError("not yet", code=-32000)
+    async with waited_for(hearing, peer):
+        hearing.told(peer, question())
+        async with hearing.at_rest(peer, TASK):
+            pass
+        peer.go.set()
+        await anyio.sleep(0.35)
+        hearing.works_on(peer, TASK)
+        await settled(lambda: hearing.retrievals.failures.lately(TASK))
+        for _ in range(2):
+            hearing.retrievals.looked(TASK)
+            hearing.works_on(peer, TASK)
+            await anyio.wait_all_tasks_blocked()
+        assert len(peer.requests) == 2
+        await anyio.sleep(0.35)
+        hearing.give_up(TASK)
+        hearing.works_on(peer, TASK)
+        await anyio.wait_all_tasks_blocked()
+        assert len(peer.requests) == 2, "nor for a task that was cancelled"
+
+
+@requirement("law:3")
+async def test_what_a_process_before_has_answered_does_not_outdate_the_first_look(wire: Wire) -> None:
+    async with wire.session() as session:
+        await session.call(ToolCall(name="slow"))
+        answered = Question(key=KEY, digest=KEY, request=QUESTION, stage="acknowledged")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.get, replace(OLDER, questions=(answered,)))
+            await settled(lambda: wire.of("tasks/result"))
+            tasks.cancel_scope.cancel()
+        assert len(wire.of("tasks/get")) == 1
+
+
+@requirement("law:4")
+async def test_nothing_is_begun_when_the_server_wants_to_be_left_alone_as_it_is_given_an_answer(
+    hearing: Hearing,
+) -> None:
+    peer = ScriptedPeer()
+    async with waited_for(hearing, peer):
+        hearing.told(peer, question())
+        with suppress(SessionError):
+            async with hearing.at_rest(peer, TASK):
+                raise SessionError("busy", retry_after_s=4.0)
+        await anyio.wait_all_tasks_blocked()
+        assert len(peer.requests) == 1
+
+
+@requirement("law:4", "law:3")
+async def test_an_answer_is_put_off_once_when_the_server_wants_to_be_left_alone(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may say so each time that it is told that nothing waits any more. The answer has to leave."""
+    peer = ScriptedPeer()
+
+    async def busy(request_id: RequestId, timeout_s: float) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise SessionError("busy", http_status=429, retry_after_s=0.2)
+
+    monkeypatch.setattr(peer, "take_back", busy)
+    async with waited_for(hearing, peer):
+        hearing.told(peer, question())
+        with pytest.raises(SessionError, match="busy") as caught:
+            await hearing.at_rest(peer, TASK).__aenter__()
+        assert caught.value.retry_after_s == 0.2
+        assert hearing.retrievals.pauses.now(TASK)
+        async with hearing.at_rest(peer, TASK):
+            pass

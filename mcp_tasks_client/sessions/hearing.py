@@ -228,8 +228,9 @@ class Hearing:
         try:
             async with self._resting.before_answer(peer, task_id):
                 yield
-        except SessionError:
-            self._early[task_id] = None  # it may have arrived, and the next poll be a long time off
+        except SessionError as error:
+            if error.retry_after_s is None:
+                self._early[task_id] = None  # it may have arrived, and the next poll be a long time off
             raise
         finally:
             self._hear_early(peer, task_id)  # it may have told that it asks the next one
@@ -243,7 +244,8 @@ class Hearing:
 
     def works_on(self, peer: Peer, task_id: str) -> None:
         """Have something wait again after a while though a task works: it may ask what it does not tell."""
-        if self.retrievals.pauses.is_long_since_answer(task_id):
+        if self.retrievals.pauses.has_rested(task_id) and task_id not in self._given_up:
+            self.retrievals.doubt(task_id)
             self._retrieve(peer, task_id)
 
     async def questions(

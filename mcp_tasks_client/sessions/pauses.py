@@ -28,6 +28,7 @@ class Pauses:
         self._quiet_until: dict[str, float] = {}
         self._answering = Counter[str]()
         self._answered_at: dict[str, float] = {}
+        self._rests_since: dict[str, float] = {}
 
     def now(self, task_id: str) -> bool:
         """Whether there is one."""
@@ -48,7 +49,7 @@ class Pauses:
         finally:
             self._answering -= Counter([task_id])
             if task_id in self._answered_at:
-                self._answered_at[task_id] = anyio.current_time()
+                self._answered_at[task_id] = self._rests_since[task_id] = anyio.current_time()
 
     def is_answering(self, task_id: str) -> bool:
         """Whether an answer leaves just now."""
@@ -64,14 +65,18 @@ class Pauses:
         return self.is_answering(task_id) or since < self._answered_at.get(task_id, since)
 
     def was_answered(self, task_id: str) -> None:
-        """Note that an answer has left, before us if it is not known when."""
-        self._answered_at.setdefault(task_id, anyio.current_time())
+        """Note that an answer has left; before this process has, if it is not known when."""
+        self._rests_since.setdefault(task_id, anyio.current_time())
 
-    def is_long_since_answer(self, task_id: str) -> bool:
-        """Whether an answer has left, and none for a while."""
-        return anyio.current_time() >= self._answered_at.get(task_id, math.inf) + _REST_S
+    def has_rested(self, task_id: str) -> bool:
+        """Whether an answer has left, and none for a while. Then it is for as long not so again."""
+        rested = anyio.current_time() >= self._rests_since.get(task_id, math.inf) + _REST_S
+        if rested:
+            self._rests_since[task_id] = anyio.current_time()
+        return rested
 
     def forget(self, task_id: str) -> None:
         """Forget a task that nobody observes any more."""
         self._quiet_until.pop(task_id, None)
         self._answered_at.pop(task_id, None)
+        self._rests_since.pop(task_id, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from copy import copy
 from typing import Final
 
 import anyio
@@ -48,11 +49,14 @@ class Resting:
         where the server cannot be told that it waits no more, it waits on.
         """
         retrieval = await self._needless(task_id)
+        refused = retrieval.refusal if retrieval is not None else None
         with self._retrievals.pauses.answering(task_id):
             if retrieval is not None:
                 self._background.begin(self._retrievals.take_back, task_id, retrieval)
                 with anyio.move_on_after(_BACK_IN_S):
                     await retrieval.back.wait()
+                if refused is None and retrieval.refusal is not None:
+                    raise copy(retrieval.refusal)  # the answer is put off, once
                 self._hints.tell_memo(peer, task_id)
             yield
 

@@ -26,6 +26,9 @@ longer."""
 _TAKEN_BACK_S: Final = 0.5
 """Seconds for the server to be told that nobody waits any more, while everything ends."""
 
+_MAYBE_HEARD: Final = frozenset({None, 502, 504})
+"""HTTP statuses of what the server may have heard, as it was somebody else who gave up."""
+
 _OTHERS_S: Final = 0.1
 """Seconds for other questions to come behind one, before an answer to that leaves."""
 
@@ -42,10 +45,12 @@ class Retrieval:
         goes: Called right before it is sent, for what waits has another ID from then on.
         wanted: Set if it is not to be put off.
         needless: Whether the server need not be told that it waits no more: it knows, or finds out.
+        refusal: By which the server wanted to be left alone, when it was told that this waits no more.
         doubtful: Whether it may wait no more, as the server was told so, which it may have heard.
         sent_at: When it was sent last.
         waits: Whether it waits, as far as we know, and not the last one still.
-        said_at: When something was last asked over it, so that it had arrived; ``None`` if nothing was.
+        said_at: When something was last asked while it waited; ``None`` if nothing was.
+        arrived: Whether that came over it for sure, so that it had arrived.
         back: Set once the server has been told that it waits no more, or could not be.
         ended: Set once nothing more is heard of it.
     """
@@ -64,6 +69,8 @@ class Retrieval:
         self.sent_at = 0.0
         self.waits = False
         self.said_at: float | None = None
+        self.arrived = False
+        self.refusal: SessionError | None = None
         self.back = anyio.Event()
         self.ended = anyio.Event()
         self.wanted = anyio.Event()
@@ -92,7 +99,7 @@ class Retrieval:
         """
         arrives_s = min(max(_ARRIVES_S, took_s), _LATEST_ARRIVAL_S)
         early_s = self.sent_at + arrives_s - anyio.current_time() if self.waits else 0.0
-        if early_s > 0 and self.said_at is None:
+        if early_s > 0 and not self.arrived:
             with anyio.move_on_after(early_s):
                 await self.ended.wait()
 
@@ -108,11 +115,15 @@ class Retrieval:
         async with self._telling:
             if self.needless:
                 return
-            self.doubtful = self.waits
+            self.doubtful = True
             if not self.waits:
                 self.needless = True
                 self.scope.cancel()
-            await self.peer.take_back(self.waits_under, timeout_s)
+            try:
+                await self.peer.take_back(self.waits_under, timeout_s)
+            except SessionError as error:
+                self.doubtful = error.http_status in _MAYBE_HEARD
+                raise
             self.needless = True
 
     async def give_up(self, took_s: float, timeout_s: float) -> None:

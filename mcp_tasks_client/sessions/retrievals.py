@@ -36,6 +36,9 @@ _LONGEST_PAUSE_S: Final = 30.0
 _HEARD_S: Final = 0.3
 """Seconds to hear what was said to one before the server knew; more where a snapshot takes longer."""
 
+_HEARD_LATE_S: Final = 5.0
+"""The same of a task that is observed: what was said to one may be long on its way."""
+
 _HEARD_ON_S: Final = 30.0
 """Seconds for which one is heard on when nobody observes its task any more."""
 
@@ -109,8 +112,9 @@ class Retrievals:
     def said_to(self, task_id: str) -> None:
         """Note that the server has asked something for a task, which it says to the one that waits."""
         retrieval = self._now.get(task_id)
-        if retrieval is not None and retrieval.waits and task_id not in self._going:
+        if retrieval is not None and retrieval.waits:
             retrieval.said_at = anyio.current_time()
+            retrieval.arrived |= task_id not in self._going
 
     def looked(self, task_id: str, took_s: float = 0.0) -> None:
         """Note a snapshot of a task, and how many seconds it took to come."""
@@ -173,7 +177,7 @@ class Retrievals:
                 del self._now[task_id]  # the next poll tries again
                 if unheard is not None:
                     unheard.set()
-                if failed:
+                if failed and not retrieval.needless:
                     # Maybe about the waiting alone: what became of the task is asked when it is over.
                     self._broken[task_id] = retrieval.waits_under
                     self.failures.note(task_id, failure)
@@ -214,7 +218,7 @@ class Retrievals:
         with anyio.move_on_after(pause_s):  # what is asked meanwhile waits at the server
             await retrieval.wanted.wait()
         retrieval.goes()
-        retrieval.sent_at, retrieval.waits, retrieval.said_at = anyio.current_time(), True, None
+        retrieval.sent_at, retrieval.waits, retrieval.arrived = anyio.current_time(), True, False
         params, request_id = {"taskId": task_id}, retrieval.request_id
         return await peer.request("tasks/result", params, SILENCE_S, task_id=task_id, request_id=request_id)
 
@@ -235,9 +239,14 @@ class Retrievals:
                 del self._now[task_id]
                 self._rested[task_id] = retrieval
                 retrieval.back.set()
-                await self._hear_out(task_id, retrieval)
+                await self._hear_out(task_id, retrieval, _HEARD_LATE_S)
         except SessionError as error:
             logger.info("What waits for the task %s could not be taken back: %s", shorten(task_id), error)
+            if retrieval.needless:
+                self._broken[task_id] = retrieval.waits_under  # the last one, as this one does not begin
+            if error.retry_after_s is not None:
+                self.pauses.quiet(task_id, error.retry_after_s)
+                retrieval.refusal = error
         finally:
             retrieval.back.set()
 
@@ -360,12 +369,12 @@ class Retrievals:
             if self._left.get(name) == waited:
                 del self._left[name]
         finally:
-            await self._hear_out(task_id, retrieval)
+            await self._hear_out(task_id, retrieval, min(max(_HEARD_S, self.took_s), self._timeout_s))
 
-    async def _hear_out(self, task_id: str, retrieval: Retrieval) -> None:
+    async def _hear_out(self, task_id: str, retrieval: Retrieval, seconds: float) -> None:
         self._going[task_id] = retrieval
         try:
-            with anyio.move_on_after(min(max(_HEARD_S, self.took_s), self._timeout_s)):
+            with anyio.move_on_after(seconds):
                 await retrieval.ended.wait()
         finally:
             retrieval.scope.cancel()
@@ -378,6 +387,9 @@ class Retrievals:
         self.observed(task_id)
         self._broken.pop(task_id, None)
         self._left = {name: one for name, one in self._left.items() if name[0] != task_id}
+        going = self._going.get(task_id)
+        if going is not None and going.needless:
+            going.scope.cancel()
         retrieval = self._now.pop(task_id, None)
         if retrieval is not None:
             retrieval.end(over=True)
