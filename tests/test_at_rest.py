@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from mcp_tasks_client.errors import SessionError
+from mcp_tasks_client.sessions import retrievals
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.failures import Failures
 from mcp_tasks_client.sessions.generations import AnyGenerationSession
@@ -424,6 +425,7 @@ async def test_what_has_brought_a_question_need_not_be_given_time_to_arrive(
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(hearing.questions, peer, TASK, None)
                 await settled(lambda: len(peer.requests) == 2)
+                tasks.cancel_scope.cancel()
         sent_at = hearing.retrievals._now[TASK].sent_at
         if brought != "before it broke":
             hearing.told(peer, question(1))
@@ -584,6 +586,9 @@ async def test_what_was_said_to_what_is_taken_back_may_be_long_on_its_way(
 ) -> None:
     """Over another connection than that over which it is taken back. The server does not say it again."""
     monkeypatch.setattr(f"{ROOM}.retrievals._HEARD_S", 0.01)
+    late_s = retrievals._HEARD_LATE_S
+    assert 1.0 < late_s < 10.0
+    monkeypatch.setattr(f"{ROOM}.retrievals._HEARD_LATE_S", 100 * late_s)
     peer = ScriptedPeer()
     async with waited_for(hearing, peer):
         hearing.told(peer, question())
@@ -695,3 +700,33 @@ async def test_an_answer_is_put_off_once_when_the_server_wants_to_be_left_alone(
         assert hearing.retrievals.pauses.now(TASK)
         async with hearing.at_rest(peer, TASK):
             pass
+
+
+@requirement("law:3", "law:8")
+async def test_the_last_one_is_known_still_if_neither_it_nor_the_next_can_be_taken_back(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, tries = ScriptedPeer(), list[RequestId]()
+
+    async def unheard(request_id: RequestId, timeout_s: float) -> None:
+        tries.append(request_id)
+        if len(tries) == 1:
+            await anyio.sleep_forever()
+        await anyio.lowlevel.checkpoint()
+        raise SessionError("cut")
+
+    monkeypatch.setattr(peer, "take_back", unheard)
+    with anyio.fail_after(10.0):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hearing.run)
+            await anyio.wait_all_tasks_blocked()
+            hearing.saw(peer, {"taskId": TASK, "status": "input_required"})
+            tasks.start_soon(hearing.questions, peer, TASK, "before")
+            await settled(lambda: tries)
+            hearing.told(peer, question())
+            async with hearing.at_rest(peer, TASK):
+                await settled(lambda: not hearing.retrievals._now)
+                assert hearing.hints.memo(peer, TASK).retrieval == "before"
+            assert not hearing.retrievals.failures.lately(TASK), "what is told has another one begin"
+            tasks.cancel_scope.cancel()
+    assert peer.requests == []
