@@ -730,3 +730,21 @@ async def test_the_last_one_is_known_still_if_neither_it_nor_the_next_can_be_tak
             assert not hearing.retrievals.failures.lately(TASK), "what is told has another one begin"
             tasks.cancel_scope.cancel()
     assert peer.requests == []
+
+
+@requirement("law:3", "law:8")
+async def test_nothing_begins_to_wait_for_a_task_that_is_only_heard_out(hearing: Hearing) -> None:
+    """Nobody observes it. What it asks waits at the server for who goes on with it."""
+    peer = ScriptedPeer()
+    told = {"taskId": TASK, "status": "input_required"}
+    async with waited_for(hearing, peer):
+        hearing.told(peer, question())
+        async with hearing.at_rest(peer, TASK):
+            pass
+        assert hearing.leave(TASK) is not None
+        hearing.told(peer, {"method": "notifications/tasks/status", "params": told})
+        await anyio.sleep(0.05)
+        assert len(peer.requests) == 1
+        hearing.retrievals.looked(TASK)
+        hearing.told(peer, {"method": "notifications/tasks/status", "params": told})
+        await settled(lambda: len(peer.requests) == 2)

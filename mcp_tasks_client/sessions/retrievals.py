@@ -106,8 +106,9 @@ class Retrievals:
             await retrieval.alone.wait()
 
     def may_begin(self, task_id: str) -> bool:
-        """Whether there is none for a task, and neither it nor we are to be left alone."""
-        return not (self.pauses.now(task_id) or self._retired or task_id in self._now)
+        """Whether there is none for a task, which somebody observes, and nobody is to be left alone."""
+        taken = task_id in self._now or task_id in self._unobserved
+        return not (taken or self._retired or self.pauses.now(task_id))
 
     def said_to(self, task_id: str) -> None:
         """Note that the server has asked something for a task, which it says to the one that waits."""
@@ -295,9 +296,7 @@ class Retrievals:
 
     def observed(self, task_id: str) -> None:
         """Note that somebody observes a task, again or still."""
-        unheard = self._unobserved.pop(task_id, None)
-        if unheard is not None:
-            unheard.set()
+        self._unobserved.pop(task_id, anyio.Event()).set()
 
     def leave(self, task_id: str) -> tuple[Retrieval, anyio.Event] | None:
         """Note that nobody observes a task any more. Returns what to :meth:`end`, if any waits for it."""
