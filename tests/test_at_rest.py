@@ -696,8 +696,7 @@ async def test_an_answer_is_put_off_once_when_the_server_wants_to_be_left_alone(
         hearing.told(peer, question())
         with pytest.raises(SessionError, match="busy") as caught:
             await hearing.at_rest(peer, TASK).__aenter__()
-        assert caught.value.retry_after_s == 0.2
-        assert hearing.retrievals.pauses.now(TASK)
+        assert caught.value.retry_after_s == 0.2, "by which whoever answers has nothing begin either"
         async with hearing.at_rest(peer, TASK):
             pass
 
@@ -748,3 +747,25 @@ async def test_nothing_begins_to_wait_for_a_task_that_is_only_heard_out(hearing:
         hearing.retrievals.looked(TASK)
         hearing.told(peer, {"method": "notifications/tasks/status", "params": told})
         await settled(lambda: len(peer.requests) == 2)
+
+
+@requirement("law:8")
+async def test_so_many_are_heard_at_once_that_were_taken_back(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One official server ends none of them, and a host may have given a client with so many connections."""
+    monkeypatch.setattr(f"{ROOM}.retrievals._MOST_LATE", 2)
+    monkeypatch.setattr(f"{ROOM}.retrievals._HEARD_LATE_S", 3600.0)
+    peer = ScriptedPeer()
+    async with waited_for(hearing, peer) as tasks:
+        for number in range(4):
+            hearing.told(peer, question(number))
+            async with hearing.at_rest(peer, TASK):
+                asked = hearing.asked(TASK)
+                (key,) = asked.questions()
+                asked.answered(key, asked.behind(key))
+            tasks.start_soon(hearing.questions, peer, TASK, None)
+            await settled(lambda n=number: len(peer.requests) == n + 2)
+        await settled(lambda: peer.cancelled == 2)
+        await anyio.sleep(0.05)
+        assert peer.cancelled == 2

@@ -123,6 +123,8 @@ class Retrieval:
                 await self.peer.take_back(self.waits_under, timeout_s)
             except SessionError as error:
                 self.doubtful = error.http_status in _MAYBE_HEARD
+                if error.retry_after_s is not None:
+                    self.refusal = error
                 raise
             self.needless = True
 

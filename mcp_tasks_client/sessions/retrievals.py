@@ -8,22 +8,19 @@ question that it is about to send to what is taken back.
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from typing import Final
 
 import anyio
 
 from ..errors import SessionError
-from ..wire import JSONObject, RequestId, shorten
+from ..wire import JSONObject, RequestId
 from .failures import Failures
 from .pauses import Pauses
 from .peer import SILENCE_S, Peer
 from .retrieval import Retrieval
 
 __all__ = ["Retrievals"]
-
-logger = logging.getLogger("mcp_tasks_client")
 
 _LASTED_S: Final = 1.0
 """Seconds that one has to last for the next one to take its place, but for the first that breaks."""
@@ -38,6 +35,9 @@ _HEARD_S: Final = 0.3
 
 _HEARD_LATE_S: Final = 5.0
 """The same of a task that is observed: what was said to one may be long on its way."""
+
+_MOST_LATE: Final = 32
+"""Of these at once: each has a connection for as long, which not every server ends, of the host's maybe."""
 
 _HEARD_ON_S: Final = 30.0
 """Seconds for which one is heard on when nobody observes its task any more."""
@@ -70,6 +70,7 @@ class Retrievals:
         self._unobserved: dict[str, anyio.Event] = {}
         self._retired = False
         self._rested: dict[str, Retrieval] = {}
+        self._late: list[Retrieval] = []
 
     def request_id(self, task_id: str) -> RequestId | None:
         """The ID of the one that waits for a task, or may; ``None`` if there is none."""
@@ -240,14 +241,13 @@ class Retrievals:
                 del self._now[task_id]
                 self._rested[task_id] = retrieval
                 retrieval.back.set()
+                self._late = [one for one in (*self._late, retrieval) if not one.ended.is_set()]
+                for one in self._late[:-_MOST_LATE]:
+                    one.scope.cancel()
                 await self._hear_out(task_id, retrieval, _HEARD_LATE_S)
-        except SessionError as error:
-            logger.info("What waits for the task %s could not be taken back: %s", shorten(task_id), error)
+        except SessionError:
             if retrieval.needless:
                 self._broken[task_id] = retrieval.waits_under  # the last one, as this one does not begin
-            if error.retry_after_s is not None:
-                self.pauses.quiet(task_id, error.retry_after_s)
-                retrieval.refusal = error
         finally:
             retrieval.back.set()
 
