@@ -769,3 +769,27 @@ async def test_so_many_are_heard_at_once_that_were_taken_back(
         await settled(lambda: peer.cancelled == 2)
         await anyio.sleep(0.05)
         assert peer.cancelled == 2
+
+
+@requirement("law:3", "law:8")
+async def test_what_could_not_be_taken_back_is_before_the_next_answer_leaves(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right after an answer one official server loses the next question by it."""
+    peer, take_back = ScriptedPeer(), ScriptedPeer.take_back
+
+    async def slowly(request_id: RequestId, timeout_s: float) -> None:
+        await anyio.sleep(0.1)
+        await take_back(peer, request_id, timeout_s)
+
+    monkeypatch.setattr(peer, "take_back", slowly)
+    peer.refuses_to_take_back = True
+    async with waited_for(hearing, peer):
+        for number in (0, 1):
+            hearing.told(peer, question(number))
+            async with hearing.at_rest(peer, TASK):
+                assert len(peer.taken_back) == number
+                asked = hearing.asked(TASK)
+                (key,) = asked.questions()
+                asked.answered(key, asked.behind(key))
+            peer.refuses_to_take_back = False

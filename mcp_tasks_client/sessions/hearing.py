@@ -381,7 +381,7 @@ class Hearing:
             return
         wanted = task.get("status") in _WANTED
         if task_id not in self.hints.seen:
-            if wanted:  # it is come before the reply that brings its ID, or somebody else's
+            if wanted:  # come before the reply that brings its ID, or somebody else's
                 self._early[task_id] = None
                 if len(self._early) > _MOST_STRANGERS:
                     del self._early[next(iter(self._early))]

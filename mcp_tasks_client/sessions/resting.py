@@ -52,6 +52,7 @@ class Resting:
         refused = retrieval.refusal if retrieval is not None else None
         with self._retrievals.pauses.answering(task_id):
             if retrieval is not None:
+                retrieval.back = anyio.Event()  # it may have been tried before an earlier answer, in vain
                 self._background.begin(self._retrievals.take_back, task_id, retrieval)
                 with anyio.move_on_after(_BACK_IN_S):
                     await retrieval.back.wait()

@@ -51,7 +51,7 @@ class Retrieval:
         waits: Whether it waits, as far as we know, and not the last one still.
         said_at: When something was last asked while it waited; ``None`` if nothing was.
         arrived: Whether that came over it for sure, so that it had arrived.
-        back: Set once the server has been told that it waits no more, or could not be.
+        back: Set once the server has been told that it waits no more, or could not be; another one each time.
         ended: Set once nothing more is heard of it.
     """
 
@@ -113,20 +113,25 @@ class Retrieval:
             SessionError: It may not have arrived.
         """
         async with self._telling:
-            if self.needless:
-                return
-            self.doubtful = True
-            if not self.waits:
-                self.needless = True
-                self.scope.cancel()
             try:
-                await self.peer.take_back(self.waits_under, timeout_s)
-            except SessionError as error:
-                self.doubtful = error.http_status in _MAYBE_HEARD
-                if error.retry_after_s is not None:
-                    self.refusal = error
-                raise
+                if not self.needless:
+                    await self._tell_back(timeout_s)
+            finally:
+                self.back.set()
+
+    async def _tell_back(self, timeout_s: float) -> None:
+        self.doubtful = True
+        if not self.waits:
             self.needless = True
+            self.scope.cancel()
+        try:
+            await self.peer.take_back(self.waits_under, timeout_s)
+        except SessionError as error:
+            self.doubtful = error.http_status in _MAYBE_HEARD
+            if error.retry_after_s is not None:
+                self.refusal = error
+            raise
+        self.needless = True
 
     async def give_up(self, took_s: float, timeout_s: float) -> None:
         """Have the server not hand the next question to it, as nobody hears it any more: the task goes on."""

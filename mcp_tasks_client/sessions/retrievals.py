@@ -239,8 +239,7 @@ class Retrievals:
             await retrieval.tell_back(self._timeout_s)
             if self._now.get(task_id) is retrieval:
                 del self._now[task_id]
-                self._rested[task_id] = retrieval
-                retrieval.back.set()
+                self._rested[task_id] = self._going[task_id] = retrieval
                 self._late = [one for one in (*self._late, retrieval) if not one.ended.is_set()]
                 for one in self._late[:-_MOST_LATE]:
                     one.scope.cancel()
@@ -248,8 +247,6 @@ class Retrievals:
         except SessionError:
             if retrieval.needless:
                 self._broken[task_id] = retrieval.waits_under  # the last one, as this one does not begin
-        finally:
-            retrieval.back.set()
 
     async def told_back(self, task_id: str) -> None:
         """Wait until nobody tells the server that the one for a task waits no more: it ends that next."""
@@ -353,10 +350,9 @@ class Retrievals:
     async def _take_back(self, task_id: str, retrieval: Retrieval) -> None:
         self._now.pop(task_id, None)
         if retrieval.needless:
-            retrieval.back.set()
             return  # the server ends it by itself
         waited, name, retracts = retrieval.waits_under, (task_id, retrieval.peer), retrieval.peer.retracts
-        self._going[task_id] = retrieval  # from here on, for it may be over before it is heard out
+        self._going[task_id] = retrieval
         if not retracts:
             self._left[name] = waited  # for the next one there, which may come before it is taken back
         try:
@@ -371,7 +367,6 @@ class Retrievals:
             await self._hear_out(task_id, retrieval, min(max(_HEARD_S, self.took_s), self._timeout_s))
 
     async def _hear_out(self, task_id: str, retrieval: Retrieval, seconds: float) -> None:
-        self._going[task_id] = retrieval
         try:
             with anyio.move_on_after(seconds):
                 await retrieval.ended.wait()
