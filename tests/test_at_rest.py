@@ -776,6 +776,7 @@ async def test_what_could_not_be_taken_back_is_before_the_next_answer_leaves(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Right after an answer one official server loses the next question by it."""
+    monkeypatch.setattr(f"{ROOM}.resting._BACK_IN_S", 3600.0)
     peer, take_back = ScriptedPeer(), ScriptedPeer.take_back
 
     async def slowly(request_id: RequestId, timeout_s: float) -> None:
