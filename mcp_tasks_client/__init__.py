@@ -62,9 +62,9 @@ The rooms, each importing only those above it:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .blocking import BlockingTaskHandle, BlockingTasksClient
-from .client import TasksClient
-from .errors import (
+from .old.blocking import BlockingTaskHandle, BlockingTasksClient
+from .old.client import TasksClient
+from .old.errors import (
     ConnectionLostError,
     CredentialRefusedError,
     DrivenElsewhereError,
@@ -86,22 +86,22 @@ from .errors import (
     TasksClientError,
     WaitTimeoutError,
 )
-from .handle import TaskHandle, TaskReference
-from .inputs import InputContext
-from .journal.base import Journal, TaskRecord
-from .journal.memory import MemoryJournal
-from .journal.sqlite import SqliteJournal
-from .policy import PollPolicy
-from .received import ReceivePolicy
-from .wire import Task, TaskStatus
+from .old.handle import TaskHandle, TaskReference
+from .old.inputs import InputContext
+from .old.journal.base import Journal, TaskRecord
+from .old.journal.memory import MemoryJournal
+from .old.journal.sqlite import SqliteJournal
+from .old.policy import PollPolicy
+from .old.received import ReceivePolicy
+from .old.wire import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from .extension import TasksExtension
-    from .transport import TasksTransport
+    from .old.extension import TasksExtension
+    from .old.transport import TasksTransport
 
 _OVER_THE_SDK = {
-    "TasksExtension": (".extension", " 2.x: pip install 'mcp-tasks-client[mcp]'"),
-    "TasksTransport": (".transport", ": pip install mcp"),
+    "TasksExtension": (".old.extension", " 2.x: pip install 'mcp-tasks-client[mcp]'"),
+    "TasksTransport": (".old.transport", ": pip install mcp"),
 }
 
 __all__ = [

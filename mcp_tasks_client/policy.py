@@ -47,8 +47,9 @@ class PollPolicy:
     early_looks: int = 0
     """Polls within the first interval, at most 4. Set by :meth:`eager`."""
 
-    backstop_s: float = 60.0
-    """Seconds between polls of a task that the server tells of by itself, at least."""
+    longest_wait_s: float = 3600.0
+    """Seconds of any wait for a server, at most, whatever ``pollIntervalMs`` or ``Retry-After`` it names.
+    The one bound on the server's pace, so that a nonsensical hint cannot hold a task for ever."""
 
     polls_in_flight: int = 16
     """Polls under way at once at one endpoint."""
@@ -65,7 +66,7 @@ class PollPolicy:
 
     def __post_init__(self) -> None:
         # Each comparison is written so that NaN, of which all are false, is refused as well.
-        for name in ("floor_s", "backoff_floor_s", "backstop_s", "call_grace_s", "cancel_timeout_s"):
+        for name in ("floor_s", "backoff_floor_s", "longest_wait_s", "call_grace_s", "cancel_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
         for floor, ceiling in (("floor_s", "ceiling_s"), ("backoff_floor_s", "backoff_ceiling_s")):
@@ -130,8 +131,9 @@ def poll_delay(
     hint = hint_s(poll_interval_ms)
     if hint is None:
         wait = _unhinted(policy.floor_s, unchanged_polls, policy.ceiling_s)
-        return _jittered(wait, policy.jitter if unchanged_polls >= _SHORT_WAITS else 0.0, jitter)
-    return _jittered(hint, policy.jitter / 10 if first else 0.0, jitter)
+        wait = _jittered(wait, policy.jitter if unchanged_polls >= _SHORT_WAITS else 0.0, jitter)
+        return min(wait, policy.longest_wait_s)
+    return min(_jittered(hint, policy.jitter / 10 if first else 0.0, jitter), policy.longest_wait_s)
 
 
 def backoff_delay(
@@ -157,7 +159,7 @@ def backoff_delay(
         raise ValueError("failures counts this one, so it is at least 1")
     backoff = _doubled(policy.backoff_floor_s, failures - 1, policy.backoff_ceiling_s)
     wait = max(hint_s(poll_interval_ms) or 0.0, retry_after_s or 0.0, backoff)
-    return _jittered(wait, policy.jitter, jitter)
+    return min(_jittered(wait, policy.jitter, jitter), policy.longest_wait_s)
 
 
 def early_look(poll_interval_ms: float | None, looks: int, policy: PollPolicy) -> float | None:
@@ -175,7 +177,8 @@ def early_look(poll_interval_ms: float | None, looks: int, policy: PollPolicy) -
     hint = hint_s(poll_interval_ms)
     if hint is None or looks >= policy.early_looks:
         return None
-    return hint * (_EARLY_LOOKS[looks] - (_EARLY_LOOKS[looks - 1] if looks else 0.0))
+    wait = hint * (_EARLY_LOOKS[looks] - (_EARLY_LOOKS[looks - 1] if looks else 0.0))
+    return min(wait, policy.longest_wait_s)
 
 
 def ttl_passed(received_at: float, ttl_ms: float | None, now: float, policy: PollPolicy) -> bool:

@@ -30,13 +30,13 @@ from mcp_tasks_client import (
     TasksClientError,
     owners,
 )
-from mcp_tasks_client.inputs import NoAnswerError
-from mcp_tasks_client.journal.base import Scope, TaskRecord
-from mcp_tasks_client.journal.row import Row
-from mcp_tasks_client.points import Point, Probe
-from mcp_tasks_client.sessions.base import ToolCall
-from mcp_tasks_client.states import Completed, Finished, Observing
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.inputs import NoAnswerError
+from mcp_tasks_client.old.journal.base import Scope, TaskRecord
+from mcp_tasks_client.old.journal.row import Row
+from mcp_tasks_client.old.points import Point, Probe
+from mcp_tasks_client.old.sessions.base import ToolCall
+from mcp_tasks_client.old.states import Completed, Finished, Observing
+from mcp_tasks_client.old.testing import (
     Delayed,
     ErrorReply,
     Fault,
@@ -59,8 +59,8 @@ from mcp_tasks_client.testing import (
     vanish,
     work,
 )
-from mcp_tasks_client.testing.probes import Moment
-from mcp_tasks_client.wire import Task
+from mcp_tasks_client.old.testing.probes import Moment
+from mcp_tasks_client.old.wire import Task
 from tests.simulation.clock import ProcessClock, WorldClock
 from tests.simulation.journal import InlineJournal, copy_of, empty_journal
 from tests.simulation.process import Spot

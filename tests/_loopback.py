@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, Final
 
-from mcp_tasks_client.wire import JSONObject
+from mcp_tasks_client.old.wire import JSONObject
 
 __all__ = ["Loopback", "loopback"]
 

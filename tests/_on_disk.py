@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mcp_tasks_client import SqliteJournal
-from mcp_tasks_client.testing import ManualClock
+from mcp_tasks_client.old.testing import ManualClock
 
 __all__ = ["OnDisk"]
 

@@ -20,13 +20,13 @@ import pytest
 from mcp_types import CallToolResult, ElicitResult, Tool
 
 from mcp_tasks_client import ConnectionLostError, JournalError, MemoryJournal, PollPolicy, TasksClient
-from mcp_tasks_client.journal.base import Journal, Scope, TaskRecord
-from mcp_tasks_client.params import call_params, task_params
-from mcp_tasks_client.sessions.base import Leaving, Session, TaskRef, ToolCall
-from mcp_tasks_client.sessions.http import HttpSession
-from mcp_tasks_client.states import Observing
-from mcp_tasks_client.testing import cancelled, completed, input_required, working
-from mcp_tasks_client.wire import (
+from mcp_tasks_client.old.journal.base import Journal, Scope, TaskRecord
+from mcp_tasks_client.old.params import call_params, task_params
+from mcp_tasks_client.old.sessions.base import Leaving, Session, TaskRef, ToolCall
+from mcp_tasks_client.old.sessions.http import HttpSession
+from mcp_tasks_client.old.states import Observing
+from mcp_tasks_client.old.testing import cancelled, completed, input_required, working
+from mcp_tasks_client.old.wire import (
     CallReply,
     JSONObject,
     Task,

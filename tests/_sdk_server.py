@@ -19,8 +19,8 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
-from mcp_tasks_client.testing import completed, working
-from mcp_tasks_client.wire import JSONObject
+from mcp_tasks_client.old.testing import completed, working
+from mcp_tasks_client.old.wire import JSONObject
 
 __all__ = [
     "DISCOVERED",

@@ -24,7 +24,7 @@ import anyio.lowlevel
 import trio
 
 from mcp_tasks_client import TasksClient
-from mcp_tasks_client.clock import Clock
+from mcp_tasks_client.old.clock import Clock
 
 __all__ = ["LIMIT_S", "TIMEOUT_S", "How", "QuickClock", "Stop", "Watch", "watched"]
 

@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import httpx
 
-from mcp_tasks_client.testing.app import ASGIApp
+from mcp_tasks_client.old.testing.app import ASGIApp
 
 __all__ = ["StreamingTransport"]
 

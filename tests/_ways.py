@@ -19,7 +19,7 @@ from mcp.client.extension import ClaimContext
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_tasks_client import MemoryJournal, TasksClient, TasksExtension
-from mcp_tasks_client.extension import ClaimedTask
+from mcp_tasks_client.old.extension import ClaimedTask
 
 from ._ways_hosts import LIMIT_S, Host, Way
 from ._ways_servers import Refusals, Server

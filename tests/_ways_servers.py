@@ -21,7 +21,7 @@ from mcp import StdioServerParameters
 from mcp.server.stdio import stdio_server
 from mcp.shared.inbound import decode_header_value
 
-from mcp_tasks_client.wire import EXTENSION_ID
+from mcp_tasks_client.old.wire import EXTENSION_ID
 
 from ._ways_hosts import LIMIT_S, Host, Way
 from .real_server import RealServer

@@ -12,7 +12,7 @@ import hypothesis  # noqa: F401  # it asks who refers to what as it is imported,
 import pytest
 from jsonschema import Draft202012Validator
 
-from mcp_tasks_client.sessions import channel
+from mcp_tasks_client.old.sessions import channel
 from tests.legacy_servers import (
     legacy_node_program,
     legacy_node_server,

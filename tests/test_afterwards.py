@@ -23,12 +23,12 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
 )
-from mcp_tasks_client.drive import Drive, OvertakenError
-from mcp_tasks_client.errors import ConnectionLostError
-from mcp_tasks_client.journal.base import Judge, Scope, Taken, TaskRecord
-from mcp_tasks_client.owners import LEASE_S
-from mcp_tasks_client.sessions.base import Leaving, ToolCall
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.drive import Drive, OvertakenError
+from mcp_tasks_client.old.errors import ConnectionLostError
+from mcp_tasks_client.old.journal.base import Judge, Scope, Taken, TaskRecord
+from mcp_tasks_client.old.owners import LEASE_S
+from mcp_tasks_client.old.sessions.base import Leaving, ToolCall
+from mcp_tasks_client.old.testing import (
     Delayed,
     FaultPlan,
     HttpError,
@@ -44,8 +44,8 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
-from mcp_tasks_client.upkeep import Upkeep
-from mcp_tasks_client.wire import CallReply
+from mcp_tasks_client.old.upkeep import Upkeep
+from mcp_tasks_client.old.wire import CallReply
 
 from ._requirements import requirement
 

@@ -10,17 +10,17 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from mcp_tasks_client.errors import ConnectionLostError
-from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.sessions.answering import Answering
-from mcp_tasks_client.sessions.asked import Asked
-from mcp_tasks_client.sessions.base import TaskRef
-from mcp_tasks_client.sessions.hearing import Hearing
-from mcp_tasks_client.sessions.peer import Peer
-from mcp_tasks_client.sessions.peers import Peers
-from mcp_tasks_client.sessions.retrievals import Retrievals
-from mcp_tasks_client.sessions.said import Said
-from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
+from mcp_tasks_client.old.errors import ConnectionLostError
+from mcp_tasks_client.old.inputs import Callbacks
+from mcp_tasks_client.old.sessions.answering import Answering
+from mcp_tasks_client.old.sessions.asked import Asked
+from mcp_tasks_client.old.sessions.base import TaskRef
+from mcp_tasks_client.old.sessions.hearing import Hearing
+from mcp_tasks_client.old.sessions.peer import Peer
+from mcp_tasks_client.old.sessions.peers import Peers
+from mcp_tasks_client.old.sessions.retrievals import Retrievals
+from mcp_tasks_client.old.sessions.said import Said
+from mcp_tasks_client.old.wire import JSONObject, RequestId, RpcError
 
 from ._requirements import requirement
 
@@ -505,7 +505,7 @@ async def test_what_could_not_be_said_is_open_again() -> None:
 async def test_each_time_that_an_answer_is_said_two_snapshots_come_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.answering._AGAIN_S", 0.0)
     monkeypatch.setattr(Retrievals, "stream", lambda self, task_id: "the same")
     world = World(acknowledges=False)
     async with anyio.create_task_group() as tasks:
@@ -528,7 +528,7 @@ async def test_each_time_that_an_answer_is_said_two_snapshots_come_first(
 async def test_an_answer_without_effect_is_said_again_unless_another_question_has_its_id(
     monkeypatch: pytest.MonkeyPatch, under: str, again: bool
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.answering._AGAIN_S", 0.0)
     stream = object()
     monkeypatch.setattr(Retrievals, "stream", lambda self, task_id: stream)
     world = World(acknowledges=False, request_ids=("id",))
@@ -550,7 +550,7 @@ async def test_an_answer_without_effect_is_said_again_unless_another_question_ha
 async def test_an_answer_is_said_again_after_a_stream_has_ended_if_no_other_question_can_have_its_id(
     monkeypatch: pytest.MonkeyPatch, request_ids: Sequence[RequestId], again: bool
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.answering._AGAIN_S", 0.0)
     monkeypatch.setattr(Retrievals, "stream", lambda self, task_id: object())  # another one each time
     world = World(acknowledges=False, request_ids=request_ids)
     async with anyio.create_task_group() as tasks:

@@ -13,16 +13,16 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from mcp_tasks_client.errors import SessionError
-from mcp_tasks_client.sessions import retrievals
-from mcp_tasks_client.sessions.base import TaskRef, ToolCall
-from mcp_tasks_client.sessions.failures import Failures
-from mcp_tasks_client.sessions.generations import AnyGenerationSession
-from mcp_tasks_client.sessions.hearing import Hearing
-from mcp_tasks_client.sessions.http_peer import HttpPeer
-from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
-from mcp_tasks_client.states import Question
-from mcp_tasks_client.wire import JSONObject, RequestId
+from mcp_tasks_client.old.errors import SessionError
+from mcp_tasks_client.old.sessions import retrievals
+from mcp_tasks_client.old.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.old.sessions.failures import Failures
+from mcp_tasks_client.old.sessions.generations import AnyGenerationSession
+from mcp_tasks_client.old.sessions.hearing import Hearing
+from mcp_tasks_client.old.sessions.http_peer import HttpPeer
+from mcp_tasks_client.old.sessions.shapes_2025_11_25 import Memo
+from mcp_tasks_client.old.states import Question
+from mcp_tasks_client.old.wire import JSONObject, RequestId
 
 from ._requirements import requirement
 from .test_core_tasks_faults import KEY, OLDER, QUESTION, TASK, Wire, asked_of_us, waiting
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 DECLINED: Final[JSONObject] = {"action": "decline"}
 TAKEN_BACK: Final = "notifications/cancelled"
-ROOM: Final = "mcp_tasks_client.sessions"
+ROOM: Final = "mcp_tasks_client.old.sessions"
 
 
 @pytest.fixture

@@ -39,8 +39,8 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.sessions.base import Leaving, TaskRef, ToolCall
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.sessions.base import Leaving, TaskRef, ToolCall
+from mcp_tasks_client.old.testing import (
     STALL,
     ScriptedSession,
     cancelled,
@@ -50,7 +50,7 @@ from mcp_tasks_client.testing import (
     text_result,
     working,
 )
-from mcp_tasks_client.wire import CallReply, Created, Task, read_call_reply
+from mcp_tasks_client.old.wire import CallReply, Created, Task, read_call_reply
 
 from ._requirements import requirement
 
@@ -657,7 +657,7 @@ def test_a_client_of_another_event_loop_is_refused() -> None:
 CHILD = """
 import os, signal, warnings
 from mcp_tasks_client import BlockingTasksClient, MemoryJournal, TasksClientError
-from mcp_tasks_client.testing import ScriptedSession, text_result, working
+from mcp_tasks_client.old.testing import ScriptedSession, text_result, working
 warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside a thread: that is the point
 server = ScriptedSession(calls=[working("t"), text_result("done")])
 with BlockingTasksClient(server, journal=MemoryJournal()) as client:

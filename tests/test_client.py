@@ -34,10 +34,10 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.errors import ConnectionLostError, MissingCapabilityError
-from mcp_tasks_client.journal.base import TaskRecord
-from mcp_tasks_client.sessions.base import Leaving, ToolCall
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.errors import ConnectionLostError, MissingCapabilityError
+from mcp_tasks_client.old.journal.base import TaskRecord
+from mcp_tasks_client.old.sessions.base import Leaving, ToolCall
+from mcp_tasks_client.old.testing import (
     STALL,
     ManualClock,
     ScriptedSession,
@@ -49,7 +49,7 @@ from mcp_tasks_client.testing import (
     text_result,
     working,
 )
-from mcp_tasks_client.wire import CallReply
+from mcp_tasks_client.old.wire import CallReply
 
 from ._requirements import requirement
 
@@ -126,7 +126,7 @@ class World:
         return [sent.at for sent in self.server.log("tasks/get")]
 
     async def only_record(self) -> TaskRecord:
-        from mcp_tasks_client.journal.base import Scope
+        from mcp_tasks_client.old.journal.base import Scope
 
         async with self.journal:
             (record,) = await self.journal.records(Scope("scripted"))

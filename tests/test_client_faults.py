@@ -35,10 +35,10 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.journal.base import Scope, TaskRecord
-from mcp_tasks_client.sessions.base import TaskRef
-from mcp_tasks_client.states import Observing
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.journal.base import Scope, TaskRecord
+from mcp_tasks_client.old.sessions.base import TaskRef
+from mcp_tasks_client.old.states import Observing
+from mcp_tasks_client.old.testing import (
     STALL,
     ScriptedSession,
     cancelled,
@@ -48,7 +48,7 @@ from mcp_tasks_client.testing import (
     text_result,
     working,
 )
-from mcp_tasks_client.wire import read_task
+from mcp_tasks_client.old.wire import read_task
 
 from ._requirements import requirement
 from .test_client import ASK, DONE, LOST, TASK, YES, Asked, World, text
@@ -1189,7 +1189,7 @@ async def test_what_was_answered_leaves_before_the_call_parks_for_what_was_not(
 ) -> None:
     """Where each answer goes by itself: the server may not wait until somebody awaits the call again."""
     monkeypatch.setattr(ScriptedSession, "takes_each_answer", lambda self, ref: True)
-    monkeypatch.setattr("mcp_tasks_client.performer._LAST_UPDATE_S", 5.0 if takes == "it" else 0.01)
+    monkeypatch.setattr("mcp_tasks_client.old.performer._LAST_UPDATE_S", 5.0 if takes == "it" else 0.01)
     asks = input_required(TASK, {"form": ASK, "model": SAMPLING}, poll_interval_ms=1000)
     world = World(gets={TASK: [asks, DONE]})
     typed, fails = anyio.Event(), anyio.Event()
@@ -1255,7 +1255,7 @@ async def test_an_answer_that_could_not_leave_before_a_park_that_is_not_to_be_le
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ScriptedSession, "takes_each_answer", lambda self, ref: True)
-    monkeypatch.setattr("mcp_tasks_client.performer._LAST_UPDATE_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.old.performer._LAST_UPDATE_S", 0.01)
     first = input_required(TASK, {"form": ASK, "model": SAMPLING}, poll_interval_ms=1000)
     then = input_required(TASK, {"form": ASK}, poll_interval_ms=1000)
     world = World(gets={TASK: [first, then, then, then, DONE]})

@@ -26,12 +26,12 @@ from mcp_tasks_client import (
     TasksClient,
     WaitTimeoutError,
 )
-from mcp_tasks_client.points import Passage, Point, Probe
-from mcp_tasks_client.sessions.catalogue import OtherVersionError
-from mcp_tasks_client.sessions.http import HttpSession
-from mcp_tasks_client.sessions.http_peer import HttpPeer
-from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
-from mcp_tasks_client.states import Observing
+from mcp_tasks_client.old.points import Passage, Point, Probe
+from mcp_tasks_client.old.sessions.catalogue import OtherVersionError
+from mcp_tasks_client.old.sessions.http import HttpSession
+from mcp_tasks_client.old.sessions.http_peer import HttpPeer
+from mcp_tasks_client.old.sessions.shapes_2025_11_25 import Memo
+from mcp_tasks_client.old.states import Observing
 
 from ._requirements import requirement
 from .legacy_servers import LegacyProgram, LegacyServer
@@ -312,7 +312,7 @@ async def test_a_question_that_a_server_hides_is_heard_after_a_while(
     legacy_server: LegacyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does that is asked while nothing waits, and the answer to another is on its way."""
-    monkeypatch.setattr("mcp_tasks_client.sessions.pauses._REST_S", 0.5)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.pauses._REST_S", 0.5)
     answer, host, left, asked_at = HttpPeer.answer, Host(), anyio.Event(), dict[str, float]()
 
     async def elicit(context: Any, params: Any) -> ElicitResult:
@@ -659,7 +659,7 @@ async def test_what_is_asked_between_a_kill_and_the_next_process_comes_to_that(
 async def test_an_answer_that_a_killed_process_had_is_sent_before_a_poll_is_due(
     legacy_server: LegacyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.answering._POLL_S", 0.1)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.answering._POLL_S", 0.1)
     journal, host = tmp_path / "journal.sqlite3", Host()
     stop = ("answer-committed", "asks_unhurriedly")
     await anyio.to_thread.run_sync(partial(live_and_die, legacy_server.url, journal, *stop, script=HOST))

@@ -16,16 +16,16 @@ import httpx
 import pytest
 
 from mcp_tasks_client import MemoryJournal, OutcomeUnknownError, SessionError, TasksClient, WaitTimeoutError
-from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError
-from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.sessions import answering
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, TaskRef, ToolCall
-from mcp_tasks_client.sessions.generations import AnyGenerationSession, session_at
-from mcp_tasks_client.sessions.http_peer import HttpPeer
-from mcp_tasks_client.sessions.listing import listed_tasks
-from mcp_tasks_client.sessions.shapes_2025_11_25 import RELATED_TASK, Memo
-from mcp_tasks_client.states import Observing, Question
-from mcp_tasks_client.wire import Created, JSONObject, RequestId, Returned, Task, digest
+from mcp_tasks_client.old.errors import ConnectionLostError, RemoteProtocolError
+from mcp_tasks_client.old.inputs import Callbacks
+from mcp_tasks_client.old.sessions import answering
+from mcp_tasks_client.old.sessions.base import INVALID_PARAMS, TaskRef, ToolCall
+from mcp_tasks_client.old.sessions.generations import AnyGenerationSession, session_at
+from mcp_tasks_client.old.sessions.http_peer import HttpPeer
+from mcp_tasks_client.old.sessions.listing import listed_tasks
+from mcp_tasks_client.old.sessions.shapes_2025_11_25 import RELATED_TASK, Memo
+from mcp_tasks_client.old.states import Observing, Question
+from mcp_tasks_client.old.wire import Created, JSONObject, RequestId, Returned, Task, digest
 
 from ._requirements import requirement
 
@@ -629,7 +629,7 @@ async def test_what_another_process_was_asked_in_a_session_that_is_denied_waits_
 async def test_a_session_that_was_out_of_reach_is_looked_for_again_while_nothing_else_is_asked(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._BACK_S", 0.3)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.hearing._BACK_S", 0.3)
     wire.task["status"] = "input_required"
     wire.replies["tasks/result"] = lambda params, session: httpx.Response(503)
     denied = [httpx.Response(502)] * 2 + [refusal(-32001, "Session not found", 404)] * 2
@@ -797,8 +797,8 @@ async def test_a_server_without_a_stream_of_its_own_keeps_its_tasks(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, status: int, times: int
 ) -> None:
     wire.replies["GET"] = lambda params, session: httpx.Response(status)
-    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._SOON_S", 0.001)
-    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.001)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.server_streams._SOON_S", 0.001)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.server_streams._AGAIN_S", 0.001)
     async with wire.session() as session:
         await session.call(ToolCall(name="slow"))
         await anyio.wait_all_tasks_blocked()
@@ -821,7 +821,7 @@ async def test_a_server_without_a_stream_of_its_own_keeps_its_tasks(
 async def test_a_stream_is_tried_again_unless_it_is_said_that_there_is_none(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, refused: httpx.Response
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.server_streams._AGAIN_S", 0.01)
     replies = [httpx.Response(405), refused]
     wire.replies["GET"] = lambda params, session: replies.pop()
     async with wire.session() as session:
@@ -835,8 +835,8 @@ async def test_a_stream_is_tried_again_unless_it_is_said_that_there_is_none(
 async def test_a_stream_that_was_there_once_is_not_given_up_for_what_happens_now_and_then(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.001)
-    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._LONGEST_AGAIN_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.server_streams._AGAIN_S", 0.001)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.server_streams._LONGEST_AGAIN_S", 0.01)
     refused, opened = httpx.Response(404, text="default backend"), {"content-type": "text/event-stream"}
     never = [httpx.Response(status) for status in (405, 401, 403)]
     replies = [refused, *never, *[refused] * 7, httpx.Response(200, headers=opened), *[refused] * 5]
@@ -853,7 +853,7 @@ async def test_a_stream_that_lasted_is_opened_again_at_once(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One server waits for ever for the reply to what it says meanwhile.
-    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.1)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.server_streams._AGAIN_S", 0.1)
     opened, ends = {"content-type": "text/event-stream"}, 3
     begun: list[float] = []
 
@@ -880,7 +880,7 @@ async def test_a_stream_that_lasted_is_opened_again_at_once(
 async def test_a_stream_is_not_opened_again_before_the_server_wants_it(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.1)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.server_streams._AGAIN_S", 0.1)
     begun: list[float] = []
 
     async def lasting() -> AsyncIterator[bytes]:
@@ -906,8 +906,8 @@ async def test_a_stream_is_not_opened_again_before_the_server_wants_it(
 async def test_a_stream_that_is_refused_is_opened_ever_more_rarely_but_soon_at_first_if_it_was_open(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._AGAIN_S", 0.4)
-    monkeypatch.setattr("mcp_tasks_client.sessions.server_streams._SOON_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.server_streams._AGAIN_S", 0.4)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.server_streams._SOON_S", 0.05)
     begun: list[float] = []
 
     async def lasting() -> AsyncIterator[bytes]:

@@ -13,14 +13,14 @@ import pytest
 from anyio.abc import TaskGroup
 from mcp_types import ElicitResult, Tool
 
-from mcp_tasks_client.errors import ConnectionLostError, MissingCapabilityError, SessionError
-from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.sessions import retrievals
-from mcp_tasks_client.sessions.asked import Asked
-from mcp_tasks_client.sessions.hearing import Hearing
-from mcp_tasks_client.sessions.limits import Limits
-from mcp_tasks_client.sessions.peer import Peer
-from mcp_tasks_client.sessions.shapes_2025_11_25 import (
+from mcp_tasks_client.old.errors import ConnectionLostError, MissingCapabilityError, SessionError
+from mcp_tasks_client.old.inputs import Callbacks
+from mcp_tasks_client.old.sessions import retrievals
+from mcp_tasks_client.old.sessions.asked import Asked
+from mcp_tasks_client.old.sessions.hearing import Hearing
+from mcp_tasks_client.old.sessions.limits import Limits
+from mcp_tasks_client.old.sessions.peer import Peer
+from mcp_tasks_client.old.sessions.shapes_2025_11_25 import (
     RELATED_TASK,
     Memo,
     created_before,
@@ -31,9 +31,9 @@ from mcp_tasks_client.sessions.shapes_2025_11_25 import (
     request_id_of,
     snapshot,
 )
-from mcp_tasks_client.sessions.task_wish import Preference, TaskWish
-from mcp_tasks_client.sessions.tasks_2025_11_25 import CoreTasksSession
-from mcp_tasks_client.wire import JSONObject, MalformedError, RequestId, RpcError, Task
+from mcp_tasks_client.old.sessions.task_wish import Preference, TaskWish
+from mcp_tasks_client.old.sessions.tasks_2025_11_25 import CoreTasksSession
+from mcp_tasks_client.old.wire import JSONObject, MalformedError, RequestId, RpcError, Task
 
 from ._requirements import requirement
 
@@ -409,7 +409,7 @@ async def test_over_a_hosts_session_the_last_reply_is_waited_for_and_not_taken_b
 async def test_over_a_hosts_session_too_it_is_heard_on_for_a_moment(
     monkeypatch: pytest.MonkeyPatch, long_s: int
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", long_s)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_ON_S", long_s)
     peer = ScriptedPeer()
     peer.retracts = True
     session = CoreTasksSession(
@@ -478,7 +478,7 @@ async def test_a_question_waits_no_longer_than_what_comes_before_it(
 async def test_over_a_hosts_session_a_last_reply_that_never_comes_is_not_waited_for_for_ever(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._LAST_REPLY_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrieval._LAST_REPLY_S", 0.05)
     peer = ScriptedPeer()
     peer.retracts = True
     with anyio.fail_after(LIMIT_S):
@@ -656,7 +656,7 @@ async def test_waits_that_end_soon_again_and_again_are_renewed_ever_more_slowly(
 async def test_who_stops_to_wait_in_good_order_has_the_wait_taken_back(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_ON_S", 0.0)
     peer = ScriptedPeer()
     peer.retracts = ends == "taken back by itself"
     with anyio.fail_after(LIMIT_S):
@@ -688,7 +688,7 @@ async def test_a_wait_is_heard_on_for_a_moment_when_nobody_observes_its_task_any
 ) -> None:
     """One official server loses the question that it is about to send, when it is taken back."""
     long_s = 0.3 if then in ("observed again", "its time is over") else 60.0
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", long_s)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_ON_S", long_s)
     peer, retrievals = ScriptedPeer(), hearing.retrievals
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
@@ -714,7 +714,7 @@ async def test_a_wait_is_heard_on_for_a_moment_when_nobody_observes_its_task_any
                 await settled(lambda: peer.taken_back)
                 assert peer.taken_back == [first]
             elif then == "left once more":
-                monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
+                monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_ON_S", 0.0)
                 retrievals.observed(TASK)
                 hearing.leave(TASK)
                 await settled(lambda: peer.taken_back)
@@ -750,8 +750,8 @@ async def waited_for(hearing: Hearing, peer: ScriptedPeer) -> AsyncIterator[Task
 async def test_of_a_task_that_nobody_observes_is_told_until_nothing_is_heard_of_it(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 60.0)
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_S", 0.1)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_ON_S", 60.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_S", 0.1)
     peer, told = ScriptedPeer(), list[Task]()
     hearing.hints.heard = told.append
     async with waited_for(hearing, peer):
@@ -761,7 +761,7 @@ async def test_of_a_task_that_nobody_observes_is_told_until_nothing_is_heard_of_
         hearing.told(peer, question())
         assert told
         assert not unheard.is_set()
-        monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
+        monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_ON_S", 0.0)
         before, unheard = unheard, hearing.leave(TASK)
         assert before.is_set()
         assert unheard is not None
@@ -772,7 +772,7 @@ async def test_of_a_task_that_nobody_observes_is_told_until_nothing_is_heard_of_
             await hearing.questions(peer, TASK, None)
             await settled(lambda: len(peer.requests) == 2)
             if then == "left again":
-                monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 60.0)
+                monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_ON_S", 60.0)
                 assert hearing.leave(TASK) is not None
             await settled(lambda: peer.cancelled)
         await unheard.wait()
@@ -788,11 +788,11 @@ async def test_a_wait_is_not_taken_back_before_it_has_arrived(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """They go over two connections, and what is taken back too early waits all the same, for nobody."""
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_S", 0.05)
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_ON_S", 0.0)
     if how == "it is over meanwhile":
         for name in ("_ARRIVES_S", "_LATEST_ARRIVAL_S"):
-            monkeypatch.setattr(f"mcp_tasks_client.sessions.retrieval.{name}", 3600.0)
+            monkeypatch.setattr(f"mcp_tasks_client.old.sessions.retrieval.{name}", 3600.0)
     peer, taken_back_at = ScriptedPeer(), list[float]()
     take_back = peer.take_back
 
@@ -823,7 +823,7 @@ async def test_of_a_task_that_is_let_go_of_as_its_wait_is_taken_back_is_told_unt
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a client is closed while the journal takes its time with a creation."""
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_S", 0.05)
     peer, told, go = ScriptedPeer(), list[Task](), anyio.Event()
     take_back = peer.take_back
 
@@ -854,8 +854,8 @@ async def test_of_a_task_that_is_let_go_of_as_its_wait_is_taken_back_is_told_unt
 async def test_what_the_server_says_until_it_knows_that_nobody_waits_is_heard(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_S", 0.1)
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_S", 0.1)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_ON_S", 0.0)
     peer, then = ScriptedPeer(), list[int]()
     take_back = peer.take_back
 
@@ -914,7 +914,7 @@ async def test_what_is_asked_in_the_words_of_what_was_answered_is_told_as_anothe
 async def test_at_the_end_none_waits_any_more_nor_begins_to(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_S", 0.01)
     peer, refusing, retrievals = ScriptedPeer(), ScriptedPeer(), hearing.retrievals
     refusing.refuses_to_take_back = True
     with anyio.fail_after(LIMIT_S):
@@ -939,7 +939,7 @@ async def test_at_the_end_none_waits_any_more_nor_begins_to(
 async def test_what_has_not_begun_to_wait_does_not_begin_when_it_is_let_go_of(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_ON_S", 0.0)
     peer, go = ScriptedPeer(), anyio.Event()
     take_back = peer.take_back
 
@@ -1069,7 +1069,7 @@ async def test_what_is_told_of_progress_takes_nothing_from_the_next_process(hear
 async def test_a_question_that_comes_before_its_task_is_told_before_the_first_poll(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.hints._INSIST_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.hints._INSIST_S", 0.01)
     peer, told = ScriptedPeer(), list[Task]()
     hearing.hints.heard = told.append
     with anyio.fail_after(LIMIT_S):
@@ -1092,7 +1092,7 @@ async def test_a_question_that_comes_before_its_task_is_told_before_the_first_po
 async def test_it_is_told_once_that_a_server_waits_for_an_answer_to_nothing(
     hearing: Hearing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._QUESTION_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.hearing._QUESTION_S", 0.0)
     peer = ScriptedPeer()
     with anyio.fail_after(LIMIT_S):
         for look in range(12):
@@ -1111,13 +1111,13 @@ async def test_a_question_is_waited_for_longer_where_the_server_is_far_away(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it asks under an ID now has to be known before an answer to something older goes there."""
-    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._QUESTION_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.hearing._QUESTION_S", 0.0)
     waited: list[float] = []
     for took_s in (0.0, 0.1, 9.0):
         hearing.asked(TASK)
         hearing.retrievals.looked(TASK, took_s)
         begun = anyio.current_time()
-        monkeypatch.setattr("mcp_tasks_client.sessions.hearing._LONGEST_QUESTION_S", 0.3)
+        monkeypatch.setattr("mcp_tasks_client.old.sessions.hearing._LONGEST_QUESTION_S", 0.3)
         with anyio.fail_after(LIMIT_S):
             await hearing.next_question(TASK)
         waited.append(anyio.current_time() - begun)
@@ -1181,7 +1181,7 @@ async def test_a_question_is_told_at_once_with_all_that_another_process_would_ne
 async def test_a_question_is_told_again_to_who_begins_to_listen_only_then(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch, until: str
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.hints._INSIST_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.hints._INSIST_S", 0.01)
     peer, told, insists = ScriptedPeer(), list[Task](), 0
     insist = hearing.hints._insist
 
@@ -1222,7 +1222,7 @@ async def test_what_waits_for_a_question_is_told_again_to_who_begins_to_listen_o
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The server says that it needs an answer, and asks later. Until a poll nobody else tells of it.
-    monkeypatch.setattr("mcp_tasks_client.sessions.hints._INSIST_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.hints._INSIST_S", 0.01)
     peer, told = ScriptedPeer(), list[Task]()
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:

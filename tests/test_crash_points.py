@@ -14,10 +14,10 @@ from typing import Final
 
 import pytest
 
-from mcp_tasks_client.points import Point
-from mcp_tasks_client.states import OutcomeUnknown
-from mcp_tasks_client.testing import LostReply
-from mcp_tasks_client.testing.probes import Moment
+from mcp_tasks_client.old.points import Point
+from mcp_tasks_client.old.states import OutcomeUnknown
+from mcp_tasks_client.old.testing import LostReply
+from mcp_tasks_client.old.testing.probes import Moment
 from tests._crash_scenarios import OLD, SCENARIOS, TOOL, Fate, How, Scenario, World, result_of, templates
 from tests.simulation.__main__ import files
 

@@ -56,13 +56,13 @@ from mcp_tasks_client import (
     listener,
     schema,
 )
-from mcp_tasks_client.engine import Engine
-from mcp_tasks_client.journal.base import Journal, Scope, TaskRecord
-from mcp_tasks_client.sessions import sdk
-from mcp_tasks_client.sessions.base import TaskRef
-from mcp_tasks_client.sessions.sdk import SdkSession
-from mcp_tasks_client.testing import completed, input_required, working
-from mcp_tasks_client.wire import JSONObject, Task
+from mcp_tasks_client.old.engine import Engine
+from mcp_tasks_client.old.journal.base import Journal, Scope, TaskRecord
+from mcp_tasks_client.old.sessions import sdk
+from mcp_tasks_client.old.sessions.base import TaskRef
+from mcp_tasks_client.old.sessions.sdk import SdkSession
+from mcp_tasks_client.old.testing import completed, input_required, working
+from mcp_tasks_client.old.wire import JSONObject, Task
 
 from ._one_task import Doings, SlowJournal, World
 from ._requirements import requirement
@@ -243,7 +243,7 @@ class Checks:
             self.theirs += 1
             return await validate(*args)
 
-        monkeypatch.setattr("mcp_tasks_client.results.mismatch", ours)
+        monkeypatch.setattr("mcp_tasks_client.old.results.mismatch", ours)
         monkeypatch.setattr(ClientSession, "validate_tool_result", theirs)
 
     @property
@@ -338,7 +338,7 @@ PASSING: Final[dict[str, JSONObject | Exception]] = {
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no reply within a quarter of a second has none."""
-    monkeypatch.setattr("mcp_tasks_client.extension.SdkSession", partial(SdkSession, task_timeout_s=0.25))
+    monkeypatch.setattr("mcp_tasks_client.old.extension.SdkSession", partial(SdkSession, task_timeout_s=0.25))
 
 
 Made = Callable[..., Any]
@@ -1205,7 +1205,7 @@ async def test_a_call_of_the_sdk_that_is_stopped_at_any_moment_leaves_nothing_bu
         order_of_chance(monkeypatch)
         world = SdkWorld(on_abandon=on_abandon)
         monkeypatch.setattr(
-            "mcp_tasks_client.extension.Engine", partial(Engine, clock=world.clock, lease_s=math.inf)
+            "mcp_tasks_client.old.extension.Engine", partial(Engine, clock=world.clock, lease_s=math.inf)
         )
         stop = await SdkRun(world, how, at)()
         if not stop.fired:

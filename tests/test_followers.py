@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from mcp_tasks_client import CredentialRefusedError, TasksClient, TasksClientError
-from mcp_tasks_client.states import Observing
-from mcp_tasks_client.testing import STALL, input_required, working
+from mcp_tasks_client.old.states import Observing
+from mcp_tasks_client.old.testing import STALL, input_required, working
 
 from ._requirements import requirement
 from .test_client import ASK, DONE, TASK, YES, Asked, World, text
@@ -163,7 +163,7 @@ async def test_refreshing_what_another_client_drives_returns_before_the_end_of_t
 CHILD = """
 import os, signal, warnings
 from mcp_tasks_client import BlockingTasksClient, MemoryJournal
-from mcp_tasks_client.testing import ScriptedSession
+from mcp_tasks_client.old.testing import ScriptedSession
 warnings.simplefilter("ignore", DeprecationWarning)
 with BlockingTasksClient(ScriptedSession(), journal=MemoryJournal()) as client:
     pid = os.fork()

@@ -44,7 +44,7 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.testing import (
     ManualClock,
     ScriptedSession,
     cancelled,

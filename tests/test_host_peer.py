@@ -39,21 +39,21 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.journal.base import Scope
-from mcp_tasks_client.sessions import answering, hearing, retrievals, sdk_line
-from mcp_tasks_client.sessions.asked import Asked
-from mcp_tasks_client.sessions.base import TaskRef, ToolCall
-from mcp_tasks_client.sessions.faults import Faults
-from mcp_tasks_client.sessions.host_peer import HostPeer
-from mcp_tasks_client.sessions.host_session import HostSession
-from mcp_tasks_client.sessions.lines import Line
-from mcp_tasks_client.sessions.sdk_line import SdkLine
-from mcp_tasks_client.sessions.sdk_requests import mapped
-from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
-from mcp_tasks_client.sessions.switchboard import AbandonedError, Switchboard
-from mcp_tasks_client.states import Observing
-from mcp_tasks_client.wire import Created, JSONObject, RequestId, RpcError, Task
+from mcp_tasks_client.old.inputs import Callbacks
+from mcp_tasks_client.old.journal.base import Scope
+from mcp_tasks_client.old.sessions import answering, hearing, retrievals, sdk_line
+from mcp_tasks_client.old.sessions.asked import Asked
+from mcp_tasks_client.old.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.old.sessions.faults import Faults
+from mcp_tasks_client.old.sessions.host_peer import HostPeer
+from mcp_tasks_client.old.sessions.host_session import HostSession
+from mcp_tasks_client.old.sessions.lines import Line
+from mcp_tasks_client.old.sessions.sdk_line import SdkLine
+from mcp_tasks_client.old.sessions.sdk_requests import mapped
+from mcp_tasks_client.old.sessions.shapes_2025_11_25 import Memo
+from mcp_tasks_client.old.sessions.switchboard import AbandonedError, Switchboard
+from mcp_tasks_client.old.states import Observing
+from mcp_tasks_client.old.wire import Created, JSONObject, RequestId, RpcError, Task
 
 from ._requirements import requirement
 from ._ways_hosts import Host
@@ -421,7 +421,7 @@ async def test_an_answer_is_not_said_again_before_two_snapshots_have_waited_for_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(answering, "_AGAIN_S", 0.0)
-    monkeypatch.setattr("mcp_tasks_client.listener._FIRST_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.listener._FIRST_S", 0.0)
     async with connected(Host()) as (session, server, _), ours(session) as durable:
         server.replies["tools/call"] = lambda params: {"task": task(pollInterval=500)}
         server.replies["tasks/get"] = lambda params: task("input_required", pollInterval=500)
@@ -815,7 +815,7 @@ async def test_who_looks_at_a_task_last_is_asked_for_it() -> None:
 async def test_a_question_for_a_task_of_the_hosts_waits_only_so_long_for_a_reply_of_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.switchboard._CREATION_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.switchboard._CREATION_S", 0.05)
     async with connected(Host()) as (session, server, tasks), ours(session) as durable:
         server.replies["tools/call"] = lambda params: HELD
         tasks.start_soon(durable.start_tool, "tool")
@@ -903,7 +903,7 @@ async def test_over_a_hosts_session_too_nothing_begins_to_wait_once_a_client_is_
 async def test_of_a_call_or_a_wait_that_is_given_up_the_server_is_told(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrievals._HEARD_ON_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrievals._HEARD_ON_S", 0.0)
     async with connected(Host()) as (session, server, _):
         async with ours(session, poll=replace(QUICK, call_grace_s=0.01)) as durable:
             server.replies["tasks/get"] = lambda params: task("input_required")
@@ -956,7 +956,7 @@ class StuckLine(Line):
 
 
 async def test_what_cannot_be_said_again_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.switchboard._MOST_ANSWERED", 2)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.switchboard._MOST_ANSWERED", 2)
     line = StuckLine()
     peer = HostPeer(line, lambda peer, message: None)
     with anyio.fail_after(LIMIT_S):
@@ -1161,7 +1161,7 @@ async def test_who_sees_to_a_task_does_so_until_it_is_over() -> None:
 
 
 async def test_what_is_kept_of_tasks_that_were_let_go_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.host_peer._MOST_TASKS", 2)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.host_peer._MOST_TASKS", 2)
     async with connected(Host()) as (session, _, _):
         peer = HostPeer(SdkLine(lambda: session), lambda *heard: None)
         for task_id in ("1", "2", "3"):

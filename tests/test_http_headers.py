@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mcp_tasks_client.sessions.headers import header_map, param_headers
-from mcp_tasks_client.wire import MalformedError
+from mcp_tasks_client.old.sessions.headers import header_map, param_headers
+from mcp_tasks_client.old.wire import MalformedError
 
 
 def marked(token: object, kind: object = "string") -> dict[str, Any]:

@@ -25,18 +25,18 @@ import mcp_types
 import pytest
 import respx
 
-from mcp_tasks_client.errors import (
+from mcp_tasks_client.old.errors import (
     ConnectionLostError,
     CredentialRefusedError,
     MissingCapabilityError,
     RemoteProtocolError,
     SessionError,
 )
-from mcp_tasks_client.sessions import catalogue
-from mcp_tasks_client.sessions.base import TaskRef, ToolCall
-from mcp_tasks_client.sessions.faults import retry_after_s
-from mcp_tasks_client.sessions.http import HttpSession
-from mcp_tasks_client.wire import Created, InputRequired, Returned
+from mcp_tasks_client.old.sessions import catalogue
+from mcp_tasks_client.old.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.old.sessions.faults import retry_after_s
+from mcp_tasks_client.old.sessions.http import HttpSession
+from mcp_tasks_client.old.wire import Created, InputRequired, Returned
 
 from ._requirements import requirement
 

@@ -20,11 +20,11 @@ import httpx
 import httpx2
 import pytest
 
-from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, SessionError
-from mcp_tasks_client.sessions import channel
-from mcp_tasks_client.sessions.base import TaskRef, ToolCall
-from mcp_tasks_client.sessions.http import HttpSession
-from mcp_tasks_client.wire import Created, Task
+from mcp_tasks_client.old.errors import ConnectionLostError, RemoteProtocolError, SessionError
+from mcp_tasks_client.old.sessions import channel
+from mcp_tasks_client.old.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.old.sessions.http import HttpSession
+from mcp_tasks_client.old.wire import Created, Task
 
 pytestmark = pytest.mark.anyio
 

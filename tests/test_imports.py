@@ -359,7 +359,7 @@ def test_only_the_adapters_import_the_sdk_and_nobody_imports_those_before_they_a
     assert not eager
 
 
-@pytest.mark.parametrize("module", ["mcp_tasks_client", "mcp_tasks_client.testing"])
+@pytest.mark.parametrize("module", ["mcp_tasks_client", "mcp_tasks_client.old.testing"])
 def test_importing_the_package_imports_neither_sdk_nor_a_server(module: str) -> None:
     program = f"import sys, {module}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
     loaded = set(_output(program).split())
@@ -411,8 +411,8 @@ def _output(program: str) -> str:
         ("driver", "from .machine import advance", ["machine"]),
         ("driver", "from . import machine, wire", ["machine", "wire"]),
         ("driver", "from . import PollPolicy", ["__init__"]),
-        ("driver", "import mcp_tasks_client.wire as w", ["wire"]),
-        ("driver", "from mcp_tasks_client.wire import Task", ["wire"]),
+        ("driver", "import mcp_tasks_client.old.wire as w", ["wire"]),
+        ("driver", "from mcp_tasks_client.old.wire import Task", ["wire"]),
         ("driver", "import mcp_tasks_client", ["__init__"]),
         ("journal.base", "from ..wire import Task", ["wire"]),
         ("journal.base", "from .. import wire", ["wire"]),

@@ -31,8 +31,8 @@ from mcp_types import (
     ToolUseContent,
 )
 
-from mcp_tasks_client.inputs import Callbacks, InputContext, NoAnswerError
-from mcp_tasks_client.wire import JSONObject, RpcError, Task
+from mcp_tasks_client.old.inputs import Callbacks, InputContext, NoAnswerError
+from mcp_tasks_client.old.wire import JSONObject, RpcError, Task
 
 from ._requirements import requirement
 

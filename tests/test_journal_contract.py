@@ -14,11 +14,11 @@ import pytest
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
-from mcp_tasks_client.journal.base import LEASES_KEPT_S, Journal, Lease, Scope, TaskRecord, dump_state
-from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.sqlite import SqliteJournal
-from mcp_tasks_client.states import (
+from mcp_tasks_client.old.errors import DrivenElsewhereError, JournalError
+from mcp_tasks_client.old.journal.base import LEASES_KEPT_S, Journal, Lease, Scope, TaskRecord, dump_state
+from mcp_tasks_client.old.journal.memory import MemoryJournal
+from mcp_tasks_client.old.journal.sqlite import SqliteJournal
+from mcp_tasks_client.old.states import (
     Calling,
     Cancelled,
     Completed,
@@ -32,7 +32,7 @@ from mcp_tasks_client.states import (
     State,
     Violated,
 )
-from mcp_tasks_client.wire import read_task
+from mcp_tasks_client.old.wire import read_task
 
 pytestmark = pytest.mark.anyio
 

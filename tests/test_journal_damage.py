@@ -25,14 +25,14 @@ import anyio
 import pytest
 
 from mcp_tasks_client import PollPolicy, TasksClient
-from mcp_tasks_client.errors import JournalCorruptError, JournalError
-from mcp_tasks_client.journal import sqlite_file
-from mcp_tasks_client.journal.base import TaskRecord
-from mcp_tasks_client.journal.sqlite import SqliteJournal
-from mcp_tasks_client.journal.sqlite_file import scripts
-from mcp_tasks_client.journal.sqlite_log import _ORDERS, _add, find_damage
-from mcp_tasks_client.states import Completed
-from mcp_tasks_client.testing import ScriptedSession, completed, text_result
+from mcp_tasks_client.old.errors import JournalCorruptError, JournalError
+from mcp_tasks_client.old.journal import sqlite_file
+from mcp_tasks_client.old.journal.base import TaskRecord
+from mcp_tasks_client.old.journal.sqlite import SqliteJournal
+from mcp_tasks_client.old.journal.sqlite_file import scripts
+from mcp_tasks_client.old.journal.sqlite_log import _ORDERS, _add, find_damage
+from mcp_tasks_client.old.states import Completed
+from mcp_tasks_client.old.testing import ScriptedSession, completed, text_result
 from tests.test_journal_contract import SCOPE, finished, observing, record
 from tests.test_sqlite_journal import SHORT_S, OneLoop, child, line, posix_only, raw
 
@@ -590,7 +590,7 @@ for number in range(10_000):
 
     async def test_a_migration_that_was_killed_is_undone(self, left: Left, tmp_path: Path) -> None:
         body = """
-from mcp_tasks_client.journal import sqlite_file
+from mcp_tasks_client.old.journal import sqlite_file
 known = sqlite_file.scripts()
 statements = sqlite_file._statements
 def until_then(script):

@@ -17,8 +17,8 @@ import pytest
 from mcp_types import ElicitResult, TextContent
 
 from mcp_tasks_client import OutcomeUnknownError, SqliteJournal, TaskHandle, TasksClient
-from mcp_tasks_client.journal.base import Scope
-from mcp_tasks_client.sessions.http import HttpSession
+from mcp_tasks_client.old.journal.base import Scope
+from mcp_tasks_client.old.sessions.http import HttpSession
 
 from ._requirements import requirement
 from .real_server import RealServer

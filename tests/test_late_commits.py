@@ -10,10 +10,10 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, TasksClient
-from mcp_tasks_client.errors import JournalError
-from mcp_tasks_client.journal.base import Judge, Taken
-from mcp_tasks_client.points import Point
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.errors import JournalError
+from mcp_tasks_client.old.journal.base import Judge, Taken
+from mcp_tasks_client.old.points import Point
+from mcp_tasks_client.old.testing import (
     FaultPlan,
     HttpError,
     ManualClock,

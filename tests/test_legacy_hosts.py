@@ -35,7 +35,7 @@ from mcp_tasks_client import (
     TasksExtension,
     TasksTransport,
 )
-from mcp_tasks_client.journal.base import Scope
+from mcp_tasks_client.old.journal.base import Scope
 from tests.legacy_servers import LegacyProgram, LegacyServer, installed
 
 from ._legacy_installs import python_with_legacy_sdk
@@ -369,7 +369,7 @@ class Gateway(httpx2.AsyncHTTPTransport):
 async def test_an_answer_that_a_gateway_refuses_is_said_again_and_one_that_comes_twice_does_no_harm(
     legacy_server: LegacyServer, monkeypatch: pytest.MonkeyPatch, answers: str, way: str
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.2)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.answering._AGAIN_S", 0.2)
     host, gateway, journal = Host(), Gateway(answers), MemoryJournal()
     async with httpx2.AsyncClient(transport=gateway, timeout=LIMIT_S) as http:
         inner: Any = streamable_http_client(legacy_server.url, http_client=http)

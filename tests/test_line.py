@@ -14,11 +14,11 @@ import anyio
 import pytest
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, WaitTimeoutError
-from mcp_tasks_client.drive import Drive
-from mcp_tasks_client.line import Line
-from mcp_tasks_client.sessions.base import Leaving, ToolCall
-from mcp_tasks_client.testing import ManualClock, ScriptedServer, complete, text_result, work
-from mcp_tasks_client.testing.client import scripted_client
+from mcp_tasks_client.old.drive import Drive
+from mcp_tasks_client.old.line import Line
+from mcp_tasks_client.old.sessions.base import Leaving, ToolCall
+from mcp_tasks_client.old.testing import ManualClock, ScriptedServer, complete, text_result, work
+from mcp_tasks_client.old.testing.client import scripted_client
 
 pytestmark = pytest.mark.anyio
 

@@ -15,17 +15,17 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from mcp_tasks_client.errors import (
+from mcp_tasks_client.old.errors import (
     ConnectionLostError,
     CredentialRefusedError,
     RemoteProtocolError,
     SessionError,
 )
-from mcp_tasks_client.sessions import listening
-from mcp_tasks_client.sessions.base import Session, TaskRef
-from mcp_tasks_client.sessions.http import HttpSession
-from mcp_tasks_client.testing import ScriptedSession
-from mcp_tasks_client.wire import JSONObject, Task
+from mcp_tasks_client.old.sessions import listening
+from mcp_tasks_client.old.sessions.base import Session, TaskRef
+from mcp_tasks_client.old.sessions.http import HttpSession
+from mcp_tasks_client.old.testing import ScriptedSession
+from mcp_tasks_client.old.wire import JSONObject, Task
 
 from .test_http_sockets import (
     END,

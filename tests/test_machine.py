@@ -13,8 +13,8 @@ from typing import Any, get_args
 
 import pytest
 
-from mcp_tasks_client.errors import CredentialRefusedError
-from mcp_tasks_client.events import (
+from mcp_tasks_client.old.errors import CredentialRefusedError
+from mcp_tasks_client.old.events import (
     Action,
     AnswerReady,
     AnswerUnavailable,
@@ -57,10 +57,10 @@ from mcp_tasks_client.events import (
     UpdateRejected,
     Wake,
 )
-from mcp_tasks_client.journal.base import dump_state, load_state
-from mcp_tasks_client.machine import MAX_ROUNDS, ImpossibleEventError, advance
-from mcp_tasks_client.policy import PollPolicy
-from mcp_tasks_client.states import (
+from mcp_tasks_client.old.journal.base import dump_state, load_state
+from mcp_tasks_client.old.machine import MAX_ROUNDS, ImpossibleEventError, advance
+from mcp_tasks_client.old.policy import PollPolicy
+from mcp_tasks_client.old.states import (
     Calling,
     Cancelled,
     Completed,
@@ -75,7 +75,7 @@ from mcp_tasks_client.states import (
     State,
     Violated,
 )
-from mcp_tasks_client.wire import Task, read_task
+from mcp_tasks_client.old.wire import Task, read_task
 
 from ._requirements import requirement
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from mcp_tasks_client.errors import ConnectionLostError
-from mcp_tasks_client.events import (
+from mcp_tasks_client.old.errors import ConnectionLostError
+from mcp_tasks_client.old.events import (
     Action,
     AnswerReady,
     AnswerUnavailable,
@@ -62,10 +62,10 @@ from mcp_tasks_client.events import (
     UpdateRejected,
     Wake,
 )
-from mcp_tasks_client.journal.base import dump_state, load_state
-from mcp_tasks_client.machine import advance
-from mcp_tasks_client.policy import PollPolicy, hint_s, poll_delay
-from mcp_tasks_client.states import (
+from mcp_tasks_client.old.journal.base import dump_state, load_state
+from mcp_tasks_client.old.machine import advance
+from mcp_tasks_client.old.policy import PollPolicy, hint_s, poll_delay
+from mcp_tasks_client.old.states import (
     Calling,
     Finished,
     Gathering,
@@ -74,7 +74,7 @@ from mcp_tasks_client.states import (
     Question,
     State,
 )
-from mcp_tasks_client.wire import Task, read_task
+from mcp_tasks_client.old.wire import Task, read_task
 
 from ._requirements import requirement
 

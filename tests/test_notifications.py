@@ -16,11 +16,11 @@ import pytest
 from mcp_types import ElicitResult, ListRootsResult
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, TaskHandle, TaskRecord, TasksClient
-from mcp_tasks_client.drive import Drive
-from mcp_tasks_client.hearsay import Hearsay
-from mcp_tasks_client.journal.base import Scope
-from mcp_tasks_client.states import Calling, Observing
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.drive import Drive
+from mcp_tasks_client.old.hearsay import Hearsay
+from mcp_tasks_client.old.journal.base import Scope
+from mcp_tasks_client.old.states import Calling, Observing
+from mcp_tasks_client.old.testing import (
     Delayed,
     ErrorReply,
     Garbled,
@@ -40,8 +40,8 @@ from mcp_tasks_client.testing import (
     text_result,
     work,
 )
-from mcp_tasks_client.testing.session import ServerSession
-from mcp_tasks_client.wire import Task, read_task
+from mcp_tasks_client.old.testing.session import ServerSession
+from mcp_tasks_client.old.wire import Task, read_task
 
 from ._requirements import requirement
 
@@ -545,7 +545,7 @@ async def test_tasks_that_come_later_are_listened_for_too_on_one_stream(
 async def test_of_more_tasks_than_a_stream_holds_the_others_are_polled(
     server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.listener._MOST_IDS", 3)
+    monkeypatch.setattr("mcp_tasks_client.old.listener._MOST_IDS", 3)
     async with opened(server) as client:
         handles = [await client.start_tool("half a minute") for _ in range(5)]
         await clock.advance(40)

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from mcp_tasks_client import MemoryJournal, SqliteJournal, TasksClient, TaskStatus
-from mcp_tasks_client.journal.base import Lease
-from mcp_tasks_client.owners import LEASE_S, Place, Tenure, _here, _started
-from mcp_tasks_client.testing import ManualClock, ScriptedSession, working
+from mcp_tasks_client.old.journal.base import Lease
+from mcp_tasks_client.old.owners import LEASE_S, Place, Tenure, _here, _started
+from mcp_tasks_client.old.testing import ManualClock, ScriptedSession, working
 
 from ._requirements import requirement
 
@@ -261,7 +261,7 @@ HOST = """
 import sys
 import anyio
 from mcp_tasks_client import SqliteJournal, TasksClient
-from mcp_tasks_client.testing import ScriptedSession, working
+from mcp_tasks_client.old.testing import ScriptedSession, working
 
 async def main():
     session = ScriptedSession(calls=[working("task-of-the-first", poll_interval_ms=600_000)])

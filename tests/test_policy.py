@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_tasks_client.policy import PollPolicy, backoff_delay, early_look, hint_s, poll_delay, ttl_passed
+from mcp_tasks_client.old.policy import PollPolicy, backoff_delay, early_look, hint_s, poll_delay, ttl_passed
 
 from ._requirements import requirement
 

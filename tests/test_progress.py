@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mcp_tasks_client.sessions.progress import Progress
-from mcp_tasks_client.wire import JSONObject
+from mcp_tasks_client.old.sessions.progress import Progress
+from mcp_tasks_client.old.wire import JSONObject
 
 from ._requirements import requirement
 

@@ -38,7 +38,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the user's own journal would be."""
     path = tmp_path / "journal.sqlite3"
     monkeypatch.setattr(
-        "mcp_tasks_client.journal.sqlite.SqliteJournal.__init__",
+        "mcp_tasks_client.old.journal.sqlite.SqliteJournal.__init__",
         lambda self, _=None, real=SqliteJournal.__init__: real(self, path),
     )
     return path

@@ -35,9 +35,9 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
 )
-from mcp_tasks_client.sessions.base import TaskRef, ToolCall
-from mcp_tasks_client.sessions.http import HttpSession
-from mcp_tasks_client.wire import EXTENSION_ID, Created, Returned
+from mcp_tasks_client.old.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.old.sessions.http import HttpSession
+from mcp_tasks_client.old.wire import EXTENSION_ID, Created, Returned
 
 from ._requirements import requirement
 from .real_server import RealServer

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tasks_client import ReceivePolicy
-from mcp_tasks_client.demands import (
+from mcp_tasks_client.old.demands import (
     AskedCancel,
     AskedGet,
     AskedList,
@@ -24,8 +24,8 @@ from mcp_tasks_client.demands import (
     offered,
     read_request,
 )
-from mcp_tasks_client.journal.base import TaskRecord, dump_state, load_state
-from mcp_tasks_client.received import (
+from mcp_tasks_client.old.journal.base import TaskRecord, dump_state, load_state
+from mcp_tasks_client.old.received import (
     CREATION,
     RESULT,
     admit,
@@ -48,7 +48,7 @@ from mcp_tasks_client.received import (
     told,
     visible,
 )
-from mcp_tasks_client.wire import RpcError
+from mcp_tasks_client.old.wire import RpcError
 
 from ._requirements import requirement
 

@@ -15,17 +15,17 @@ import pytest
 from mcp_types import ElicitResult, ErrorData
 
 from mcp_tasks_client import Journal, JournalError, MemoryJournal, ReceivePolicy, SessionError
-from mcp_tasks_client.custody import Custody
-from mcp_tasks_client.errors import CredentialRefusedError, DrivenElsewhereError
-from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.journal.base import Judge, Scope, Taken, TaskRecord
-from mcp_tasks_client.received import completed, owed, received_scope
-from mcp_tasks_client.receiver import Receiver
-from mcp_tasks_client.sessions.hearing import Hearing
-from mcp_tasks_client.sessions.peer import Peer
-from mcp_tasks_client.states import Cancelled, Completed, Finished, Observing, State
-from mcp_tasks_client.testing import ManualClock
-from mcp_tasks_client.wire import JSONObject, RequestId, RpcError, Task
+from mcp_tasks_client.old.custody import Custody
+from mcp_tasks_client.old.errors import CredentialRefusedError, DrivenElsewhereError
+from mcp_tasks_client.old.inputs import Callbacks
+from mcp_tasks_client.old.journal.base import Judge, Scope, Taken, TaskRecord
+from mcp_tasks_client.old.received import completed, owed, received_scope
+from mcp_tasks_client.old.receiver import Receiver
+from mcp_tasks_client.old.sessions.hearing import Hearing
+from mcp_tasks_client.old.sessions.peer import Peer
+from mcp_tasks_client.old.states import Cancelled, Completed, Finished, Observing, State
+from mcp_tasks_client.old.testing import ManualClock
+from mcp_tasks_client.old.wire import JSONObject, RequestId, RpcError, Task
 
 from ._on_disk import OnDisk
 from ._requirements import requirement
@@ -687,7 +687,7 @@ async def test_nothing_is_said_of_what_is_owed_for_a_task_that_was_cancelled(
 async def test_a_server_that_waits_for_a_task_of_ours_is_not_held_to_have_asked_nothing(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._QUESTION_S", 0.0)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.hearing._QUESTION_S", 0.0)
     monkeypatch.setattr(Hearing, "_retrieve", lambda self, *args: None)
     person, peer = Person(), FakePeer()
     needed = Needed(peer, "theirs")
@@ -881,7 +881,7 @@ async def test_what_another_session_has_asked_for_a_task_of_that_name_is_none_of
 
 
 async def test_of_cancelled_tasks_so_many_are_known(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_tasks_client.telling._MOST_GIVEN_UP", 2)
+    monkeypatch.setattr("mcp_tasks_client.old.telling._MOST_GIVEN_UP", 2)
     async with desk.process(Person(), peer := FakePeer()) as receiver:
         for one in ("first", "second", "third"):
             receiver.give_up(one)
@@ -1260,7 +1260,7 @@ async def test_a_server_that_is_away_is_waited_for(desk: Desk) -> None:
 async def test_a_session_that_does_not_reply_holds_up_no_other(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.parties._LOOK_S", 3600.0)  # of real time, which passes as well
+    monkeypatch.setattr("mcp_tasks_client.old.parties._LOOK_S", 3600.0)  # of real time, which passes as well
     peers = [FakePeer(name) for name in ("first", "second", "third")]
     async with desk.process(person := Person(), *peers):
         for peer in peers:
@@ -1280,7 +1280,7 @@ async def test_a_session_that_does_not_reply_holds_up_no_other(
 async def test_a_session_that_did_not_reply_is_looked_for_again(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.parties._LOOK_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.old.parties._LOOK_S", 0.05)
     async with desk.process(person := Person(), peer := FakePeer()):
         await peer.make()
         await person.until(lambda: person.asked)

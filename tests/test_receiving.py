@@ -16,7 +16,7 @@ import pytest
 from mcp_types import CreateMessageResult, ElicitResult, ErrorData, TextContent
 
 from mcp_tasks_client import MemoryJournal, ReceivePolicy, TasksClient
-from mcp_tasks_client.receiver import Receiver
+from mcp_tasks_client.old.receiver import Receiver
 
 from ._requirements import requirement
 from .legacy_servers import Arrived, LegacyProgram, LegacyServer

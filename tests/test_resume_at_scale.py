@@ -8,11 +8,11 @@ import anyio
 import pytest
 
 from mcp_tasks_client import MemoryJournal, PollPolicy
-from mcp_tasks_client.journal.base import Scope, TaskRecord
-from mcp_tasks_client.sessions.base import TaskRef
-from mcp_tasks_client.states import Observing
-from mcp_tasks_client.testing import ManualClock, ScriptedSession, scripted_client, working
-from mcp_tasks_client.wire import Task, read_task
+from mcp_tasks_client.old.journal.base import Scope, TaskRecord
+from mcp_tasks_client.old.sessions.base import TaskRef
+from mcp_tasks_client.old.states import Observing
+from mcp_tasks_client.old.testing import ManualClock, ScriptedSession, scripted_client, working
+from mcp_tasks_client.old.wire import Task, read_task
 
 from ._requirements import requirement
 

@@ -10,12 +10,12 @@ import anyio.lowlevel
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client.errors import ConnectionLostError, CredentialRefusedError, SessionError
-from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.sessions.peer import Peer
-from mcp_tasks_client.sessions.plain import PlainQuestions
-from mcp_tasks_client.sessions.saying import say
-from mcp_tasks_client.wire import JSONObject, RequestId, RpcError
+from mcp_tasks_client.old.errors import ConnectionLostError, CredentialRefusedError, SessionError
+from mcp_tasks_client.old.inputs import Callbacks
+from mcp_tasks_client.old.sessions.peer import Peer
+from mcp_tasks_client.old.sessions.plain import PlainQuestions
+from mcp_tasks_client.old.sessions.saying import say
+from mcp_tasks_client.old.wire import JSONObject, RequestId, RpcError
 
 from ._requirements import requirement
 from .test_answering import SayingPeer

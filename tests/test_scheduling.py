@@ -47,11 +47,11 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
 )
-from mcp_tasks_client.drive import Drive
-from mcp_tasks_client.journal.base import TaskRecord
-from mcp_tasks_client.sessions.base import Leaving, TaskRef, ToolCall
-from mcp_tasks_client.states import Observing
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.drive import Drive
+from mcp_tasks_client.old.journal.base import TaskRecord
+from mcp_tasks_client.old.sessions.base import Leaving, TaskRef, ToolCall
+from mcp_tasks_client.old.states import Observing
+from mcp_tasks_client.old.testing import (
     STALL,
     Delayed,
     ManualClock,
@@ -66,8 +66,8 @@ from mcp_tasks_client.testing import (
     work,
     working,
 )
-from mcp_tasks_client.turns import together
-from mcp_tasks_client.wire import CallReply, JSONObject, Task, read_task
+from mcp_tasks_client.old.turns import together
+from mcp_tasks_client.old.wire import CallReply, JSONObject, Task, read_task
 
 from ._requirements import requirement
 from ._stops import watched

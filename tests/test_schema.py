@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mcp_tasks_client.schema import UnusableSchemaError, mismatch
+from mcp_tasks_client.old.schema import UnusableSchemaError, mismatch
 
 from ._requirements import requirement
 

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from mcp_tasks_client import ConnectionLostError, SessionError
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, TaskRef
-from mcp_tasks_client.sessions.http import HttpSession
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.sessions.base import INVALID_PARAMS, Session, TaskRef
+from mcp_tasks_client.old.sessions.http import HttpSession
+from mcp_tasks_client.old.testing import (
     Delayed,
     ErrorReply,
     Fault,
@@ -38,7 +38,7 @@ from mcp_tasks_client.testing import (
     vanish,
     work,
 )
-from mcp_tasks_client.wire import JSONObject, Task
+from mcp_tasks_client.old.wire import JSONObject, Task
 
 from ._streaming import StreamingTransport
 from .test_listening_sessions import Ear

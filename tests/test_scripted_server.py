@@ -22,9 +22,9 @@ from mcp_tasks_client import (
     SessionError,
     TaskNotFoundError,
 )
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, TaskRef, ToolCall
-from mcp_tasks_client.sessions.http import HttpSession
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.sessions.base import INVALID_PARAMS, Session, TaskRef, ToolCall
+from mcp_tasks_client.old.sessions.http import HttpSession
+from mcp_tasks_client.old.testing import (
     Arrival,
     Delayed,
     ErrorReply,
@@ -54,7 +54,7 @@ from mcp_tasks_client.testing import (
     vanish,
     work,
 )
-from mcp_tasks_client.wire import Created, InputRequired, JSONObject, Returned, Task
+from mcp_tasks_client.old.wire import Created, InputRequired, JSONObject, Returned, Task
 
 pytestmark = pytest.mark.anyio
 

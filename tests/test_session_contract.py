@@ -16,12 +16,12 @@ from mcp.client.stdio import stdio_client
 from mcp_types import ElicitResult, Tool
 
 from mcp_tasks_client import MemoryJournal, SessionError, TasksTransport
-from mcp_tasks_client.inputs import Callbacks
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, TaskRef, ToolCall
-from mcp_tasks_client.sessions.generations import session_at
-from mcp_tasks_client.sessions.host_session import HostSession
-from mcp_tasks_client.sessions.http import HttpSession
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.inputs import Callbacks
+from mcp_tasks_client.old.sessions.base import INVALID_PARAMS, Session, TaskRef, ToolCall
+from mcp_tasks_client.old.sessions.generations import session_at
+from mcp_tasks_client.old.sessions.host_session import HostSession
+from mcp_tasks_client.old.sessions.http import HttpSession
+from mcp_tasks_client.old.testing import (
     ScriptedServer,
     ScriptedSession,
     ask,
@@ -36,7 +36,7 @@ from mcp_tasks_client.testing import (
     work,
     working,
 )
-from mcp_tasks_client.wire import Created, InputRequired, JSONObject, Returned, Task
+from mcp_tasks_client.old.wire import Created, InputRequired, JSONObject, Returned, Task
 
 from .legacy_servers import LegacyProgram, LegacyServer
 from .real_server import RealServer
@@ -266,7 +266,7 @@ async def test_who_listens_is_granted_something_or_nothing_or_refused_and_polls_
 async def test_an_unknown_task_is_invalid_params(
     opened: Opened, way: str, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.answering._POLL_S", 0.0)  # nobody polls
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.answering._POLL_S", 0.0)  # nobody polls
     async with opened() as session:
         ref = TaskRef("nobody-knows-this", generation=generation_of(way))
         arguments = (ref, *([{"k": ANSWER}] if verb == "update" else []))

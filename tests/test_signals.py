@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_tasks_client.drive import Lock
-from mcp_tasks_client.prompts import Prompts
-from mcp_tasks_client.signals import signal
+from mcp_tasks_client.old.drive import Lock
+from mcp_tasks_client.old.prompts import Prompts
+from mcp_tasks_client.old.signals import signal
 
 pytestmark = pytest.mark.anyio
 

@@ -27,13 +27,13 @@ import pytest
 import trio
 from anyio import to_thread
 
-from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
-from mcp_tasks_client.journal import sqlite_file
-from mcp_tasks_client.journal.base import TaskRecord
-from mcp_tasks_client.journal.row import Row
-from mcp_tasks_client.journal.sqlite import _ALL, _BY_KEY, _BY_TASK, _PENDING, SqliteJournal
-from mcp_tasks_client.journal.sqlite_file import APPLICATION_ID, scripts
-from mcp_tasks_client.states import Completed
+from mcp_tasks_client.old.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
+from mcp_tasks_client.old.journal import sqlite_file
+from mcp_tasks_client.old.journal.base import TaskRecord
+from mcp_tasks_client.old.journal.row import Row
+from mcp_tasks_client.old.journal.sqlite import _ALL, _BY_KEY, _BY_TASK, _PENDING, SqliteJournal
+from mcp_tasks_client.old.journal.sqlite_file import APPLICATION_ID, scripts
+from mcp_tasks_client.old.states import Completed
 from tests.test_journal_contract import SCOPE, finished, observing, record
 
 pytestmark = pytest.mark.anyio
@@ -133,9 +133,9 @@ def commits_held(spy: Spy) -> Iterator[threading.Event]:
 
 PREAMBLE: Final = """
 import os, sys, anyio
-from mcp_tasks_client.errors import JournalError
-from mcp_tasks_client.journal.row import Row
-from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.old.errors import JournalError
+from mcp_tasks_client.old.journal.row import Row
+from mcp_tasks_client.old.journal.sqlite import SqliteJournal
 from tests.test_journal_contract import SCOPE, finished, observing, record
 path = sys.argv[1]
 """
@@ -336,7 +336,7 @@ print("end")
     def test_a_fork_cannot_use_its_parents_journal(self, path: Path) -> None:
         body = """
 import warnings
-from mcp_tasks_client.journal import sqlite_thread
+from mcp_tasks_client.old.journal import sqlite_thread
 sqlite_thread._CLOSING_S = 1000.0  # closing must not wait for a thread that is not there
 warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside a thread: that is the point
 journal = SqliteJournal(path)
@@ -362,7 +362,7 @@ os.waitpid(pid, 0)
         body = """
 import warnings
 from pathlib import Path
-from mcp_tasks_client.journal.sqlite_file import connect
+from mcp_tasks_client.old.journal.sqlite_file import connect
 warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside a thread: that is the point
 journal = SqliteJournal(path)
 await journal.open()

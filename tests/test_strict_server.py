@@ -37,8 +37,8 @@ from mcp_tasks_client import (
     TasksClientError,
     wire,
 )
-from mcp_tasks_client.sessions.base import TaskRef, ToolCall
-from mcp_tasks_client.sessions.http import HttpSession
+from mcp_tasks_client.old.sessions.base import TaskRef, ToolCall
+from mcp_tasks_client.old.sessions.http import HttpSession
 
 from ._versions import SDK_STARTS_COMMANDS
 from .servers.strict_log import Entry

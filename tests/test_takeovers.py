@@ -21,13 +21,13 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
 )
-from mcp_tasks_client.errors import ConnectionLostError
-from mcp_tasks_client.events import Notified
-from mcp_tasks_client.idempotency import OnUnknown
-from mcp_tasks_client.journal.base import Judge, Taken
-from mcp_tasks_client.owners import LEASE_S, Place
-from mcp_tasks_client.sessions.base import Leaving, ToolCall
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.errors import ConnectionLostError
+from mcp_tasks_client.old.events import Notified
+from mcp_tasks_client.old.idempotency import OnUnknown
+from mcp_tasks_client.old.journal.base import Judge, Taken
+from mcp_tasks_client.old.owners import LEASE_S, Place
+from mcp_tasks_client.old.sessions.base import Leaving, ToolCall
+from mcp_tasks_client.old.testing import (
     FaultPlan,
     ManualClock,
     Point,
@@ -40,7 +40,7 @@ from mcp_tasks_client.testing import (
     text_result,
     working,
 )
-from mcp_tasks_client.wire import CallReply, read_call_reply, read_task
+from mcp_tasks_client.old.wire import CallReply, read_call_reply, read_task
 
 from ._on_disk import OnDisk
 from ._requirements import requirement

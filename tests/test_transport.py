@@ -14,14 +14,14 @@ from mcp.shared.message import ClientMessageMetadata
 from mcp_types import ElicitResult, ErrorData
 
 from mcp_tasks_client import ConnectionLostError, MemoryJournal, PollPolicy, SessionError, TasksTransport
-from mcp_tasks_client.journal.base import Scope
-from mcp_tasks_client.sessions.faults import Faults
-from mcp_tasks_client.sessions.messages import read as _read
-from mcp_tasks_client.sessions.relay import Relay
-from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
-from mcp_tasks_client.states import Observing
-from mcp_tasks_client.transport import _wrapped
-from mcp_tasks_client.wire import JSONObject, RpcError
+from mcp_tasks_client.old.journal.base import Scope
+from mcp_tasks_client.old.sessions.faults import Faults
+from mcp_tasks_client.old.sessions.messages import read as _read
+from mcp_tasks_client.old.sessions.relay import Relay
+from mcp_tasks_client.old.sessions.shapes_2025_11_25 import Memo
+from mcp_tasks_client.old.states import Observing
+from mcp_tasks_client.old.transport import _wrapped
+from mcp_tasks_client.old.wire import JSONObject, RpcError
 
 from ._requirements import requirement
 
@@ -222,8 +222,8 @@ async def connected(
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     # How long a poll waits for a question, and a last reply is waited for, is shown elsewhere.
-    monkeypatch.setattr("mcp_tasks_client.sessions.hearing._QUESTION_S", 0.05)
-    monkeypatch.setattr("mcp_tasks_client.sessions.retrieval._LAST_REPLY_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.hearing._QUESTION_S", 0.05)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.retrieval._LAST_REPLY_S", 0.05)
     return Wire()
 
 
@@ -286,7 +286,7 @@ async def test_a_call_is_not_hindered_by_a_list_that_cannot_be_had(wire: Wire) -
 async def test_a_call_does_not_wait_for_a_list_that_does_not_come(
     wire: Wire, capabilities: JSONObject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.transport._LOOK_S", 0.1 if capabilities else LIMIT_S)
+    monkeypatch.setattr("mcp_tasks_client.old.transport._LOOK_S", 0.1 if capabilities else LIMIT_S)
     wire.capabilities = capabilities
     wire.replies["tools/list"] = lambda params: None
     async with connected(wire) as session:
@@ -494,7 +494,7 @@ async def test_the_servers_words_are_passed_on_where_it_refuses_as_well(
         await anyio.lowlevel.checkpoint()
         raise SessionError("no", code=-32001, remote_message="not you", data={"a": None})
 
-    monkeypatch.setattr("mcp_tasks_client.engine.Engine.call_raw", refused)
+    monkeypatch.setattr("mcp_tasks_client.old.engine.Engine.call_raw", refused)
     async with connected(wire) as session:
         said = await session.ask("tools/call", {"name": "slow"})
     assert said == RpcError(-32001, "not you", {"a": None})
@@ -681,7 +681,7 @@ async def test_calls_without_a_reply_hold_up_no_other(wire: Wire) -> None:
 
 @requirement("law:3")
 async def test_an_answer_without_effect_is_said_again(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.02)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.answering._AGAIN_S", 0.02)
     prompts: list[str] = []
 
     async def ask(context: Any, params: Any) -> ElicitResult:
@@ -730,7 +730,7 @@ async def test_what_comes_under_the_id_of_an_open_question_is_asked_and_gets_its
 async def test_an_answer_is_not_said_again_to_a_plain_question_with_its_id(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_tasks_client.sessions.answering._AGAIN_S", 0.02)
+    monkeypatch.setattr("mcp_tasks_client.old.sessions.answering._AGAIN_S", 0.02)
     async with connected(wire, {"elicitation": {}}, elicitation=accept) as session:
         await session.send("tools/call", {"name": "slow"})
         wire.task["status"] = "input_required"
@@ -882,10 +882,10 @@ async def test_a_fault_of_ours_costs_the_host_one_call_and_not_its_connection(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(wire) as session:
-        monkeypatch.setattr("mcp_tasks_client.engine.Engine.call_raw", None)
+        monkeypatch.setattr("mcp_tasks_client.old.engine.Engine.call_raw", None)
         said = await session.ask("tools/call", {"name": "slow"})
         assert "TypeError" in said.message
-        monkeypatch.setattr("mcp_tasks_client.sessions.relay.related_task", None)
+        monkeypatch.setattr("mcp_tasks_client.old.sessions.relay.related_task", None)
         await wire.say(question("q", _meta=MARK))
         assert (await session.hears("elicitation/create"))["id"] == "q"
 

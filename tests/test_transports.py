@@ -17,10 +17,10 @@ import httpx
 import httpx2
 import pytest
 
-from mcp_tasks_client.errors import ConnectionLostError, CredentialRefusedError, SessionError
-from mcp_tasks_client.sessions import channel
-from mcp_tasks_client.sessions.base import TaskRef
-from mcp_tasks_client.sessions.http import HttpSession
+from mcp_tasks_client.old.errors import ConnectionLostError, CredentialRefusedError, SessionError
+from mcp_tasks_client.old.sessions import channel
+from mcp_tasks_client.old.sessions.base import TaskRef
+from mcp_tasks_client.old.sessions.http import HttpSession
 
 pytestmark = pytest.mark.anyio
 
@@ -331,8 +331,8 @@ def test_only_what_is_used_is_imported(loop: str) -> None:
     """httpx2 is the host's to bring, and aiohttp does nothing on trio."""
     script = f"""
 import sys, anyio
-from mcp_tasks_client.sessions.base import TaskRef
-from mcp_tasks_client.sessions.http import HttpSession
+from mcp_tasks_client.old.sessions.base import TaskRef
+from mcp_tasks_client.old.sessions.http import HttpSession
 
 async def main():
     session = HttpSession("http://127.0.0.1:1/mcp")

@@ -23,9 +23,9 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
 )
-from mcp_tasks_client.journal.base import TaskRecord
-from mcp_tasks_client.states import Observing, Question
-from mcp_tasks_client.testing import STALL, input_required
+from mcp_tasks_client.old.journal.base import TaskRecord
+from mcp_tasks_client.old.states import Observing, Question
+from mcp_tasks_client.old.testing import STALL, input_required
 
 from ._requirements import requirement
 from .test_client import ASK, DONE, TASK, YES, Asked, World, text

@@ -12,9 +12,9 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import JournalError, JournalLockedError, MemoryJournal, TaskRecord, TasksClient
-from mcp_tasks_client.journal.base import Lease
-from mcp_tasks_client.owners import LEASE_S
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.journal.base import Lease
+from mcp_tasks_client.old.owners import LEASE_S
+from mcp_tasks_client.old.testing import (
     FaultPlan,
     ManualClock,
     Point,

@@ -30,8 +30,8 @@ from mcp_tasks_client import (
     TasksExtension,
     WaitTimeoutError,
 )
-from mcp_tasks_client.extension import ClaimedTask
-from mcp_tasks_client.journal.base import Scope
+from mcp_tasks_client.old.extension import ClaimedTask
+from mcp_tasks_client.old.journal.base import Scope
 
 from ._requirements import requirement
 from ._versions import SDK_STARTS_COMMANDS

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 
 from mcp_tasks_client import wire
-from mcp_tasks_client.params import call_params, request_meta, task_params
-from mcp_tasks_client.wire import (
+from mcp_tasks_client.old.params import call_params, request_meta, task_params
+from mcp_tasks_client.old.wire import (
     EXTENSION_ID,
     PROTOCOL_VERSION,
     TERMINAL_STATUSES,

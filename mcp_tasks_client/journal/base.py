@@ -1,169 +1,34 @@
 """The contract of a journal: the little that must survive a crash, and how it is kept.
 
 A journal holds one :class:`TaskRecord` per call. It is told *that* a record is to be kept,
-never why; every decision is the machine's. Implementations share one contract test suite,
-``tests/test_journal_contract.py``.
+never why; every decision is the machine's. Implementations share one contract test suite.
 """
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Annotated, Any, Final, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
-from pydantic import Field, TypeAdapter
+from .record import Scope, TaskRecord
 
-from ..states import Completed, Failed, Finished, Gone, Observing, State
-from ..wire import PROTOCOL_VERSION, Task, redact, shorten
+__all__ = ["LEASES_KEPT_S", "Journal", "Judge", "Lease", "LeaseSource", "Taken"]
 
-__all__ = ["Journal", "Judge", "Lease", "Scope", "Taken", "TaskRecord", "dump_state", "load_state"]
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Whose records: never read or sent beyond the endpoint and principal they were made for."""
-
-    endpoint: str
-    principal: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRecord:
-    """What the journal knows of one call.
-
-    Times are local wall clock, in seconds since the epoch. ``repr`` shortens the task ID.
-    """
-
-    record_id: str
-    """Ours, and random."""
-
-    scope: Scope
-    tool: str | None
-    """``None`` for a task attached by its bare ID."""
-
-    arguments_digest: str | None = None
-    """SHA-256 of the canonical arguments; the arguments themselves are not stored."""
-
-    idempotency_key: str | None = None
-    state: State = field(repr=False)
-    created_at: float
-    updated_at: float
-    delivered_at: float | None = None
-    """When the outcome was handed to the host; ``None`` while it was not."""
-
-    generation: str = PROTOCOL_VERSION
-    """The protocol version whose tasks this is one of; empty if it was attached by its bare ID."""
-
-    owner: str | None = None
-    """The client that drives it, or drove it when it died; ``None`` once it was let go of."""
-
-    fence: int = 0
-    """Grows whenever it is taken, so that a late owner can be told from the present one."""
-
-    def with_state(self, state: State) -> TaskRecord:
-        """The same record in another state."""
-        return self._but(state, self.owner, self.updated_at)
-
-    def stamped(self, owner: str | None, updated_at: float) -> TaskRecord:
-        """The same record, written by this owner at this time."""
-        return self._but(self.state, owner, updated_at)
-
-    def _but(self, state: State, owner: str | None, updated_at: float) -> TaskRecord:
-        # Every poll makes one or two, and ``replace`` takes thrice as long.
-        return TaskRecord(
-            record_id=self.record_id,
-            scope=self.scope,
-            tool=self.tool,
-            arguments_digest=self.arguments_digest,
-            idempotency_key=self.idempotency_key,
-            state=state,
-            created_at=self.created_at,
-            updated_at=updated_at,
-            delivered_at=self.delivered_at,
-            generation=self.generation,
-            owner=owner,
-            fence=self.fence,
-        )
-
-    @property
-    def task(self) -> Task | None:
-        """The latest snapshot, its result or error included; ``None`` before there is a task."""
-        match self.state:
-            case Observing():
-                return self.state.task
-            case Finished(task=Task() as task, outcome=Completed(result=result)):
-                return task.model_copy(update={"result": result})
-            case Finished(task=Task() as task, outcome=Failed() as failed):
-                error = {"code": failed.code, "message": failed.message, "data": failed.data}
-                return task.model_copy(update={"error": error})
-            case Finished():
-                return self.state.task
-            case _:
-                return None
-
-    @property
-    def task_id(self) -> str | None:
-        """The server's task ID. Whoever knows it can act on the task."""
-        task = self.state.task if isinstance(self.state, Observing | Finished) else None
-        return task.task_id if task else None
-
-    @property
-    def kept(self) -> bool:
-        """Whether a journal has a use for it: a plain call without a key has nothing to be found by."""
-        return self.idempotency_key is not None or self.task_id is not None
-
-    @property
-    def status(self) -> str:
-        """A task's status in the specification's words, else where the call stands.
-
-        ``calling``, ``gathering`` and ``outcome_unknown`` before there is a task;
-        ``not_found``, ``expired`` and ``violated`` for ends that are no status.
-        """
-        match self.state:
-            case Observing():
-                return self.state.task.status
-            case Finished(outcome=outcome):
-                return outcome.why if outcome.kind == "gone" else outcome.kind
-            case _:
-                return self.state.kind
-
-    @property
-    def finished(self) -> bool:
-        """Whether the call is over, delivered or not."""
-        return isinstance(self.state, Finished)
-
-    @property
-    def gone(self) -> bool:
-        """Whether the server did not know the task when it was last asked."""
-        return isinstance(self.state, Finished) and isinstance(self.state.outcome, Gone)
-
-    @property
-    def pending(self) -> bool:
-        """Whether there is a task to watch, or an outcome that nobody has received yet."""
-        return isinstance(self.state, Observing) or (self.finished and self.delivered_at is None)
-
-    def __repr__(self) -> str:
-        task_id = shorten(self.task_id) if self.task_id else None
-        status = redact(self.status, self.task_id)
-        return (
-            f"TaskRecord(tool={self.tool!r}, task_id={task_id!r}, status={status!r}, "
-            f"idempotency_key={self.idempotency_key!r})"
-        )
+LEASES_KEPT_S: Final = 7 * 86_400.0
+"""Seconds for which a lease is kept after it has run out: a process that is suspended may come back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A process's word that it is there for what its clients own.
+    """The word of a process that it is there for what its clients own.
 
     Times are wall clock, in seconds since the epoch.
     """
 
     lease_id: str
-    """Random. The owners that it covers are called ``lease_id/1``, ``lease_id/2`` and so on."""
+    """Random. The owners that the lease covers are called ``lease_id/1``, ``lease_id/2`` and so on."""
 
     host: str
     boot: str
@@ -184,8 +49,14 @@ class Lease:
         return owner.rpartition("/")[0] == self.lease_id
 
 
-LEASES_KEPT_S: Final = 7 * 86_400.0
-"""Seconds for which a lease is kept after it has run out, at least."""
+class LeaseSource(Protocol):
+    """What a journal asks for the lease to renew. Called from any thread."""
+
+    def due(self) -> Lease | None:
+        """The lease to store now; ``None`` while it is not time, or nobody holds it any more."""
+
+    def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
+        """The journal has stored the lease. ``had_lapsed``: the one before had run out, or was not there."""
 
 
 class Taken(NamedTuple):
@@ -195,10 +66,7 @@ class Taken(NamedTuple):
     """As it now stands; its ``owner`` says whether it was taken."""
 
     before: str | None
-    """Its owner until now; ``None`` if the last one let go of it in good order."""
-
-    lease: Lease | None
-    """What that owner's process had last said, if it is known."""
+    """Its owner until now; ``None`` if the last one released it in good order."""
 
 
 Judge: TypeAlias = Callable[[str, Lease | None], bool]
@@ -208,16 +76,19 @@ Judge: TypeAlias = Callable[[str, Lease | None], bool]
 class Journal(ABC):
     """Where records are kept, and who drives them.
 
-    Every method is safe to call from several tasks at once. A method that writes returns when
+    Every method is safe to call from several tasks at once. A coroutine that writes returns when
     what it wrote would survive the death of the process and, where the medium can promise it,
     of the machine. Being cancelled while waiting does not undo a write.
 
     Opening counts: a journal may be shared by several clients of one process, and closes with
     the last of them.
 
+    A stored record that cannot be read is logged and left as it is. It withholds no other record;
+    asked for by its own key or task ID, it raises :class:`JournalCorruptError`.
+
     Attributes:
-        retention_s: Seconds for which an outcome is kept after it was delivered, and with it its
-            idempotency key.
+        retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
+            a task after its time-to-live.
 
     Raises:
         JournalError: From every method: the journal could not be read or written. The
@@ -237,7 +108,14 @@ class Journal(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Finish every write that was asked for, then let go. Never raises for what was stored."""
+        """Finish every write that was asked for, then close with the last user. Never raises for what was stored."""
+
+    def aclose_soon(self) -> None:  # noqa: B027  # a journal without a thread of its own just stays open
+        """Like :meth:`aclose`, without waiting: the last user's leaving closes some seconds later.
+
+        For those who may come back in a moment, so that the medium is not opened anew for each call.
+        The default leaves the journal open.
+        """
 
     @abstractmethod
     async def claim(self, record: TaskRecord) -> TaskRecord:
@@ -258,15 +136,18 @@ class Journal(ABC):
             known: It was stored before, so that it is not new but forgotten if it is not there.
 
         Raises:
-            DrivenElsewhereError: It was taken since, its fence is not the stored one's; or another
+            DrivenElsewhereError: It was taken since (its fence is not the stored one), or another
                 has brought it to its end, and it was forgotten. Nothing is stored.
         """
 
     @abstractmethod
-    async def deliver(self, at: float, fences: Mapping[str, int]) -> None:
-        """Note that hosts have had these outcomes, in one write. Nobody owns them any more.
+    def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+        """Note that hosts have had these outcomes. Returns at once; nobody owns them any more.
 
-        Nothing happens to one that was forgotten, taken since, delivered before, or is no outcome.
+        A record without an idempotency key is forgotten, since nothing can ask for it again. The write
+        shares the next transaction, comes within a moment by itself, and is finished by :meth:`aclose`.
+        One that is lost with the process makes the outcome be delivered again. Nothing happens to a
+        record that was forgotten, taken since, delivered before, or has no outcome.
 
         Args:
             at: Wall clock, in seconds since the epoch.
@@ -278,6 +159,10 @@ class Journal(ABC):
         """Forget a record. Nothing happens if there is none, or it was taken since."""
 
     @abstractmethod
+    async def by_id(self, record_id: str) -> TaskRecord | None:
+        """The record of this ``record_id``."""
+
+    @abstractmethod
     async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
         """The record of an idempotency key."""
 
@@ -287,36 +172,43 @@ class Journal(ABC):
 
     @abstractmethod
     async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
-        """The records of a scope, oldest first.
+        """The records of a scope that can be read, oldest first.
 
         Args:
             scope: Endpoint and principal.
-            pending: Only those with a task to watch or an outcome not yet delivered. The cost is
+            pending: Only those with a task to observe or an outcome not yet delivered. The cost is
                 then that of the pending ones, however many others there are.
         """
 
     @abstractmethod
     async def prune(self, before: float) -> int:
-        """Forget the records, of any scope, whose outcome was delivered before a time.
+        """Forget what is old, of any scope.
 
-        And leases that had run out :data:`LEASES_KEPT_S` before it: a process that is stopped may
-        come back.
+        Records whose outcome was delivered before a time, tasks whose time-to-live had passed before
+        it, and leases that had run out :data:`LEASES_KEPT_S` before it.
 
         Args:
             before: Wall clock, in seconds since the epoch.
 
         Returns:
-            How many were forgotten. A call forgets at most some thousands, so as to be short.
+            How many records were forgotten. A call forgets at most some thousands, so as to be short.
         """
 
     # ── who drives what ───────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     async def renew(self, lease: Lease) -> bool:
-        """Store a process's lease, new or not.
+        """Store the lease of a process, new or not.
 
         Returns:
             False if it had run out or was not there, so that others may have taken what it covers.
+        """
+
+    @abstractmethod
+    def keep_renewing(self, source: LeaseSource) -> None:
+        """Renew the lease of this process whenever ``source`` says that it is due, until the journal closes.
+
+        A journal that no other process can see need not do anything.
         """
 
     @abstractmethod
@@ -332,7 +224,7 @@ class Journal(ABC):
 
     @abstractmethod
     async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
-        """Become the owner of all records of a scope that are pending and free.
+        """Become the owner of all records of a scope that are pending and free, and can be read.
 
         Like :meth:`take` for each, in one write.
 
@@ -342,10 +234,10 @@ class Journal(ABC):
 
     @abstractmethod
     async def release(self, *names: str) -> None:
-        """Let go of the outcomes that these owners have, and forget the leases of these names.
+        """Release the outcomes that these owners have, and forget the leases of these names.
 
         Whatever is unfinished gets an owner whom no lease covers, and who is therefore gone. To be
-        let go of in good order it has to be saved, with the time when it is due.
+        released in good order it has to be saved, with the time when it is due.
         """
 
     async def __aenter__(self) -> Self:
@@ -359,34 +251,3 @@ class Journal(ABC):
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-
-_TaggedState: TypeAlias = Annotated[State, Field(discriminator="kind")]
-
-
-@cache
-def _states() -> TypeAdapter[State]:
-    """Built on use: it takes longer than the rest of this module, and who only imports it needs none."""
-    return TypeAdapter(_TaggedState)
-
-
-_JSON: Final = json.JSONEncoder(separators=(",", ":"))  # made once: json.dumps would make one each time
-
-
-def dump_state(state: State) -> str:
-    """A state as JSON text in plain ASCII.
-
-    ASCII, because a server's strings may hold lone surrogates, which no encoding can carry.
-    """
-    # Unset fields of a snapshot stay unset: an absent ttlMs and a null one differ.
-    return _JSON.encode(_states().dump_python(state, by_alias=True, exclude_unset=True))
-
-
-def load_state(text: str) -> State:
-    """The state that :func:`dump_state` wrote, in this version or an earlier one.
-
-    Raises:
-        ValueError: The text is not a state.
-    """
-    raw: Any = json.loads(text)
-    return _states().validate_python(raw, by_alias=True, by_name=False)

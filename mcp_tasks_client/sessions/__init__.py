@@ -1,1 +1,1 @@
-"""Sessions: the ways of reaching a server that may answer with tasks."""
+"""Ways of reaching a server. ``base`` is the contract."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from mcp_tasks_client import SqliteJournal, Task, TaskRecord
-from mcp_tasks_client.journal.base import Scope, dump_state
-from mcp_tasks_client.states import Observing
+from mcp_tasks_client.old.journal.base import Scope, dump_state
+from mcp_tasks_client.old.states import Observing
 
 __all__ = ["JOURNALS", "CountingJournal"]
 

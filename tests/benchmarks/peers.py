@@ -23,7 +23,7 @@ from .server import TASKS, VERSION
 
 if TYPE_CHECKING:
     from mcp_tasks_client import PollPolicy, TasksClient
-    from mcp_tasks_client.journal.base import Journal
+    from mcp_tasks_client.old.journal.base import Journal
 
 __all__ = ["PEERS", "Peer"]
 
@@ -249,7 +249,7 @@ class OverOurTransport(OverHttpx):
     async def connect(self) -> None:
         import httpx
 
-        from mcp_tasks_client.sessions.http import HttpSession
+        from mcp_tasks_client.old.sessions.http import HttpSession
 
         session = HttpSession(self.url)
         self.stack.push_async_callback(session.aclose)
@@ -260,7 +260,7 @@ class OverOurTransport(OverHttpx):
         self._transport, self._url = transport, httpx.URL(self.url)
 
     async def post(self, content: bytes, headers: dict[str, str]) -> bytes:
-        from mcp_tasks_client.sessions.transport import Request
+        from mcp_tasks_client.old.sessions.transport import Request
 
         response = await self._transport.send(self._url, Request(content, headers, 60))
         body = b"".join([chunk async for chunk in response.chunks()])

@@ -15,9 +15,9 @@ import anyio
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import TasksClient
-from mcp_tasks_client.scheduler import Scheduler
-from mcp_tasks_client.sessions.base import ToolCall
-from mcp_tasks_client.sessions.http import HttpSession
+from mcp_tasks_client.old.scheduler import Scheduler
+from mcp_tasks_client.old.sessions.base import ToolCall
+from mcp_tasks_client.old.sessions.http import HttpSession
 
 ANSWER = ElicitResult(action="accept", content={"name": "Ada"})
 

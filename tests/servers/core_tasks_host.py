@@ -17,9 +17,9 @@ import anyio.lowlevel
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import TaskRecord, TasksClient
-from mcp_tasks_client.sessions.http_peer import HttpPeer
-from mcp_tasks_client.sessions.shapes_2025_11_25 import Memo
-from mcp_tasks_client.states import Observing
+from mcp_tasks_client.old.sessions.http_peer import HttpPeer
+from mcp_tasks_client.old.sessions.shapes_2025_11_25 import Memo
+from mcp_tasks_client.old.states import Observing
 
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     # The next question comes when the host is dead, and the one who goes on is not there yet, or just so.

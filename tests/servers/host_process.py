@@ -16,7 +16,7 @@ import anyio
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import TasksExtension
-from mcp_tasks_client.sessions.sdk import SdkSession
+from mcp_tasks_client.old.sessions.sdk import SdkSession
 
 ANSWER = ElicitResult(action="accept", content={"name": "Ada"})
 

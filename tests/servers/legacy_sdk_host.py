@@ -39,11 +39,11 @@ from mcp_tasks_client import (
     TasksClientError,
     TasksTransport,
 )
-from mcp_tasks_client.journal.base import Scope
-from mcp_tasks_client.sessions import answering, sdk_1
-from mcp_tasks_client.sessions.faults import Faults
-from mcp_tasks_client.sessions.host_peer import HostPeer
-from mcp_tasks_client.sessions.sdk_1 import Line1
+from mcp_tasks_client.old.journal.base import Scope
+from mcp_tasks_client.old.sessions import answering, sdk_1
+from mcp_tasks_client.old.sessions.faults import Faults
+from mcp_tasks_client.old.sessions.host_peer import HostPeer
+from mcp_tasks_client.old.sessions.sdk_1 import Line1
 
 LIMIT_S = 30.0
 POLL = PollPolicy(floor_s=0.01, jitter=0.0)

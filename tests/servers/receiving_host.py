@@ -18,7 +18,7 @@ import anyio
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import ReceivePolicy, TasksClient
-from mcp_tasks_client.custody import Custody
+from mcp_tasks_client.old.custody import Custody
 
 POLL_INTERVAL_MS = 2000
 

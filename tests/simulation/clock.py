@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from mcp_tasks_client.clock import Clock
+from mcp_tasks_client.old.clock import Clock
 
 __all__ = ["ProcessClock", "WorldClock"]
 

@@ -11,12 +11,12 @@ from unittest.mock import patch
 
 from anyio.lowlevel import checkpoint
 
-from mcp_tasks_client.errors import JournalError
-from mcp_tasks_client.journal import sqlite_file
-from mcp_tasks_client.journal.base import Judge, Scope, Taken, TaskRecord
-from mcp_tasks_client.journal.sqlite import SqliteJournal
-from mcp_tasks_client.journal.sqlite_file import connect, identity
-from mcp_tasks_client.journal.sqlite_thread import Job, WriterThread
+from mcp_tasks_client.old.errors import JournalError
+from mcp_tasks_client.old.journal import sqlite_file
+from mcp_tasks_client.old.journal.base import Judge, Scope, Taken, TaskRecord
+from mcp_tasks_client.old.journal.sqlite import SqliteJournal
+from mcp_tasks_client.old.journal.sqlite_file import connect, identity
+from mcp_tasks_client.old.journal.sqlite_thread import Job, WriterThread
 
 __all__ = ["InlineJournal", "Trouble"]
 

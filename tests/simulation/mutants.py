@@ -28,9 +28,9 @@ from mcp_tasks_client import (
     questions,
     scheduler,
 )
-from mcp_tasks_client.commits import Commits
-from mcp_tasks_client.errors import SessionError
-from mcp_tasks_client.events import (
+from mcp_tasks_client.old.commits import Commits
+from mcp_tasks_client.old.errors import SessionError
+from mcp_tasks_client.old.events import (
     Action,
     AnswerReady,
     CancelAcknowledged,
@@ -41,8 +41,8 @@ from mcp_tasks_client.events import (
     TaskCreated,
     UpdateAcknowledged,
 )
-from mcp_tasks_client.journal import sqlite
-from mcp_tasks_client.points import Passage, Point
+from mcp_tasks_client.old.journal import sqlite
+from mcp_tasks_client.old.points import Passage, Point
 
 __all__ = ["MUTANTS"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Literal, TypeAlias
 
-from mcp_tasks_client.engine import OnAbandon
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.engine import OnAbandon
+from mcp_tasks_client.old.testing import (
     Delayed,
     ErrorReply,
     Fault,
@@ -33,7 +33,7 @@ from mcp_tasks_client.testing import (
     vanish,
     work,
 )
-from mcp_tasks_client.testing.steps import AskFirst, Reply
+from mcp_tasks_client.old.testing.steps import AskFirst, Reply
 
 from .telling import Telling, telling
 

@@ -39,16 +39,16 @@ from mcp_tasks_client import (
     WaitTimeoutError,
     owners,
 )
-from mcp_tasks_client.drive import Drive
-from mcp_tasks_client.journal.base import Lease
-from mcp_tasks_client.owners import Place
-from mcp_tasks_client.points import Point, Probe
-from mcp_tasks_client.policy import PollPolicy
-from mcp_tasks_client.sessions.base import TaskRef
-from mcp_tasks_client.states import Observing
-from mcp_tasks_client.testing import KilledError
-from mcp_tasks_client.testing.session import ServerSession
-from mcp_tasks_client.wire import JSONObject, Task
+from mcp_tasks_client.old.drive import Drive
+from mcp_tasks_client.old.journal.base import Lease
+from mcp_tasks_client.old.owners import Place
+from mcp_tasks_client.old.points import Point, Probe
+from mcp_tasks_client.old.policy import PollPolicy
+from mcp_tasks_client.old.sessions.base import TaskRef
+from mcp_tasks_client.old.states import Observing
+from mcp_tasks_client.old.testing import KilledError
+from mcp_tasks_client.old.testing.session import ServerSession
+from mcp_tasks_client.old.wire import JSONObject, Task
 
 from .clock import ProcessClock
 from .journal import InlineJournal, disk_trouble

@@ -10,10 +10,10 @@ from typing import Final, TypeAlias
 import anyio
 from anyio.abc import TaskGroup
 
-from mcp_tasks_client.testing import Notifies
-from mcp_tasks_client.testing.faults import RefusedError
-from mcp_tasks_client.testing.timeline import Timeline
-from mcp_tasks_client.wire import Task, read_task
+from mcp_tasks_client.old.testing import Notifies
+from mcp_tasks_client.old.testing.faults import RefusedError
+from mcp_tasks_client.old.testing.timeline import Timeline
+from mcp_tasks_client.old.wire import Task, read_task
 
 from .clock import ProcessClock
 

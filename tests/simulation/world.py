@@ -17,9 +17,9 @@ import anyio
 from mcp_tasks_client import (
     TaskHandle,
 )
-from mcp_tasks_client.journal.base import TaskRecord
-from mcp_tasks_client.states import Calling, Observing
-from mcp_tasks_client.testing import (
+from mcp_tasks_client.old.journal.base import TaskRecord
+from mcp_tasks_client.old.states import Calling, Observing
+from mcp_tasks_client.old.testing import (
     Arrival,
     ErrorReply,
     Fault,
@@ -29,8 +29,8 @@ from mcp_tasks_client.testing import (
     Stale,
     Unreachable,
 )
-from mcp_tasks_client.testing.steps import Abort, Complete, Fail
-from mcp_tasks_client.testing.timeline import Timeline
+from mcp_tasks_client.old.testing.steps import Abort, Complete, Fail
+from mcp_tasks_client.old.testing.timeline import Timeline
 
 from .clock import WorldClock
 from .journal import copy_of

@@ -64,7 +64,7 @@ from mcp_tasks_client import (
     TaskStatus,
     WaitTimeoutError,
 )
-from mcp_tasks_client.testing import ManualClock, ScriptedSession, scripted_client
+from mcp_tasks_client.old.testing import ManualClock, ScriptedSession, scripted_client
 
 URL = "http://127.0.0.1:8000/mcp"
 YES = ElicitResult(action="accept")

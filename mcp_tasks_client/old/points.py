@@ -1,7 +1,7 @@
 """Names of all the places where it would matter if we were stopped just there.
 
 A driver passes one before and after each of its commits and each of its sends. Nothing happens
-there, unless a *probe* is given: :mod:`mcp_tasks_client.testing` has one that can stop, kill, delay
+there, unless a *probe* is given: :mod:`mcp_tasks_client.old.testing` has one that can stop, kill, delay
 or fail at any of them.
 """
 

@@ -1,7 +1,7 @@
 """Time, passed in: two readings and one way to wait. And whether our own time is up.
 
 The machine never reads a clock; the driver does, through this contract, so that a test can put
-:class:`mcp_tasks_client.testing.ManualClock` in its place and let hours pass in microseconds.
+:class:`mcp_tasks_client.old.testing.ManualClock` in its place and let hours pass in microseconds.
 """
 
 from __future__ import annotations

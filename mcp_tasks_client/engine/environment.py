@@ -1,0 +1,80 @@
+"""What an engine is given from outside, so that a test can replace it: time, chance, process, probe."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+if TYPE_CHECKING:
+    from .crash_points import Probe
+    from .process_lease import Process
+
+__all__ = ["LEASE_S", "Clock", "Environment", "SystemClock"]
+
+LEASE_S: Final = 30.0
+"""Seconds after which a process that has not renewed its lease counts as gone, if it cannot be seen."""
+
+
+class Clock(ABC):
+    """Wall time for what is written down, monotonic time for what is waited for."""
+
+    @abstractmethod
+    def time(self) -> float:
+        """Seconds since the epoch. May jump; comparable between processes and after a restart."""
+
+    @abstractmethod
+    def monotonic(self) -> float:
+        """Seconds since some start. Never jumps; means nothing outside this process."""
+
+    @abstractmethod
+    async def wait(self, event: anyio.Event, timeout_s: float | None) -> None:
+        """Return when the event is set or the seconds have passed; ``None`` waits for the event only."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return when the seconds have passed."""
+        await self.wait(anyio.Event(), seconds)
+
+
+class SystemClock(Clock):
+    """The machine's clock, and the event loop's."""
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """The machine's, by which every event loop counts seconds."""
+        return time.monotonic()
+
+    async def wait(self, event: anyio.Event, timeout_s: float | None) -> None:
+        """Wait for the event or for the time to pass."""
+        with anyio.move_on_after(timeout_s):
+            await event.wait()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for the time to pass."""
+        await anyio.sleep(seconds if seconds < math.inf else math.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Passed in once per client. The defaults are the real ones."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    jitter: Callable[[], float] = random.random
+    """Draws fractions from 0 to 1."""
+
+    process: Process | None = None
+    """The process that we are; ``None`` asks the operating system."""
+
+    probe: Probe | None = None
+    """Told of every commit and every send; ``None`` tells nobody."""
+
+    lease_s: float = LEASE_S

@@ -1,0 +1,8 @@
+"""The life of one call: ``advance(state, event, policy)`` gives the next state and what has to be done. Pure."""
+
+from __future__ import annotations
+
+from .before_task import MAX_ROUNDS, ImpossibleEventError
+from .task import advance
+
+__all__ = ["MAX_ROUNDS", "ImpossibleEventError", "advance"]

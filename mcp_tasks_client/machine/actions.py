@@ -1,0 +1,122 @@
+"""What has to be done about an event. The machine only says so; the engine does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ..errors import SessionError
+from ..protocol import JSONObject
+from ..protocol.task import Task
+from .states import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Make the new state durable before going on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Remove what was saved of this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendCall:
+    """Send ``tools/call`` (again) with these answers and that state, after a wait."""
+
+    input_responses: Mapping[str, JSONObject] = field(default_factory=dict)
+    request_state: str | None = None
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Send ``Tick`` after so many seconds, in place of any earlier wish."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Send ``tasks/get`` now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Put a question to the host's callback."""
+
+    key: str
+    request: JSONObject
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsking:
+    """Withdraw the questions that are before the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendAnswers:
+    """Send ``tasks/update`` with these answers."""
+
+    answers: Mapping[str, JSONObject]
+
+
+@dataclass(frozen=True, slots=True)
+class SendCancel:
+    """Send ``tasks/cancel``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Show a changed snapshot to whoever follows the task."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tell about a violation of the protocol by the server, once per kind."""
+
+    violation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The call is over."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A question stands in the way."""
+
+    keys: tuple[str, ...]
+    why: str
+    cause: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Stop driving. The task lives on and ``Resumed`` takes it up again."""
+
+    reason: Unanswered | SessionError
+
+
+Action: TypeAlias = (
+    Save
+    | Forget
+    | SendCall
+    | Wake
+    | Poll
+    | Ask
+    | StopAsking
+    | SendAnswers
+    | SendCancel
+    | Publish
+    | Report
+    | Finish
+    | Park
+)

@@ -1,0 +1,237 @@
+"""What can happen to a tool call.
+
+Events carry the time and the jitter, so that the machine needs neither a clock nor a random source.
+Times are local wall clock in seconds since the epoch; ``jitter`` is a fraction from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ..errors import SessionError
+from ..protocol import JSONObject
+from ..protocol.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallBegun:
+    """The next round of ``tools/call`` is about to be sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallReturned:
+    """``tools/call`` answered with a result."""
+
+    result: JSONObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFailed:
+    """``tools/call`` answered with a JSON-RPC error after it may have started."""
+
+    code: int | None
+    message: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRefused:
+    """``tools/call`` surely did not run; nothing of it needs to be remembered.
+
+    Except the answers of its round, unless the server will not have them at all (``for_good``).
+    """
+
+    for_good: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLost:
+    """The reply to ``tools/call`` is lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallAgain:
+    """The caller allowed a call of unknown outcome to be sent again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputAsked:
+    """``tools/call`` answered ``input_required``."""
+
+    requests: JSONObject
+    request_state: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCreated:
+    """There is a task: ``tools/call`` was answered with it, or the host attached its ID."""
+
+    task: Task
+    now: float
+    jitter: float
+    session_data: str | None = None
+    attached: bool = False
+    """The caller gave the ID. No reply came with a hint, so nothing holds back the first poll."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """The wait that the last ``Wake`` asked for is over."""
+
+    now: float
+    jitter: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A poll brought a snapshot."""
+
+    task: Task
+    now: float
+    jitter: float
+    session_data: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notified:
+    """A snapshot came unasked. It may come late, twice, or out of order."""
+
+    task: Task
+    now: float
+    session_data: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollFailed:
+    """A poll failed in a way that may pass."""
+
+    now: float
+    jitter: float
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollCut:
+    """A poll was cut off before its reply. The server may see the poll only now."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMissing:
+    """The server does not know the task (-32602)."""
+
+    message: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationRefused:
+    """The server will not let us look: a credential, a capability, the protocol itself."""
+
+    error: SessionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerReady:
+    """A callback returned an answer, already validated, in its form on the wire."""
+
+    key: str
+    answer: JSONObject
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerUnavailable:
+    """A question got no usable answer: no callback, an exception, the wrong type, a refusal."""
+
+    key: str
+    why: str
+    cause: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateAcknowledged:
+    """``tasks/update`` was acknowledged for these keys."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateFailed:
+    """``tasks/update`` failed in a way that may pass; the same answers go again."""
+
+    keys: tuple[str, ...]
+    now: float
+    jitter: float
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRejected:
+    """The server answered -32602 to ``tasks/update``: a wrong answer, or a task that moved on."""
+
+    keys: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested:
+    """The host wants the task cancelled."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelAcknowledged:
+    """``tasks/cancel`` was acknowledged. The task may still end otherwise."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelFailed:
+    """``tasks/cancel`` failed in a way that may pass; it is said again."""
+
+    now: float
+    jitter: float
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """The drive starts again: after a park, or in another process."""
+
+    now: float
+    jitter: float
+    due_is_exact: bool = True
+    """False after a crash: unchanged polls are not journaled, so the last one may have been just now."""
+
+
+Event: TypeAlias = (
+    CallBegun
+    | CallReturned
+    | CallFailed
+    | CallRefused
+    | CallLost
+    | CallAgain
+    | InputAsked
+    | TaskCreated
+    | Tick
+    | Observed
+    | Notified
+    | PollFailed
+    | PollCut
+    | TaskMissing
+    | ObservationRefused
+    | AnswerReady
+    | AnswerUnavailable
+    | UpdateAcknowledged
+    | UpdateFailed
+    | UpdateRejected
+    | CancelRequested
+    | CancelAcknowledged
+    | CancelFailed
+    | Resumed
+)

@@ -1,0 +1,160 @@
+"""The server's questions (``inputRequests``) of one call: one lifecycle per key, each moving one way.
+
+::
+
+    open ──► asking ──► answered ──► sending ──► acknowledged
+                           ▲            ├──► unsent      the next tick sends the same answer again
+                           └────────────┴──► rejected ──► disputed
+
+``asking`` goes back to ``open`` when a prompt is withdrawn. ``rejected`` becomes ``disputed`` with the
+next poll, whose snapshot tells whether the server still waits for the answer. Whatever the stage, the
+first answer stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from ..protocol import JSONObject
+from ..protocol.text import digest
+from .actions import Ask
+from .states import Question
+
+__all__ = [
+    "MAX_OPEN",
+    "MAX_QUESTIONS",
+    "Questions",
+    "acknowledge",
+    "answer",
+    "ask_open",
+    "collect_answers",
+    "dispute",
+    "find_new",
+    "find_swapped",
+    "has_undelivered",
+    "is_reused",
+    "mark_rejected",
+    "mark_sending",
+    "mark_unsent",
+    "open_question",
+    "reopen",
+    "take_back",
+]
+
+Questions: TypeAlias = tuple[Question, ...]
+
+MAX_OPEN: Final = 100
+"""Questions of one call that may be without an acknowledged answer at once."""
+
+MAX_QUESTIONS: Final = 1000
+"""Questions of one call in all. Each key is remembered, so that nobody is asked twice."""
+
+
+def open_question(key: str, request: Any) -> Question:
+    """A question as first seen."""
+    # A request that is no object is kept as one that nobody can answer, and says so when asked.
+    return Question(key=key, digest=digest(request), request=request if isinstance(request, dict) else {})
+
+
+def find_new(questions: Questions, requests: JSONObject) -> Questions:
+    """Questions whose keys were never seen before, in the order of ``requests``."""
+    known = {q.key for q in questions}
+    return tuple(open_question(key, request) for key, request in requests.items() if key not in known)
+
+
+def is_reused(questions: Questions, requests: JSONObject) -> bool:
+    """Whether a known key now stands for a different request."""
+    return any(q.key in requests and q.digest != digest(requests[q.key]) for q in questions)
+
+
+def find_swapped(questions: Questions, requests: JSONObject) -> tuple[str, ...]:
+    """Keys whose request has changed before the answer to the first request was sent."""
+    return tuple(
+        q.key
+        for q in questions
+        if q.stage not in ("sending", "acknowledged")
+        and q.key in requests
+        and q.digest != digest(requests[q.key])
+    )
+
+
+def ask_open(questions: Questions, outstanding: Collection[str]) -> tuple[Questions, tuple[Ask, ...]]:
+    """Mark every open question that the server waits for as ``asking``, and say what to ask."""
+    asks = [Ask(q.key, q.request or {}) for q in questions if q.stage == "open" and q.key in outstanding]
+    keys = {ask.key for ask in asks}
+    asked = tuple(replace(q, stage="asking") if q.key in keys else q for q in questions)
+    return asked, tuple(asks)
+
+
+def reopen(questions: Questions, *keys: str) -> Questions:
+    """Take questions that are before the host back to ``open``: those of ``keys``, or all without any."""
+    return tuple(
+        replace(q, stage="open") if q.stage == "asking" and (q.key in keys or not keys) else q
+        for q in questions
+    )
+
+
+def answer(questions: Questions, key: str, content: JSONObject) -> Questions:
+    """Record the first answer for ``key``. A second answer changes nothing."""
+    return tuple(
+        replace(q, stage="answered", answer=content) if q.key == key and q.unanswered else q
+        for q in questions
+    )
+
+
+def collect_answers(questions: Questions, outstanding: Collection[str]) -> dict[str, JSONObject]:
+    """The answers to send, by key. Empty while an outstanding question is not answered.
+
+    A server need not accept a partial set of answers, and an answer must be to a question that it
+    still asks.
+    """
+    wanted = [q for q in questions if q.key in outstanding]
+    if any(q.stage in ("open", "asking", "unsent") for q in wanted):
+        return {}
+    return {q.key: q.answer or {} for q in wanted if q.stage == "answered"}
+
+
+def mark_sending(questions: Questions, keys: Collection[str]) -> Questions:
+    """The answers to ``keys`` are about to be sent."""
+    return tuple(replace(q, stage="sending") if q.key in keys else q for q in questions)
+
+
+def take_back(questions: Questions, *stages: str) -> Questions:
+    """Take the questions at these stages back to ``answered``, to be sent again."""
+    return tuple(replace(q, stage="answered", refusal="") if q.stage in stages else q for q in questions)
+
+
+def acknowledge(questions: Questions, keys: Collection[str]) -> Questions:
+    """The server has acknowledged the answers to ``keys``. Request and answer are dropped."""
+    return tuple(
+        replace(q, stage="acknowledged", request=None, answer=None) if _is_sent(q, keys) else q
+        for q in questions
+    )
+
+
+def mark_unsent(questions: Questions, keys: Collection[str]) -> Questions:
+    """The answers to ``keys`` did not get through. They go again, unchanged, with the next tick."""
+    return tuple(replace(q, stage="unsent") if _is_sent(q, keys) else q for q in questions)
+
+
+def mark_rejected(questions: Questions, keys: Collection[str], refusal: str) -> Questions:
+    """The server refused the answers to ``keys``, in these words."""
+    return tuple(
+        replace(q, stage="rejected", refusal=refusal) if _is_sent(q, keys) else q for q in questions
+    )
+
+
+def dispute(questions: Questions) -> Questions:
+    """A poll is about to tell whether the server still waits for the answers that it refused."""
+    return tuple(replace(q, stage="disputed") if q.stage == "rejected" else q for q in questions)
+
+
+def has_undelivered(questions: Questions) -> bool:
+    """Whether an answer is on its way, or did not get through."""
+    return any(q.stage in ("sending", "unsent") for q in questions)
+
+
+def _is_sent(question: Question, keys: Collection[str]) -> bool:
+    return question.stage == "sending" and question.key in keys

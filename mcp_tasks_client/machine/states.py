@@ -1,0 +1,167 @@
+"""What one tool call can be: the states of the machine, and how it can end.
+
+All of it is plain, frozen data that a journal can write down and read back; ``kind`` tells the
+members of a union apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from ..protocol import JSONObject
+from ..protocol.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One of the server's input requests, from first sight to acknowledgement."""
+
+    key: str = field(repr=False)  # may contain the task ID
+    digest: str
+    """Of the request as first seen: the same key must never mean something else."""
+
+    stage: Literal[
+        "open", "asking", "answered", "sending", "unsent", "acknowledged", "rejected", "disputed"
+    ] = "open"
+    request: JSONObject | None = field(default=None, repr=False)
+    """As the server sent it; dropped once acknowledged, like the answer, for they may be private."""
+
+    answer: JSONObject | None = field(default=None, repr=False)
+    refusal: str = ""
+    """The server's words, where it rejected the answer."""
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether it has no answer yet."""
+        return self.stage in ("open", "asking")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathering:
+    """The server asked before it started; answers are being collected for the next round."""
+
+    kind: Literal["gathering"] = "gathering"
+    round: int
+    request_state: str | None
+    questions: tuple[Question, ...]
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calling:
+    """``tools/call`` is on its way, or will be in a moment."""
+
+    kind: Literal["calling"] = "calling"
+    round: int = 0
+    gathered: Gathering | None = None
+    """What this round answers, to begin it again should the server refuse it unread."""
+
+    again: bool = False
+    """The reply to an earlier one was lost: the tool may have run, whatever becomes of this one."""
+
+    cancel_wanted: bool = False
+    """The host wants the call cancelled. ``tasks/cancel`` is sent as soon as there is a task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeUnknown:
+    """``tools/call`` was sent and its reply is lost: the tool may have run."""
+
+    kind: Literal["outcome_unknown"] = "outcome_unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observing:
+    """There is a task. It is polled until it ends."""
+
+    kind: Literal["observing"] = "observing"
+    task: Task
+    received_at: float
+    """Local wall clock, seconds, when we first heard of the task. Its time-to-live counts from here."""
+
+    due_at: float
+    """Local wall clock, seconds, before which no poll is sent."""
+
+    wait_s: float = 0.0
+    """Seconds of the wait that ends at ``due_at``; bounds it when the clock was set back meanwhile."""
+
+    quiet_until: float = 0.0
+    """Local wall clock, seconds, before which nothing is sent, because of a ``Retry-After``."""
+
+    quiet_s: float = 0.0
+    """Seconds of that silence; bounds it likewise."""
+
+    poll_interval_ms: float | None = None
+    """The last usable hint; a reply without one does not take it back."""
+
+    ttl_ms: float | None = None
+    session_data: str | None = field(default=None, repr=False)
+    """What the session needs to reach the task, beyond its ID. Opaque here; it may be a credential."""
+
+    unchanged: int = 0
+    failures: int = 0
+    looks: int = 0
+    questions: tuple[Question, ...] = ()
+    cancel: Literal["no", "requested", "sending", "acknowledged"] = "no"
+    reported: tuple[str, ...] = ()
+    """Kinds of protocol violations already reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """The call returned, ``isError`` or not. The result is the server's, unchanged."""
+
+    kind: Literal["completed"] = "completed"
+    result: JSONObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The call ended in a JSON-RPC error."""
+
+    kind: Literal["failed"] = "failed"
+    code: int | None
+    message: str
+    data: Any = None
+    status_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """The task was cancelled."""
+
+    kind: Literal["cancelled"] = "cancelled"
+    status_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """The server no longer knows the task: ``expired`` if its time-to-live had passed."""
+
+    kind: Literal["gone"] = "gone"
+    why: Literal["not_found", "expired"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violated:
+    """The task ended in a way that the protocol does not allow, such as without a result."""
+
+    kind: Literal["violated"] = "violated"
+    message: str
+
+
+Outcome: TypeAlias = Completed | Failed | Cancelled | Gone | Violated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The end. ``task`` is the last snapshot without its payload, which is in ``outcome``."""
+
+    kind: Literal["finished"] = "finished"
+    outcome: Outcome
+    task: Task | None = None
+
+
+State: TypeAlias = Calling | Gathering | OutcomeUnknown | Observing | Finished

@@ -1,0 +1,486 @@
+"""A tool call, and above all its task, from ``tools/call`` to its end.
+
+Theory of operation
+===================
+
+One call is one machine. ``advance(state, event, policy)`` says what a state becomes when
+something happened and what has to be done about it; nothing here does anything itself. Events
+carry the time and the jitter, so a history can be replayed exactly.
+
+::
+
+    Calling ──► Finished            a plain result, or a JSON-RPC error
+       │  ▲
+       │  └──── Gathering           multi round-trip: the server asks first, then the call is sent again
+       ├──────► OutcomeUnknown      the reply never came (keyed calls only)
+       └──────► Observing ──► Finished
+
+``Observing`` is where a task spends its life. Three small lives run inside it side by side, and
+none of them ever waits for another:
+
+- the *pace*: ``due_at`` is when the next ``tasks/get`` may go; every reply and every failure
+  sets it anew and emits ``Wake``; ``Tick`` is the alarm going off. Before ``quiet_until``, which a
+  ``Retry-After`` sets, nothing is sent at all;
+- the *questions*: ``open → asking → answered → sending → acknowledged``, one per key for the life
+  of the task. Answers go together, and only to what the latest snapshot asks. A refused answer is
+  ``rejected``: not an error yet, since the task may have moved on; it becomes one when a snapshot
+  that was asked for after the refusal still asks;
+- the *cancellation*: ``no → requested → sending → acknowledged``. It silences questions, not
+  polling; what did not get through is sent again with the next poll. A cancellation that comes before
+  there is a task is remembered in ``Calling`` and sent when there is one.
+
+Rules that hold for every step, and that the tests check on every step of every history:
+
+1. ``Save`` stands before every action that relies on what changed. An action before its
+   ``Save`` could be forgotten by a crash and then be repeated differently.
+2. A step whose outcome is not worth keeping (an unchanged poll, a failed one) has no ``Save``.
+3. ``Ask`` is emitted once per key, and again only after ``Resumed``, while there is no answer.
+4. ``Finish`` and ``Park`` end the driving of a call. Finished is forever; parked is until ``Resumed``.
+
+Events that cannot happen in a state raise :class:`ImpossibleEventError`: our mistake, never theirs.
+What the *server* does against the protocol is reported once per kind, by ``Report``, and survived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from ..policy import PollPolicy, ttl_passed
+from ..protocol import JSONObject
+from ..protocol.replies import read_rpc_error
+from ..protocol.task import Task
+from .actions import (
+    Action,
+    Finish,
+    Park,
+    Poll,
+    Publish,
+    Report,
+    Save,
+    SendAnswers,
+    SendCancel,
+    StopAsking,
+    Unanswered,
+    Wake,
+)
+from .before_task import ImpossibleEventError, Step, advance_before_task, park_unanswered
+from .events import (
+    AnswerReady,
+    AnswerUnavailable,
+    CallAgain,
+    CallBegun,
+    CallFailed,
+    CallLost,
+    CallRefused,
+    CallReturned,
+    CancelAcknowledged,
+    CancelFailed,
+    CancelRequested,
+    Event,
+    InputAsked,
+    Notified,
+    ObservationRefused,
+    Observed,
+    PollCut,
+    PollFailed,
+    Resumed,
+    TaskCreated,
+    TaskMissing,
+    Tick,
+    UpdateAcknowledged,
+    UpdateFailed,
+    UpdateRejected,
+)
+from .input_requests import (
+    MAX_OPEN,
+    MAX_QUESTIONS,
+    Questions,
+    acknowledge,
+    answer,
+    ask_open,
+    collect_answers,
+    dispute,
+    find_new,
+    find_swapped,
+    has_undelivered,
+    is_reused,
+    mark_rejected,
+    mark_sending,
+    mark_unsent,
+    reopen,
+    take_back,
+)
+from .pacing import (
+    due_after_cancel,
+    due_after_cut,
+    due_after_failure,
+    due_after_poll,
+    due_after_reply,
+    due_after_restart,
+    due_no_sooner,
+    quiet_left,
+)
+from .states import (
+    Calling,
+    Cancelled,
+    Completed,
+    Failed,
+    Finished,
+    Gathering,
+    Gone,
+    Observing,
+    Outcome,
+    OutcomeUnknown,
+    State,
+    Violated,
+)
+
+__all__ = ["advance"]
+
+
+def advance(state: State, event: Event, policy: PollPolicy) -> Step:
+    """The next state, and what to do, in order.
+
+    Raises:
+        ImpossibleEventError: The event cannot happen in this state.
+    """
+    match state:
+        case Calling() | OutcomeUnknown() if isinstance(event, TaskCreated):
+            return _create(state, event, policy)
+        case Calling() | Gathering() | OutcomeUnknown():
+            return advance_before_task(state, event)
+        case Observing():
+            return _observing(state, event, policy)
+        case Finished():
+            return _finished(state, event)
+        case _:
+            assert_never(state)
+
+
+def _create(before: Calling | OutcomeUnknown, event: TaskCreated, policy: PollPolicy) -> Step:
+    state = Observing(
+        task=event.task, received_at=event.now, due_at=event.now, session_data=event.session_data
+    )
+    if event.attached:
+        return state, (Save(), Wake(0.0))
+    seed = Observed(task=event.task, now=event.now, jitter=event.jitter, session_data=event.session_data)
+    if not (isinstance(before, Calling) and before.cancel_wanted):
+        return _observe(state, seed, policy, seed=True)
+    # The host gave the call up while tools/call was in flight. The server is told now.
+    after, actions = _observe(replace(state, cancel="requested"), seed, policy, seed=True)
+    if not isinstance(after, Observing):
+        return after, actions
+    after, cancel = _send_cancel(after, event.now)
+    return after, (*actions, *cancel)
+
+
+def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
+    match event:
+        case Tick():
+            # Due again only after a whole interval, should we be stopped before the reply.
+            state = due_after_poll(state, event.now, event.jitter, policy)
+            if state.questions:
+                state = replace(state, questions=dispute(take_back(state.questions, "unsent")))
+            state, send = _send_answers(state, event.now)
+            state, cancel = _send_cancel(state, event.now)
+            return state, (*cancel, *send, Poll())
+        case Observed():
+            return _observe(state, event, policy)
+        case Notified():
+            return _notify(state, event)
+        case PollFailed():
+            return _fail(state, event, policy)
+        case PollCut():
+            return due_after_cut(state, event.now, policy), ()
+        case TaskMissing():
+            expired = ttl_passed(state.received_at, state.ttl_ms, event.now, policy)
+            return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
+        case ObservationRefused():
+            questions = reopen(take_back(state.questions, "sending"))
+            return replace(state, questions=questions), (StopAsking(), Park(event.error))
+        case AnswerReady():
+            questions = answer(state.questions, event.key, event.answer)
+            state, send = _send_answers(replace(state, questions=questions), event.now)
+            return state, (Save(), *send)
+        case AnswerUnavailable():
+            if state.cancel != "no" or event.key not in _outstanding(state):
+                # Nobody waits for this answer any more.
+                return replace(state, questions=reopen(state.questions, event.key)), ()
+            return park_unanswered(state, event)
+        case UpdateAcknowledged():
+            return replace(state, questions=acknowledge(state.questions, event.keys)), (Save(),)
+        case UpdateFailed():
+            return _fail(
+                replace(state, questions=mark_unsent(state.questions, event.keys)), event, policy
+            )
+        case UpdateRejected():
+            refused = mark_rejected(state.questions, event.keys, event.message)
+            return replace(state, questions=refused), (Save(),)
+        case CancelRequested():
+            state, send_cancel = _send_cancel(replace(state, cancel="requested"), event.now)
+            return state, (Save(), StopAsking(), *send_cancel)
+        case CancelAcknowledged():
+            state = due_after_cancel(replace(state, cancel="acknowledged"), event.now)
+            return state, (Save(), Wake(state.wait_s))
+        case CancelFailed():
+            # Unless another one has got through meanwhile.
+            return _fail(_doubt_cancel(state), event, policy)
+        case Resumed():
+            return _resume(state, event, policy)
+        case _:
+            raise ImpossibleEventError(state, event)
+
+
+def _finished(state: Finished, event: Event) -> Step:
+    match event:
+        case CallBegun() | CallReturned() | CallFailed() | CallRefused() | CallLost() | CallAgain():
+            raise ImpossibleEventError(state, event)
+        case InputAsked() | TaskCreated():
+            raise ImpossibleEventError(state, event)
+        case _:
+            # Whatever was still under way when the task ended has nothing left to change.
+            return state, ()
+
+
+def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: bool = False) -> Step:
+    """What a snapshot means. A violation is reported and survived; what can be used of it is used.
+
+    The snapshot of a creation (``seed``) is always news. It may be terminal without saying how:
+    one poll is then still needed.
+    """
+    seen, task = state.task, event.task
+    if task.task_id != seen.task_id:
+        return _look_again(state, event, policy, {"another_task_id": "tasks/get answered with another taskId"})
+    reports = {} if seed else _violations(seen, task)
+    if not task.known_status:
+        reports["unknown_status"] = f"{task.status!r} is none of the specification's statuses"
+
+    changed = seed or not task.same_as(seen)
+    saved = seed or _matters(state, event)
+    state = replace(
+        state,
+        task=task,
+        poll_interval_ms=task.poll_interval_ms or state.poll_interval_ms,
+        ttl_ms=task.ttl_ms if "ttl_ms" in task.model_fields_set else state.ttl_ms,
+        session_data=event.session_data if event.session_data is not None else state.session_data,
+        unchanged=0 if changed else state.unchanged + 1,
+        failures=state.failures if has_undelivered(state.questions) else 0,
+    )
+    outcome = _outcome_of(task, seed=seed)
+    if outcome is not None:
+        fresh_reports = [text for kind, text in reports.items() if kind not in state.reported]
+        return _finish(outcome, state, tuple(map(Report, fresh_reports)))
+
+    fresh: Questions = ()
+    if task.status == "input_required":
+        requests = task.input_requests
+        if requests is None and not seed:
+            reports["no_input_requests"] = "input_required came without inputRequests"
+        # A host that gave the task up is not bothered with its questions any more.
+        fresh = find_new(state.questions, requests or {}) if state.cancel == "no" else ()
+        if state.questions and is_reused(state.questions, requests or {}):
+            reports["key_reused"] = "an input key was used again for a different request"
+    if fresh and _too_many(state.questions, fresh):
+        # Not taken into the state, so that the journal does not grow with what a server makes up.
+        state, actions = _look_again(state, event, policy, reports)
+        why = f"the server asks more than {MAX_OPEN} questions at once, or {MAX_QUESTIONS} of one call"
+        park = Park(Unanswered(tuple(q.key for q in fresh[:MAX_OPEN]), why))
+        stripped = replace(state, task=task.model_copy(update={"input_requests": None}))
+        return stripped, (Save(), *actions, StopAsking(), park)
+    state = replace(state, questions=state.questions + fresh)
+    saved = saved or bool(fresh)
+    state, actions = _look_again(state, event, policy, reports, saved=saved, first=seed)
+    if saved:
+        actions = (Save(), *actions)
+    if changed or fresh:
+        actions = (*actions, Publish(task))
+    if state.cancel != "no" or not state.questions:
+        return state, actions
+    return _attend_to_questions(state, event.now, actions)
+
+
+def _violations(seen: Task, task: Task) -> dict[str, str]:
+    """What the change from one snapshot to the next does against the protocol, by kind."""
+    reports: dict[str, str] = {}
+    if seen.terminal and not task.terminal:
+        reports["left_terminal_status"] = f"the status went from {seen.status} back to {task.status}"
+    if not task.created_with(seen):
+        reports["created_at_changed"] = f"createdAt went from {seen.created_at} to {task.created_at}"
+    return reports
+
+
+def _matters(state: Observing, event: Observed) -> bool:
+    """Whether a snapshot changes anything that an action depends on after a crash.
+
+    A new ``statusMessage`` does not: a server that reports its progress must not set the disk's pace.
+    """
+    seen, task = state.task, event.task
+    return (
+        task.status != seen.status
+        or task.ttl_ms != seen.ttl_ms
+        or (task.poll_interval_ms or state.poll_interval_ms) != state.poll_interval_ms
+        or task.input_requests != seen.input_requests
+        or event.session_data not in (None, state.session_data)
+    )
+
+
+def _too_many(questions: Questions, fresh: Questions) -> bool:
+    unfinished = sum(q.stage != "acknowledged" for q in questions)
+    return unfinished + len(fresh) > MAX_OPEN or len(questions) + len(fresh) > MAX_QUESTIONS
+
+
+def _attend_to_questions(state: Observing, now: float, actions: tuple[Action, ...]) -> Step:
+    """Ask what is open, send what is answered; park where neither can go on."""
+    swapped = find_swapped(state.questions, _outstanding(state))
+    if swapped:
+        # Whoever answered, or is about to, meant the first question.
+        why = "the server asks something else now, behind the key of an earlier question"
+        return state, (*actions, StopAsking(), Park(Unanswered(swapped, why)))
+    refused = [q for q in state.questions if q.stage == "disputed" and q.key in _outstanding(state)]
+    if refused:
+        # No accident of timing: asked after the refusal, the task still waits for the same question.
+        why = f"the server rejected the answer: {refused[0].refusal}"
+        return state, (*actions, StopAsking(), Park(Unanswered(tuple(q.key for q in refused), why)))
+    questions, asks = ask_open(state.questions, _outstanding(state))
+    state, send = _send_answers(replace(state, questions=questions), now)
+    return state, (*actions, *asks, *send)
+
+
+def _notify(state: Observing, event: Notified) -> Step:
+    """What comes unasked only adds. Polls keep their pace, and whatever is in doubt is left to them."""
+    seen, task = state.task, event.task
+    if task.task_id != seen.task_id:
+        return state, ()
+    outcome = _outcome_of(task, seed=True)
+    if outcome is not None:
+        return _finish(outcome, state)
+    # Of an end that does not say how, and of what may be older than what we have seen, nothing is believed.
+    if task.terminal or seen.terminal or task.older_than(seen):
+        return state, ()
+    state, saved = _keep_session_data(state, event)
+    fresh: Questions = ()
+    if task.status == "input_required" and state.cancel == "no":
+        fresh = find_new(state.questions, task.input_requests or {})
+        if _too_many(state.questions, fresh):
+            return state, saved  # a poll says the same, and parks
+    if task.same_as(seen) or ("input_required" in (seen.status, task.status) and not fresh):
+        return state, saved  # an answer may be on its way
+    state = replace(state, task=task, unchanged=0, questions=state.questions + fresh)
+    questions, asks = ask_open(state.questions, _outstanding(state))
+    saved = (Save(),) if fresh or task.status != seen.status else saved
+    return replace(state, questions=questions), (*saved, Publish(task), *asks)
+
+
+def _keep_session_data(state: Observing, event: Notified) -> tuple[Observing, tuple[Action, ...]]:
+    if event.session_data in (None, state.session_data):
+        return state, ()
+    return replace(state, session_data=event.session_data), (Save(),)
+
+
+def _look_again(
+    state: Observing,
+    event: Observed,
+    policy: PollPolicy,
+    reports: dict[str, str],
+    *,
+    saved: bool = False,
+    first: bool = False,
+) -> tuple[Observing, tuple[Action, ...]]:
+    """Report what there is to report, and set the next poll at the server's pace."""
+    fresh = {kind: text for kind, text in reports.items() if kind not in state.reported}
+    if fresh:
+        state = replace(state, reported=(*state.reported, *fresh))
+    state = due_after_reply(state, event.now, event.jitter, policy, saved=saved, first=first)
+    return state, (*map(Report, fresh.values()), Wake(state.wait_s))
+
+
+def _fail(state: Observing, event: PollFailed | UpdateFailed | CancelFailed, policy: PollPolicy) -> Step:
+    """A request failed in a way that may pass."""
+    failed = due_after_failure(state, event.now, event.jitter, event.retry_after_s, policy)
+    # The polls of a task whose other requests failed keep their own time, if that is later.
+    state = failed if isinstance(event, PollFailed) else due_no_sooner(failed, state, event.now)
+    # Back-off can start over after a crash; what the server asked for cannot.
+    saved = (Save(),) if event.retry_after_s is not None else ()
+    return state, (*saved, Wake(state.wait_s))
+
+
+def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
+    """Take up a call: ask what is open, send what is answered, keep the pace that was set."""
+    # A rejected answer goes again as well: it never changes, but the server may have.
+    questions = reopen(take_back(state.questions, "sending", "rejected", "disputed"))
+    state = _doubt_cancel(replace(state, questions=questions))
+    state = due_after_restart(state, event.now, event.jitter, policy, exact=event.due_is_exact)
+    # Saved, so that a host that crashes again and again still gets to its poll.
+    begin, wake = Save(), Wake(state.wait_s)
+    if state.cancel != "no":
+        state, send_cancel = _send_cancel(state, event.now)
+        return state, (begin, *send_cancel, wake)
+    if find_swapped(state.questions, _outstanding(state)):
+        return state, (begin, wake)  # the next snapshot says whether it is still so
+    questions, asks = ask_open(state.questions, _outstanding(state))
+    state, send = _send_answers(replace(state, questions=questions), event.now)
+    return state, (begin, *asks, *send, wake)
+
+
+def _outstanding(state: Observing) -> JSONObject:
+    """What the server waits for, by its latest snapshot."""
+    return (state.task.input_requests or {}) if state.task.status == "input_required" else {}
+
+
+def _send_answers(state: Observing, now: float) -> tuple[Observing, tuple[Action, ...]]:
+    """Send what is ready, unless the server is to be left alone. The next tick tries again."""
+    if not state.questions:
+        return state, ()
+    ready = collect_answers(state.questions, _outstanding(state))
+    held_back = (
+        state.cancel != "no"
+        or quiet_left(state, now) > 0
+        or bool(find_swapped(state.questions, _outstanding(state)))
+    )
+    if not ready or held_back:
+        return state, ()
+    return replace(state, questions=mark_sending(state.questions, ready)), (SendAnswers(ready),)
+
+
+def _send_cancel(state: Observing, now: float) -> tuple[Observing, tuple[Action, ...]]:
+    """Send ``tasks/cancel``, unless the server is to be left alone."""
+    if state.cancel != "requested" or quiet_left(state, now) > 0:
+        return state, ()
+    return replace(state, cancel="sending"), (SendCancel(),)
+
+
+def _doubt_cancel(state: Observing) -> Observing:
+    """A cancellation that was on its way may not have arrived, and has to be sent again."""
+    return replace(state, cancel="requested") if state.cancel == "sending" else state
+
+
+def _outcome_of(task: Task, *, seed: bool) -> Outcome | None:
+    """How the task ended, or ``None``: it has not, or a seed does not say how and a poll will."""
+    match task.status:
+        case "completed" if task.result is not None:
+            return Completed(result=task.result)
+        case "completed" if not seed:
+            return Violated(message="The task is completed, but the reply holds no result.")
+        case "failed" if task.error is not None or not seed:
+            error = read_rpc_error(task.error)
+            return Failed(
+                code=error.code,
+                message=error.message or task.status_message or "",
+                data=error.data,
+                status_message=task.status_message,
+            )
+        case "cancelled":
+            return Cancelled(status_message=task.status_message)
+        case _:
+            return None
+
+
+def _finish(
+    outcome: Outcome, state: Observing, reports: tuple[Report, ...] = ()
+) -> tuple[Finished, tuple[Action, ...]]:
+    """The end, and who has to hear of it."""
+    # The payload is in the outcome; a second copy of a large result would be written with it.
+    task = state.task.model_copy(update={"result": None, "error": None, "input_requests": None})
+    published = (Publish(state.task),) if state.task.terminal else ()
+    return Finished(outcome=outcome, task=task), (Save(), StopAsking(), *reports, *published, Finish(outcome))

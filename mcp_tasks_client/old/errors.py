@@ -1,0 +1,228 @@
+"""Every exception this package raises, in one tree.
+
+::
+
+    TasksClientError                 .handle (None where there is no task yet)
+    ├ TaskError
+    │ ├ TaskFailedError              .code .message .data: the call ended in a JSON-RPC error
+    │ ├ TaskCancelledError           the task was cancelled; never asyncio's CancelledError
+    │ ├ TaskExpiredError             the server dropped it after its ttlMs
+    │ └ TaskNotFoundError            the server does not know it
+    ├ WaitTimeoutError               (also TimeoutError) we stopped waiting; the task lives
+    ├ InputUnansweredError           .keys: a question of the server's has no answer yet
+    ├ OutcomeUnknownError            .record: tools/call was sent and its reply was lost
+    ├ IdempotencyConflictError       the key belongs to another tool or other arguments
+    ├ DrivenElsewhereError           another client has taken the call over
+    ├ SessionError                   .retryable .code .data .http_status .retry_after_s
+    │ ├ ConnectionLostError          no reply, or not a whole one
+    │ ├ CredentialRefusedError       HTTP 401 or 403
+    │ ├ RemoteProtocolError          a reply that the protocol does not allow
+    │ └ MissingCapabilityError       the server wants a capability that was not declared
+    └ JournalError
+      ├ JournalLockedError           another process holds the file
+      ├ JournalCorruptError          not a database, or a damaged one
+      └ JournalSchemaError           another program's file, or a newer version's
+
+Each message says what to do next. All of them pickle: a handle travels as its reference and
+can be attached again on the other side. Wrong arguments of the caller's own are
+``ValueError`` and ``TypeError``, as everywhere in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .handle import TaskHandle
+    from .journal.base import TaskRecord
+
+__all__ = [
+    "ConnectionLostError",
+    "CredentialRefusedError",
+    "DrivenElsewhereError",
+    "IdempotencyConflictError",
+    "InputUnansweredError",
+    "JournalCorruptError",
+    "JournalError",
+    "JournalLockedError",
+    "JournalSchemaError",
+    "MissingCapabilityError",
+    "OutcomeUnknownError",
+    "RemoteProtocolError",
+    "SessionError",
+    "TaskCancelledError",
+    "TaskError",
+    "TaskExpiredError",
+    "TaskFailedError",
+    "TaskNotFoundError",
+    "TasksClientError",
+    "WaitTimeoutError",
+]
+
+
+# Every ``__init__`` takes one positional message and keyword-only rest, so that the default
+# ``Exception.__reduce__`` (class, args, __dict__) rebuilds it exactly.
+class TasksClientError(Exception):
+    """Base of everything this package raises on purpose.
+
+    Attributes:
+        handle: The task it is about; ``None`` where no task exists yet.
+    """
+
+    handle: TaskHandle | None
+
+    def __init__(self, message: str, *, handle: TaskHandle | None = None) -> None:
+        super().__init__(message)
+        self.handle = handle
+
+
+class TaskError(TasksClientError):
+    """The task ended, and not with a result."""
+
+
+class TaskFailedError(TaskError):
+    """The tool call ended in a JSON-RPC error, at once or as a ``failed`` task.
+
+    Attributes:
+        code: JSON-RPC error code; ``None`` if the server reported a failure without one.
+        message: The server's message, unchanged.
+        data: The server's ``data``, unchanged.
+        status_message: The task's ``statusMessage``; ``None`` if absent.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        code: int | None = None,
+        message: str = "",
+        data: Any = None,
+        status_message: str | None = None,
+        handle: TaskHandle | None = None,
+    ) -> None:
+        super().__init__(text, handle=handle)
+        self.code = code
+        self.message = message
+        self.data = data
+        self.status_message = status_message
+
+
+class TaskCancelledError(TaskError):
+    """The task reached ``cancelled``. An error of its own: nothing local was cancelled."""
+
+
+class TaskExpiredError(TaskError):
+    """The server no longer knows the task and its ``ttlMs`` has passed."""
+
+
+class TaskNotFoundError(TaskError):
+    """The server does not know the task, though its ``ttlMs`` has not passed."""
+
+
+class WaitTimeoutError(TasksClientError, TimeoutError):
+    """Waiting ended by its time limit. The task goes on; ``handle`` picks it up again."""
+
+
+class InputUnansweredError(TasksClientError):
+    """The server asked something that got no answer it can use. The task waits for it.
+
+    Attributes:
+        keys: Keys of the questions without a usable answer.
+    """
+
+    def __init__(self, message: str, *, keys: Sequence[str] = (), handle: TaskHandle | None = None) -> None:
+        super().__init__(message, handle=handle)
+        self.keys = tuple(keys)
+
+
+class OutcomeUnknownError(TasksClientError):
+    """``tools/call`` was sent under an idempotency key and its reply never arrived.
+
+    The tool may have run. Only ``on_unknown="resend"`` sends it again.
+
+    Attributes:
+        record: What the journal holds of the call.
+    """
+
+    def __init__(
+        self, message: str, *, record: TaskRecord | None = None, handle: TaskHandle | None = None
+    ) -> None:
+        super().__init__(message, handle=handle)
+        self.record = record
+
+
+class IdempotencyConflictError(TasksClientError):
+    """The idempotency key is taken by a call of another tool or with other arguments."""
+
+
+class DrivenElsewhereError(TasksClientError):
+    """Another client, mostly of another process, has taken the call over. Nothing of ours is written."""
+
+
+class SessionError(TasksClientError):
+    """Something between us and the server went wrong, or the server answered a JSON-RPC error.
+
+    Attributes:
+        retryable: Whether the same request may succeed later.
+        not_executed: True if the server surely did nothing with the request.
+        code: JSON-RPC error code, if the server answered one.
+        remote_message: JSON-RPC error ``message``, unchanged.
+        data: JSON-RPC error ``data``, unchanged.
+        http_status: HTTP status, if there was one.
+        retry_after_s: Seconds the server asked us to wait (``Retry-After``).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        not_executed: bool = False,
+        code: int | None = None,
+        remote_message: str = "",
+        data: Any = None,
+        http_status: int | None = None,
+        retry_after_s: float | None = None,
+        handle: TaskHandle | None = None,
+    ) -> None:
+        super().__init__(message, handle=handle)
+        self.retryable = retryable
+        self.not_executed = not_executed
+        self.code = code
+        self.remote_message = remote_message
+        self.data = data
+        self.http_status = http_status
+        self.retry_after_s = retry_after_s
+
+
+class ConnectionLostError(SessionError):
+    """No reply arrived, or not a whole one."""
+
+
+class CredentialRefusedError(SessionError):
+    """The server refused our credential (HTTP 401 or 403)."""
+
+
+class RemoteProtocolError(SessionError):
+    """The server's reply is not one that the protocol allows."""
+
+
+class MissingCapabilityError(SessionError):
+    """The server requires a client capability that the request did not declare (-32021, once -32003)."""
+
+
+class JournalError(TasksClientError):
+    """The journal could not be read or written."""
+
+
+class JournalLockedError(JournalError):
+    """Another process holds the journal file for longer than we wait."""
+
+
+class JournalCorruptError(JournalError):
+    """The journal file is damaged, or no database at all. It is left as it is."""
+
+
+class JournalSchemaError(JournalError):
+    """The file belongs to another program or to a newer version of this one. It is left as it is."""

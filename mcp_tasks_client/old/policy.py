@@ -1,0 +1,218 @@
+"""When to poll, when to retry, when a task's time is over.
+
+The server sets the pace: its hint, its ``Retry-After`` and our own back-off are floors, the
+largest of them counts, and jitter only adds. The one exception is asked for by name,
+:meth:`PollPolicy.eager`. Pure: the time and the jitter are arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["PollPolicy", "backoff_delay", "early_look", "hint_s", "poll_delay", "ttl_passed"]
+
+# Where in the first interval an eager client looks: a look costs half as much patience as the next.
+_EARLY_LOOKS: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
+
+# Without a hint: two equal waits, four that grow fast, and then for as long as it takes slowly.
+_SHORT_WAITS: Final = 6
+_STEEP: Final = 1.7
+_GENTLE: Final = 1.28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollPolicy:
+    """Latency against load. The defaults never ask sooner than the server wishes."""
+
+    floor_s: float = 0.026
+    """Seconds before the first poll of a task without a hint; the next ones come at about 2, 4, 7, 12 and 20
+    times that, and then each a quarter later than the last, until something changes."""
+
+    ceiling_s: float = 30.0
+    """Seconds between polls of a task without a hint, at most."""
+
+    jitter: float = 0.1
+    """Largest fraction added to a wait that is our own choice (no hint, a retry, a restart), so that a
+    fleet that starts together does not poll together. To the server's hint a tenth of it is added, and
+    only before the first poll: tasks that begin together stay apart, and none is seen much too late."""
+
+    backoff_floor_s: float = 1.0
+    """Seconds before the retry of a first failed poll."""
+
+    backoff_ceiling_s: float = 60.0
+    """Seconds between retries of failing polls, at most. There is no last retry."""
+
+    early_looks: int = 0
+    """Polls within the first interval, at most 4. Set by :meth:`eager`."""
+
+    backstop_s: float = 60.0
+    """Seconds between polls of a task that the server tells of by itself, at least."""
+
+    polls_in_flight: int = 16
+    """Polls under way at once at one endpoint."""
+
+    call_grace_s: float = 2.0
+    """Seconds that ``tools/call`` is left to finish after its caller stopped waiting, so that a
+    task ID on its way is still journaled."""
+
+    cancel_timeout_s: float = 5.0
+    """Seconds that the ``tasks/cancel`` of an abandoned call may take."""
+
+    ttl_grace_s: float = 5.0
+    """Seconds by which the server's clock may be ahead when it drops a task after its ``ttlMs``."""
+
+    def __post_init__(self) -> None:
+        # Each comparison is written so that NaN, of which all are false, is refused as well.
+        for name in ("floor_s", "backoff_floor_s", "backstop_s", "call_grace_s", "cancel_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
+        for floor, ceiling in (("floor_s", "ceiling_s"), ("backoff_floor_s", "backoff_ceiling_s")):
+            if not getattr(self, ceiling) >= getattr(self, floor):
+                raise ValueError(f"{ceiling} must be at least {floor}, got {getattr(self, ceiling)}")
+        for name in ("jitter", "ttl_grace_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} cannot be negative or endless, got {getattr(self, name)}")
+        if not 0 <= self.early_looks <= len(_EARLY_LOOKS):
+            raise ValueError(f"early_looks must be between 0 and {len(_EARLY_LOOKS)}, got {self.early_looks}")
+        if not self.polls_in_flight >= 1:
+            raise ValueError("polls_in_flight must be at least 1")
+
+    @classmethod
+    def eager(cls) -> PollPolicy:
+        """Looks up to four times within the first interval, then keeps the server's pace.
+
+        For tools that mostly finish long before their hint. Ends at the first sign of rate
+        limiting (see ``early_look``).
+        """
+        return cls(early_looks=len(_EARLY_LOOKS))
+
+
+def hint_s(poll_interval_ms: float | None) -> float | None:
+    """The server's hint in seconds; ``None`` if absent. Zero or less counts as absent."""
+    seconds = poll_interval_ms / 1000 if poll_interval_ms is not None else 0.0
+    # Asked of the quotient, because the smallest of all numbers divide to 0.
+    return seconds if seconds > 0 else None
+
+
+def poll_delay(
+    poll_interval_ms: float | None,
+    unchanged_polls: int,
+    policy: PollPolicy,
+    jitter: float,
+    *,
+    first: bool = False,
+) -> float:
+    """Seconds to wait before the next ``tasks/get``.
+
+    The server's ``pollIntervalMs`` is a floor and never shortened. Without one the wait grows
+    from ``floor_s`` to ``ceiling_s`` while nothing changes.
+
+    Args:
+        poll_interval_ms: Latest hint in milliseconds; ``None`` if absent.
+        unchanged_polls: Polls since the task last changed; 0 at first.
+        policy: Bounds, in seconds.
+        jitter: A fraction drawn by the driver, ``0 <= jitter <= 1``.
+        first: Whether it is the first wait of a task.
+
+    Returns:
+        Seconds, at least the hint.
+
+    Raises:
+        ValueError: ``unchanged_polls`` or ``jitter`` is out of range.
+
+    Source: Tasks extension, "Task Polling" (SHOULD respect ``pollIntervalMs``); the growth and
+    the jitter are ours.
+    """
+    if unchanged_polls < 0:
+        raise ValueError("unchanged_polls cannot be negative")
+    hint = hint_s(poll_interval_ms)
+    if hint is None:
+        wait = _unhinted(policy.floor_s, unchanged_polls, policy.ceiling_s)
+        return _jittered(wait, policy.jitter if unchanged_polls >= _SHORT_WAITS else 0.0, jitter)
+    return _jittered(hint, policy.jitter / 10 if first else 0.0, jitter)
+
+
+def backoff_delay(
+    poll_interval_ms: float | None,
+    failures: int,
+    retry_after_s: float | None,
+    policy: PollPolicy,
+    jitter: float,
+) -> float:
+    """Seconds to wait after a failed request: the largest of hint, ``Retry-After`` and back-off.
+
+    Args:
+        poll_interval_ms: Latest hint in milliseconds; ``None`` if absent.
+        failures: Failures in a row, this one included; at least 1.
+        retry_after_s: What the server asked for; ``None`` if nothing.
+        policy: Bounds, in seconds.
+        jitter: A fraction, ``0 <= jitter <= 1``.
+
+    Raises:
+        ValueError: ``failures`` or ``jitter`` is out of range.
+    """
+    if failures < 1:
+        raise ValueError("failures counts this one, so it is at least 1")
+    backoff = _doubled(policy.backoff_floor_s, failures - 1, policy.backoff_ceiling_s)
+    wait = max(hint_s(poll_interval_ms) or 0.0, retry_after_s or 0.0, backoff)
+    return _jittered(wait, policy.jitter, jitter)
+
+
+def early_look(poll_interval_ms: float | None, looks: int, policy: PollPolicy) -> float | None:
+    """Seconds to the next early look, or ``None`` when there is none left to take.
+
+    Args:
+        poll_interval_ms: Latest hint in milliseconds.
+        looks: Early looks already taken.
+        policy: Says how many there may be.
+
+    Returns:
+        Seconds since the previous look, or ``None``: without a hint (it starts low anyway), or
+        when the policy's looks are used up.
+    """
+    hint = hint_s(poll_interval_ms)
+    if hint is None or looks >= policy.early_looks:
+        return None
+    return hint * (_EARLY_LOOKS[looks] - (_EARLY_LOOKS[looks - 1] if looks else 0.0))
+
+
+def ttl_passed(received_at: float, ttl_ms: float | None, now: float, policy: PollPolicy) -> bool:
+    """Whether a task that is gone may be gone because of its age.
+
+    The age is counted from when *we* first heard of the task, since the two clocks need not
+    agree; the server's count started earlier, by the time the reply took, hence the grace.
+
+    Args:
+        received_at: Local wall clock, seconds, when the task was first received.
+        ttl_ms: Latest ``ttlMs``; ``None`` is unlimited, and so never passed.
+        now: Local wall clock, seconds.
+        policy: Gives the grace.
+
+    Source: Tasks extension, "Task Polling" (clients MAY treat the TTL as a backstop).
+    """
+    return ttl_ms is not None and now >= received_at + ttl_ms / 1000 - policy.ttl_grace_s
+
+
+def _unhinted(floor_s: float, unchanged_polls: int, ceiling_s: float) -> float:
+    """Seconds to wait where the server says nothing.
+
+    Long tasks are worth fewer polls for their length, and short ones must not wait for polls meant for long
+    ones: a task is seen when it is about a quarter older than at its end.
+    """
+    growth = _STEEP ** max(0, min(unchanged_polls, _SHORT_WAITS - 1) - 1)
+    # The exponent is bounded because powers overflow, and a task may be polled for weeks.
+    growth *= _GENTLE ** max(0, min(unchanged_polls, 256) - _SHORT_WAITS)
+    return min(floor_s * growth, ceiling_s)
+
+
+def _doubled(floor_s: float, times: int, ceiling_s: float) -> float:
+    # The exponent is bounded because 2.0 ** 1024 overflows, and a task may be polled for weeks.
+    return min(floor_s * 2.0 ** min(times, 64), ceiling_s)
+
+
+def _jittered(wait_s: float, most: float, jitter: float) -> float:
+    if not 0 <= jitter <= 1:
+        raise ValueError(f"jitter must be between 0 and 1, got {jitter}")
+    return wait_s * (1 + most * jitter)

@@ -1,0 +1,1 @@
+"""Sessions: the ways of reaching a server that may answer with tasks."""

@@ -1,0 +1,20 @@
+"""MCP 2026-07-28 Tasks on the wire: shapes, readers and writers. Pure: no clock, no I/O, no randomness.
+
+Reading is lenient and writing is exact. A defect in an optional field never costs the task ID.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+__all__ = ["EXTENSION_ID", "PROTOCOL_VERSION", "JSONObject", "MalformedError", "RequestId"]
+
+JSONObject: TypeAlias = dict[str, Any]
+RequestId: TypeAlias = str | int | float
+
+PROTOCOL_VERSION: Final = "2026-07-28"
+EXTENSION_ID: Final = "io.modelcontextprotocol/tasks"
+
+
+class MalformedError(ValueError):
+    """A value that the protocol does not allow. The message says why."""

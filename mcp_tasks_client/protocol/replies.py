@@ -1,0 +1,87 @@
+"""Replies to ``tools/call``, and JSON-RPC errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from . import JSONObject, MalformedError
+from .task import Task, is_encodable, read_task
+
+__all__ = ["CallReply", "Created", "InputRequired", "Returned", "RpcError", "read_call_reply", "read_rpc_error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """``tools/call`` was answered with its result."""
+
+    result: JSONObject
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequired:
+    """``tools/call`` needs answers before it starts (multi round-trip). The call is sent again with them."""
+
+    requests: JSONObject
+    request_state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """``tools/call`` was answered with a task."""
+
+    task: Task
+    session_data: str | None = None
+    """What the session needs to reach this task again, beyond its ID. Opaque to the caller."""
+
+
+CallReply: TypeAlias = Returned | InputRequired | Created
+
+
+def read_call_reply(raw: object) -> CallReply:
+    """The reply in a ``tools/call`` result. ``resultType`` alone decides.
+
+    Some servers add ``content: []`` to a task. An unknown ``resultType`` is read as a result,
+    whose own validation then decides.
+
+    Raises:
+        MalformedError: Not an object, a task without an ID, or a round without anything to answer.
+    """
+    if not isinstance(raw, dict):
+        raise MalformedError(f"the result of tools/call must be an object, not {type(raw).__name__}")
+    match raw.get("resultType"):
+        case "task":
+            # The ID must not be lost for want of a status; the first poll brings one.
+            status = raw.get("status")
+            usable = isinstance(status, str) and status != "" and is_encodable(status)
+            task = read_task(raw if usable else {**raw, "status": "unknown"})
+            return Created(task, task.request_state)
+        case "input_required":
+            requests, state = raw.get("inputRequests"), raw.get("requestState")
+            requests = requests if isinstance(requests, dict) else {}
+            state = state if isinstance(state, str) else None
+            if not requests and state is None:
+                raise MalformedError("input_required without inputRequests and without requestState")
+            return InputRequired(requests, state)
+        case _:
+            return Returned(raw)
+
+
+@dataclass(frozen=True, slots=True)
+class RpcError:
+    """A JSON-RPC error object."""
+
+    code: int | None
+    message: str
+    data: Any
+
+
+def read_rpc_error(raw: object) -> RpcError:
+    """The JSON-RPC error in ``raw``. Parts that are missing or of another type become empty."""
+    error: JSONObject = raw if isinstance(raw, dict) else {}
+    code, message = error.get("code"), error.get("message")
+    return RpcError(
+        code=code if isinstance(code, int) and not isinstance(code, bool) else None,
+        message=message if isinstance(message, str) else "",
+        data=error.get("data"),
+    )

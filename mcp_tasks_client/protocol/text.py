@@ -1,0 +1,76 @@
+"""Foreign text made safe: shortened and escaped for messages, encoded for HTTP headers, hashed for keys.
+
+Everything that a server wrote and that goes into an error, a log or a trace passes :func:`quote` first.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from typing import Final
+
+from . import MalformedError
+
+__all__ = ["digest", "header_value", "quote", "redact", "shorten"]
+
+LONGEST_QUOTE: Final = 300
+"""Characters of foreign text that one message quotes, at most."""
+
+_HEADER_SAFE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
+_LOOKS_ENCODED: Final = re.compile(r"=\?base64\?.*\?=", re.DOTALL)
+_SORTED_JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
+def quote(text: str, task_id: str | None = None) -> str:
+    """``text`` as a message may quote it: one line, printable, at most 300 characters, no task ID.
+
+    Args:
+        text: What a server wrote. It may hold line breaks, terminal escape sequences, megabytes.
+        task_id: Shortened wherever it occurs; ``None`` if there is no task.
+    """
+    # The cut comes first, so that a text of megabytes costs nothing, and leaves room for escapes.
+    cut = len(text) > LONGEST_QUOTE
+    text = redact(text[: 4 * LONGEST_QUOTE], task_id)
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return f"{line[:LONGEST_QUOTE]}…" if cut or len(line) > LONGEST_QUOTE else line
+
+
+def shorten(task_id: str) -> str:
+    """Enough of a task ID to recognise it in a log, too little to use it."""
+    return f"{task_id[: min(8, len(task_id) // 3)]}…"
+
+
+def redact(text: str, task_id: str | None) -> str:
+    """``text`` with the task ID in it shortened."""
+    return text.replace(task_id, shorten(task_id)) if task_id else text
+
+
+def header_value(value: str) -> str:
+    """``value`` as an HTTP header can carry it, byte for byte.
+
+    Printable ASCII without outer blanks goes as it is. Everything else, and whatever already
+    looks encoded, goes as ``=?base64?…?=`` over UTF-8.
+
+    Raises:
+        MalformedError: The text has no UTF-8 form (a lone surrogate), so no header can carry it.
+    """
+    if _HEADER_SAFE.fullmatch(value) and not _LOOKS_ENCODED.fullmatch(value):
+        return value
+    try:
+        encoded = base64.b64encode(value.encode()).decode("ascii")
+    except UnicodeEncodeError as error:
+        raise MalformedError(
+            f"{shorten(value)!a} has no UTF-8 form, so no HTTP header can carry it"
+        ) from error
+    return f"=?base64?{encoded}?="
+
+
+def digest(value: object) -> str:
+    """SHA-256, in hex, of ``value`` as JSON with sorted keys: equal for equal JSON.
+
+    Raises:
+        TypeError: ``value`` holds something that has no JSON form.
+    """
+    return hashlib.sha256(_SORTED_JSON.encode(value).encode()).hexdigest()
