@@ -1,4 +1,4 @@
-"""When to poll, when to retry, when a task's time is over.
+"""When to poll, when to retry, when a task's time is over; and limits of what a server has the client run.
 
 The server sets the pace: its hint, its ``Retry-After`` and our own back-off are floors, the
 largest of them counts, and jitter only adds. The one exception is asked for by name,
@@ -8,10 +8,10 @@ largest of them counts, and jitter only adds. The one exception is asked for by 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
-__all__ = ["PollPolicy", "backoff_delay", "early_look", "hint_s", "poll_delay", "ttl_passed"]
+__all__ = ["PollPolicy", "ReceivePolicy", "backoff_delay", "early_look", "hint_s", "poll_delay", "ttl_passed"]
 
 # Where in the first interval an eager client looks: a look costs half as much patience as the next.
 _EARLY_LOOKS: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
@@ -20,6 +20,9 @@ _EARLY_LOOKS: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 _SHORT_WAITS: Final = 6
 _STEEP: Final = 1.7
 _GENTLE: Final = 1.28
+
+# 2**53 - 1, the largest integer that every JSON reader agrees on.
+_LARGEST_MS: Final = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,46 @@ class PollPolicy:
         limiting (see ``early_look``).
         """
         return cls(early_looks=len(_EARLY_LOOKS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivePolicy:
+    """Limits of the tasks that a server has the client run, as some older servers do.
+
+    Raises:
+        ValueError: A limit is not positive, or ``default_ttl_ms`` is longer than ``max_ttl_ms``.
+    """
+
+    default_ttl_ms: int = 3_600_000
+    """Milliseconds for which a task is kept after its creation, if the server does not name a time."""
+
+    max_ttl_ms: int = 86_400_000
+    """Milliseconds for which a task is kept after its creation, at most, whatever the server names."""
+
+    max_working: int = 32
+    """Unfinished tasks of one session at once, at most. The host is asked about each of them."""
+
+    max_kept: int = 1000
+    """Tasks of one session at once, at most, finished ones included."""
+
+    poll_interval_ms: int = 1000
+    """The ``pollInterval`` that the server is told, in milliseconds."""
+
+    page_size: int = 100
+    """Tasks in one reply to ``tasks/list``, at most."""
+
+    max_requests: int = 1000
+    """Requests about tasks that are being answered at once, at most. A waiting ``tasks/result`` counts."""
+
+    max_requests_per_s: int = 100
+    """Requests about tasks per session and second, at most; ten times as many may come at once."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0 < value <= _LARGEST_MS:
+                raise ValueError(f"{name} must be more than 0 and at most {_LARGEST_MS}, got {value}")
+        if self.default_ttl_ms > self.max_ttl_ms:
+            raise ValueError(f"default_ttl_ms must be at most max_ttl_ms, got {self.default_ttl_ms}")
 
 
 def hint_s(poll_interval_ms: float | None) -> float | None:
