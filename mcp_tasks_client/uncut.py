@@ -1,0 +1,59 @@
+"""Work that no cancellation may cut in two: a commit, and what memory notes of it.
+
+``anyio`` scopes can be shielded against. ``asyncio.Task.cancel()`` knows no shield: it raises in
+whatever the task awaits at that moment. So on asyncio the work runs in a task of its own, which
+nobody else knows and therefore nobody cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+import anyio
+
+__all__ = ["run_to_its_end"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def run_to_its_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run ``work(*args, **kwargs)`` and return only when it has ended, whoever is cancelled meanwhile.
+
+    A cancelled ``anyio`` scope around the caller takes effect at the next checkpoint after the return.
+    A native ``Task.cancel()`` of the caller is remembered, and raised in place of the result or
+    error of the work once that has ended: let the work itself note what must not be forgotten.
+
+    Raises:
+        asyncio.CancelledError: The caller was cancelled natively, or the work cancelled itself.
+    """
+    with anyio.CancelScope(shield=True):
+        result = await (_in_a_task(work(*args, **kwargs)) if _on_asyncio() else work(*args, **kwargs))
+    return result
+
+
+async def _in_a_task(work: Awaitable[T]) -> T:
+    import asyncio
+
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:  # ours: wait() never raises that of the task
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    # The error of the work is read in any case, or asyncio would log that nobody has.
+    raise cancelled from (None if task.cancelled() else task.exception())
+
+
+def _on_asyncio() -> bool:
+    """Whether asyncio runs the caller, and no other event loop on top of asyncio."""
+    import asyncio  # loaded by now if it is what runs us; importing this module need not load it
+
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False
