@@ -1,0 +1,255 @@
+"""The server's questions: handed to the host's callbacks, their answers checked before they go.
+
+A task is no higher-trust channel. Nothing is answered by default, no URL is opened, and a
+question without a callback stays open: the task waits, and the error says which callback is
+missing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import RunVar
+from mcp_types import (
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    ErrorData,
+    ListRootsResult,
+    RequestParams,
+)
+from pydantic import BaseModel, ValidationError
+
+from .host_code import was_cancelled_from_inside
+from .protocol import JSONObject
+from .protocol.json_schema import TooCostlyError, UnusableSchemaError, find_mismatch, load_validator
+from .protocol.replies import RpcError
+from .protocol.task import Task
+from .protocol.text import quote
+
+__all__ = [
+    "Callbacks",
+    "ElicitationCallback",
+    "InputContext",
+    "Inputs",
+    "NoAnswerError",
+    "RootsCallback",
+    "SamplingCallback",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputContext:
+    """What a question is about; the first argument of every callback."""
+
+    tool: str | None
+    """The tool that asks; ``None`` for a task that was attached by its bare ID."""
+
+    key: str = field(repr=False)
+    """The server's key of the question, unique for the life of the task. May contain the task ID."""
+
+    task: Task | None
+    """The latest snapshot; ``None`` if the server asks before there is a task."""
+
+
+ParamsT = TypeVar("ParamsT", bound=BaseModel)
+
+_SamplingResult: TypeAlias = CreateMessageResult | CreateMessageResultWithTools
+
+ElicitationCallback: TypeAlias = Callable[
+    [Any, ElicitRequestParams], Awaitable[ElicitResult | ErrorData] | ElicitResult | ErrorData
+]
+SamplingCallback: TypeAlias = Callable[
+    [Any, CreateMessageRequestParams], Awaitable[_SamplingResult | ErrorData] | _SamplingResult | ErrorData
+]
+RootsCallback: TypeAlias = (
+    Callable[[Any], Awaitable[ListRootsResult | ErrorData] | ListRootsResult | ErrorData]
+    | Callable[
+        [Any, RequestParams | None], Awaitable[ListRootsResult | ErrorData] | ListRootsResult | ErrorData
+    ]
+)
+"""With or without the params, which are empty; the official SDK's shape is without."""
+
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_INTERNAL_ERROR: Final = -32603
+_MOST_THREADS: Final = 1000
+_LIMITER: Final = RunVar[anyio.CapacityLimiter]("mcp_tasks_client_callbacks")
+
+
+class NoAnswerError(Exception):
+    """A question got no answer that can be sent. The message says why, and what would help.
+
+    Attributes:
+        refusal: The error that the host wants to be said instead; ``None`` if it said nothing of the kind.
+    """
+
+    def __init__(self, message: str, refusal: RpcError | None = None) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+class Inputs(ABC):
+    """Who answers a server's questions."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> JSONObject:
+        """The client capabilities to declare: only what can really be answered."""
+
+    @abstractmethod
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
+        """The answer to one input request, in its form on the wire.
+
+        Raises:
+            NoAnswerError: There is none that could be sent. ``__cause__`` is what a callback raised.
+        """
+
+    async def reply(self, context: InputContext, request: JSONObject) -> JSONObject | RpcError:
+        """The answer, or what to say in its place to who waits for one. Raises nothing of its own."""
+        try:
+            return await self.answer(context, request)
+        except NoAnswerError as error:
+            return error.refusal or RpcError(_INTERNAL_ERROR, f"The client has no answer: {error}", None)
+        except Exception:
+            logger.exception("A question could not be asked")
+            return RpcError(_INTERNAL_ERROR, "The client has no answer", None)
+
+
+class Callbacks(Inputs):
+    """The host's own callbacks, plain functions or coroutine functions.
+
+    A plain function runs in a worker thread, since it may well wait for somebody to type. If the
+    caller stops waiting meanwhile, the thread is left to itself and what it returns is not used.
+    """
+
+    def __init__(
+        self,
+        *,
+        elicitation: ElicitationCallback | None = None,
+        sampling: SamplingCallback | None = None,
+        roots: RootsCallback | None = None,
+    ) -> None:
+        self._elicitation = elicitation
+        self._sampling = sampling
+        self._roots = roots
+
+    @property
+    def capabilities(self) -> JSONObject:
+        """``elicitation`` (form and URL), ``sampling`` and ``roots``, where there is a callback."""
+        declared: JSONObject = {}
+        if self._elicitation is not None:
+            declared["elicitation"] = {"form": {}, "url": {}}
+        if self._sampling is not None:
+            declared["sampling"] = {}
+        if self._roots is not None:
+            declared["roots"] = {}
+        return declared
+
+
+def _is_async(callback: object) -> bool:
+    called = getattr(type(callback), "__call__", None)  # noqa: B004  # which of the two it is, not whether
+    return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(called)
+
+
+async def _ask(
+    callback: Callable[..., Any] | None,
+    name: str,
+    arguments: tuple[Any, ...],
+    expected: tuple[type[BaseModel], ...],
+) -> BaseModel:
+    if callback is None:
+        raise NoAnswerError(f"there is no {name} callback; pass {name}=... to the client and resume the task")
+    try:
+        if _is_async(callback):
+            result = await callback(*arguments)
+        else:
+            result = await _in_thread(callback, arguments)
+            if inspect.isawaitable(result):
+                result = await result
+    except anyio.get_cancelled_exc_class():
+        if not was_cancelled_from_inside():
+            raise
+        raise NoAnswerError(f"the {name} callback was cancelled; answer, or return ErrorData") from None
+    except Exception as error:
+        raise NoAnswerError(f"the {name} callback raised {type(error).__name__}: {error}") from error
+    if isinstance(result, ErrorData):
+        raise NoAnswerError(
+            f"the {name} callback refused with error {result.code}: {result.message}",
+            RpcError(result.code, result.message, _data(name, result)),
+        )
+    if not isinstance(result, expected):
+        names = " or ".join(t.__name__ for t in expected)
+        raise NoAnswerError(
+            f"the {name} callback returned {type(result).__name__}; return mcp_types.{names} or ErrorData"
+        )
+    return result
+
+
+async def _in_thread(callback: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a plain function. What it returns when nobody waits for it any more is not used."""
+    made, gone = list[Any](), list[bool]()
+
+    def close() -> None:
+        for one in made:
+            if inspect.iscoroutine(one):
+                one.close()  # or it would be said that it was never awaited
+
+    def call() -> None:  # returns nothing, because trio takes a thread that returns a coroutine for a mistake
+        made.append(callback(*arguments))
+        if gone:
+            close()
+
+    try:
+        await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_threads())
+    except anyio.get_cancelled_exc_class():
+        gone.append(True)
+        close()
+        raise
+    return made[0]
+
+
+def _read(model: type[ParamsT], params: object) -> ParamsT:
+    try:
+        return model.model_validate(params, extra="allow")
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        where = quote(".".join(map(str, problem["loc"])) or "params")
+        raise NoAnswerError(f"the server's request is malformed, {where}: {quote(problem['msg'])}") from None
+
+
+def _data(name: str, refusal: ErrorData) -> Any:
+    """What a callback says besides its refusal, without which that can be said too."""
+    try:
+        return _plain(refusal).get("data")
+    except ValueError as error:
+        logger.warning("What the %s callback refused with has no JSON form: %s", name, error)
+        return None
+
+
+def _plain(result: BaseModel) -> Any:
+    # Through text, since what has no JSON form could be neither journaled nor sent.
+    dumped = result.model_dump(by_alias=True, exclude_none=True, mode="json", warnings=False)
+    return json.loads(json.dumps(dumped, allow_nan=False))
+
+
+def _wire(name: str, result: BaseModel) -> JSONObject:
+    try:
+        answer = _plain(result)
+    except ValueError as error:  # pydantic's serialization errors are of this kind too
+        raise NoAnswerError(f"what the {name} callback returned has no JSON form: {error}") from None
+    assert isinstance(answer, dict)
+    return answer

@@ -1,0 +1,27 @@
+"""Code of the host that runs inside ours: callbacks, ``on_update``, a journal or a session of its own."""
+
+from __future__ import annotations
+
+import math
+
+import anyio
+
+__all__ = ["was_cancelled_from_inside"]
+
+
+def was_cancelled_from_inside() -> bool:
+    """Whether the cancellation that was just caught began inside the awaited code of the host.
+
+    The host may have cancelled something that its own callback awaited. Such a cancellation is passed on
+    as an error, because it would otherwise look like the end of everything that surrounds the callback.
+    False if the task that awaits is itself being stopped: then the cancellation has to be raised again.
+    """
+    if anyio.current_effective_deadline() == -math.inf:
+        return False
+    import asyncio  # here, because an asyncio event loop has imported it already and trio needs none
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no asyncio event loop runs in this thread
+        return True
+    return task is None or task.cancelling() == 0
