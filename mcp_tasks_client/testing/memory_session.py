@@ -1,0 +1,248 @@
+"""A session with a scripted server in memory: no HTTP, and the same errors as over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+from mcp_types import Tool
+
+from ..engine.environment import Clock
+from ..errors import (
+    ConnectionLostError,
+    CredentialRefusedError,
+    MissingCapabilityError,
+    RemoteProtocolError,
+    SessionError,
+)
+from ..protocol import JSONObject
+from ..protocol.replies import CallReply, read_call_reply
+from ..protocol.requests import call_params, task_params
+from ..protocol.task import read_task
+from ..protocol.text import quote
+from ..sessions.base import (
+    GATEWAY_STATUSES,
+    REFUSED_CODES,
+    BeforeSend,
+    Limits,
+    ObservedTasks,
+    Session,
+    Snapshot,
+    TaskRef,
+    ToolCall,
+)
+from .faults import ErrorReply, Garbled, HttpError, Reply, Unreachable
+from .subscription import LISTEN, Stream
+
+if TYPE_CHECKING:
+    from .server import ScriptedServer
+
+__all__ = ["ServerSession"]
+
+_RELISTEN_S: Final = 30.0
+"""Seconds between attempts to listen."""
+
+_MISSING_CAPABILITY: Final = frozenset({-32021, -32003})
+_PROTOCOL_MISMATCH: Final = frozenset({-32020, -32022})
+_TOO_MANY_REQUESTS: Final = 429
+_PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, _TOO_MANY_REQUESTS})
+
+
+class ServerSession(Session):
+    """One of any number of sessions with a :class:`ScriptedServer`.
+
+    Each request yields to the event loop before the server gets it, and again before its reply arrives,
+    so that it can be cancelled on both ways. Looking up a tool sends no request.
+
+    Attributes:
+        clock: The server's.
+        closed: Whether the client has closed the session.
+    """
+
+    def __init__(self, server: ScriptedServer, limits: Limits) -> None:
+        self.clock: Clock = server.clock
+        self.closed = False
+        self._server = server
+        self._limits = limits
+        self._streams: set[Stream] = set()
+
+    @property
+    def endpoint(self) -> str:
+        """The server's."""
+        return self._server.endpoint
+
+    @property
+    def limits(self) -> Limits:
+        """As given. Only the time-outs matter in memory."""
+        return self._limits
+
+    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+        """The tool as it is listed now."""
+        await checkpoint()
+        return self._server.listed_tool(name)
+
+    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+        """Send ``tools/call`` once."""
+        params = call_params(
+            call.name, call.arguments, input_responses=call.input_responses, request_state=call.request_state
+        )
+        if call.meta:
+            params["_meta"] = dict(call.meta)
+        self._check_open("tools/call")
+        await before_send()
+        return read_call_reply(await self._request("tools/call", params))
+
+    async def get(self, ref: TaskRef) -> Snapshot:
+        """Send ``tasks/get`` once."""
+        return _snapshot(await self._request("tasks/get", _params(ref)))
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        """Send ``tasks/update`` once."""
+        await self._request("tasks/update", _params(ref, answers))
+
+    async def cancel(self, ref: TaskRef) -> None:
+        """Send ``tasks/cancel`` once."""
+        await self._request("tasks/cancel", _params(ref))
+
+    async def run(self, observed: ObservedTasks) -> None:
+        """Listen for the observed tasks, again whenever one is added, until the server refuses."""
+        listens = True
+        while listens and not self.closed:
+            if not observed.refs():
+                await observed.changed()
+                continue
+            async with anyio.create_task_group() as tasks:
+
+                async def until_changed(scope: anyio.CancelScope = tasks.cancel_scope) -> None:
+                    await observed.changed()
+                    scope.cancel()
+
+                tasks.start_soon(until_changed)
+                listens = await self._listen(observed)
+                if listens:
+                    await self.clock.sleep(_RELISTEN_S)
+                tasks.cancel_scope.cancel()
+
+    async def _listen(self, observed: ObservedTasks) -> bool:
+        """Deliver what one stream tells, until it ends. Returns whether another one may be worth it."""
+
+        async def deliver(message: JSONObject) -> None:
+            await checkpoint()
+            if "taskId" in message["params"]:
+                observed.deliver(_snapshot(message["params"]))
+
+        try:
+            stream = await self._exchange(LISTEN, {"notifications": {"taskIds": list(observed.refs())}})
+        except SessionError as error:
+            return error.retryable
+        assert isinstance(stream, Stream), "subscriptions/listen is answered with a stream or an error"
+        self._streams.add(stream)
+        try:
+            await stream.play(deliver)
+        finally:
+            self._streams.discard(stream)
+        return True
+
+    async def aclose(self) -> None:
+        """Refuse further requests, and end the streams."""
+        self.closed = True
+        for stream in self._streams:
+            stream.cut()
+
+    async def _request(self, method: str, params: JSONObject) -> JSONObject:
+        reply = await self._exchange(method, params)
+        assert isinstance(reply, dict), "only subscriptions/listen is answered with a stream"
+        return reply
+
+    async def _exchange(self, method: str, params: JSONObject) -> JSONObject | Stream:
+        await checkpoint()
+        self._check_open(method)
+        timeout_s = (
+            self._limits.call_read_timeout_s if method == "tools/call" else self._limits.task_timeout_s
+        )
+        exchange = self._server.receive(method, params)
+        if exchange.after_s:
+            await self.clock.sleep(min(exchange.after_s, timeout_s))
+        else:
+            await checkpoint()
+        if exchange.after_s >= timeout_s:
+            raise _lost(method, f"no reply within {timeout_s:g} seconds")
+        reply = exchange.reply
+        if isinstance(reply, dict | Stream | ErrorReply | HttpError | Garbled):
+            self._server.note_reply(exchange)
+        if isinstance(reply, dict | Stream):
+            return reply
+        raise _error(method, exchange.arrival.task_id, reply)
+
+    def _check_open(self, method: str) -> None:
+        if self.closed:
+            raise ConnectionLostError(f"{method} was not sent: the session is closed.", not_executed=True)
+
+
+def _params(ref: TaskRef, answers: Mapping[str, JSONObject] | None = None) -> JSONObject:
+    return task_params(ref.task_id, request_state=ref.session_data, input_responses=answers)
+
+
+def _snapshot(raw: JSONObject) -> Snapshot:
+    task = read_task(raw)
+    return Snapshot(task, task.request_state)
+
+
+def _error(method: str, task_id: str | None, reply: Reply) -> SessionError:
+    """The error that a session over HTTP raises for a reply that is none."""
+    match reply:
+        case HttpError(status, wait_s):
+            return _status_error(method, status, wait_s)
+        case ErrorReply(http_status=401 | 403 as status, retry_after_s=wait_s):
+            return _status_error(method, status, wait_s)
+        case ErrorReply():
+            return _rpc_error(method, task_id, reply)
+        case Garbled():
+            return RemoteProtocolError(
+                f"The reply to {method} is a page of HTML.", retryable=True, http_status=200
+            )
+        case Unreachable():
+            return ConnectionLostError(
+                f"{method} could not be sent: connection refused.", retryable=True, not_executed=True
+            )
+        case _:
+            return _lost(method, "the connection broke")
+
+
+def _lost(method: str, why: str) -> ConnectionLostError:
+    return ConnectionLostError(f"The reply to {method} was lost: {why}.", retryable=True)
+
+
+def _status_error(method: str, status: int, wait_s: float | None) -> SessionError:
+    refused = status in (401, 403)
+    kind = CredentialRefusedError if refused else SessionError
+    return kind(
+        f"{method} was answered with HTTP {status} and no JSON-RPC reply.",
+        retryable=not refused and (status in _PASSING_STATUSES or status >= 500),
+        not_executed=refused or status == _TOO_MANY_REQUESTS,
+        http_status=status,
+        retry_after_s=wait_s,
+    )
+
+
+def _rpc_error(method: str, task_id: str | None, reply: ErrorReply) -> SessionError:
+    kind: type[SessionError] = SessionError
+    # A gateway or a rate limiter may send any code. Its status says that the request may succeed later, and
+    # a gateway does not know what became of the request.
+    limited = reply.http_status == _TOO_MANY_REQUESTS or reply.http_status in GATEWAY_STATUSES
+    refused = reply.code in REFUSED_CODES and reply.http_status not in GATEWAY_STATUSES
+    if not limited and reply.code in _MISSING_CAPABILITY:
+        kind = MissingCapabilityError
+    elif not limited and reply.code in _PROTOCOL_MISMATCH:
+        kind = RemoteProtocolError
+    told: dict[str, Any] = {"code": reply.code, "remote_message": reply.message, "data": reply.data}
+    return kind(
+        f"{method} was answered with JSON-RPC error {reply.code}: {quote(reply.message, task_id)!r}.",
+        retryable=limited or not refused,
+        not_executed=refused or reply.http_status == _TOO_MANY_REQUESTS,
+        http_status=reply.http_status,
+        retry_after_s=reply.retry_after_s,
+        **told,
+    )

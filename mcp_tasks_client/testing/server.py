@@ -1,0 +1,215 @@
+"""A server that plays a script for each task: one core with two faces, in memory and over HTTP."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+
+from mcp_types import Tool
+
+from ..engine.environment import Clock, SystemClock
+from ..protocol import JSONObject
+from ..sessions.base import Limits
+from .faults import (
+    ErrorReply,
+    Fault,
+    Garbled,
+    HttpError,
+    LostReply,
+    LostRequest,
+    RefusedError,
+    Reply,
+    Stale,
+    Unreachable,
+    delay_s,
+)
+from .http_app import ASGIApp, asgi_app
+from .memory_session import ServerSession
+from .requests import Plan, RequestHandler, identify_by_arguments
+from .subscription import Notifies, Stream
+from .timeline import Traits
+from .witness import Arrival, Witness
+
+__all__ = ["Exchange", "ScriptedServer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A request, and what is to come back."""
+
+    arrival: Arrival
+    reply: Reply | Stream
+    after_s: float
+    """Seconds by which the reply is delayed. Infinity if it never comes."""
+
+
+class ScriptedServer:
+    """A tasks server of MCP 2026-07-28 that does what a test says, and remembers what reached it.
+
+    ::
+
+        clock = ManualClock()
+        server = ScriptedServer(clock=clock)
+        who = ask("name", form("Who?", name="string"))
+        server.tool("deploy", [work(30), who, complete(text_result("done"))])
+        async with scripted_client(server.session(), journal=MemoryJournal(), elicitation=answer) as client:
+            handle = await client.start_tool("deploy")
+            await clock.advance(60)
+            await handle.result()
+        server.witness.check()
+
+    Nothing runs in the background: a task is wherever its steps have come by the time of a request. A
+    stream of notifications is played by its client.
+
+    Args:
+        clock: The time of the tasks and of the log; ``None`` is the system's.
+        endpoint: The server's name in the journal.
+        identify: Returns the intent of a call for ``witness.calls``, from the tool's name and the arguments.
+            By default both, the arguments as JSON with sorted keys.
+        new_task_id: Makes the task IDs; by default ``task-1``, ``task-2``…
+        event_stream: Whether HTTP responses are event streams instead of JSON.
+        tolerance_s: Seconds by which a poll may come early, see :class:`Witness`.
+
+    Attributes:
+        on_request: Called with each request. Returns a fault, or ``None`` if all is to go well.
+        witness: What has arrived.
+        app: The server as an ASGI application.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        endpoint: str = "scripted",
+        identify: Callable[[str, JSONObject], Hashable] | None = None,
+        new_task_id: Callable[[], str] | None = None,
+        event_stream: bool = False,
+        tolerance_s: float = 0.001,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.endpoint = endpoint
+        self.event_stream = event_stream
+        self.witness = Witness(tolerance_s=tolerance_s)
+        self.on_request: Callable[[Arrival], Fault | None] | None = None
+        self.app: ASGIApp = asgi_app(self)
+        self._faults: dict[str, deque[Fault | None]] = {}
+        new_task_id = new_task_id or map("task-{}".format, itertools.count(1)).__next__
+        self._requests = RequestHandler(
+            self.clock, self.witness, identify or identify_by_arguments, new_task_id
+        )
+
+    # ── the script ────────────────────────────────────────────────────────────────────────────
+
+    def tool(
+        self,
+        name: str,
+        plan: Plan,
+        *,
+        poll_interval_ms: float | None = 1000,
+        ttl_ms: float | None = None,
+        settle_s: float = 0.1,
+        cancellable: bool = True,
+        late_answers: bool = False,
+        request_state: bool = False,
+        input_schema: JSONObject | None = None,
+        output_schema: JSONObject | None = None,
+    ) -> None:
+        """Offer a tool, in place of an earlier one of that name. Tasks of the earlier one go on.
+
+        Args:
+            name: As it is listed and called.
+            plan: Its steps, or a function that makes them from the arguments of each call.
+            poll_interval_ms: The poll interval of its tasks, see :func:`hint`; ``None`` for none.
+            ttl_ms: Milliseconds from its creation after which a task is unknown; ``None`` for never.
+            settle_s: Seconds from the acknowledgement of an answer or of a cancel to its effect. Until
+                then polls show the task as it was.
+            cancellable: Whether a cancelled task ends in ``cancelled``. If not, a cancel is acknowledged
+                and has no effect.
+            late_answers: Whether answers to a task that has moved on are acknowledged. If not: -32602.
+            request_state: Whether its tasks hand out a ``requestState``, and are unknown without one.
+            input_schema: As it is listed. Arguments marked ``x-mcp-header`` must come as headers too.
+            output_schema: As it is listed.
+
+        Raises:
+            ValueError: The steps cannot be taken, or an ``x-mcp-header`` mark is not allowed.
+        """
+        traits = Traits(
+            poll_interval_ms=poll_interval_ms,
+            ttl_ms=ttl_ms,
+            settle_s=settle_s,
+            cancellable=cancellable,
+            late_answers=late_answers,
+            request_state=request_state,
+        )
+        schema = input_schema or {"type": "object"}
+        listed = Tool(name=name, input_schema=schema, output_schema=output_schema)
+        self._requests.add_tool(listed, plan, traits)
+
+    def misbehave(self, method: str, *faults: Fault | None) -> None:
+        """Have the next requests of a method go wrong, one fault each. ``None`` lets one go well.
+
+        These faults come before those of ``on_request``.
+        """
+        self._faults.setdefault(method, deque()).extend(faults)
+
+    @property
+    def notifies(self) -> Notifies | None:
+        """How ``subscriptions/listen`` is answered from now on; ``None``: HTTP 404 with -32601."""
+        return self._requests.notifies
+
+    @notifies.setter
+    def notifies(self, notifies: Notifies | None) -> None:
+        self._requests.notifies = notifies
+
+    def session(self, *, limits: Limits | None = None) -> ServerSession:
+        """A session with this server, in memory.
+
+        Args:
+            limits: Its time-outs, by the server's clock; ``None`` for the defaults.
+        """
+        return ServerSession(self, limits or Limits())
+
+    def listed_tool(self, name: str) -> Tool | None:
+        """A tool as it is listed; ``None`` if there is none of that name."""
+        return self._requests.listed_tool(name)
+
+    # ── requests, of both faces ───────────────────────────────────────────────────────────────
+
+    def receive(self, method: str, params: JSONObject, headers: Mapping[str, str] | None = None) -> Exchange:
+        """Log a request, pick its fault, and do what it says unless the fault prevents that.
+
+        Args:
+            method: JSON-RPC method.
+            params: Its params.
+            headers: By lower-case name; ``None`` in memory, where there are none.
+        """
+        arrival = Arrival(method=method, params=params, at=self.clock.monotonic(), headers=headers)
+        arrival.fault = fault = self._pick_fault(arrival)
+        self.witness.note_arrival(arrival)
+        reply: Reply | Stream = {}
+        if fault is None or fault.acted:
+            try:
+                reply = self._requests.handle(arrival)
+            except RefusedError as refused:
+                reply = refused.reply
+        match fault:
+            case LostRequest() | LostReply() | Unreachable() | HttpError() | ErrorReply() | Garbled():
+                reply = fault
+            case Stale(back) if method == "tasks/get" and isinstance(reply, dict):
+                reply = self._requests.repeat_earlier(params["taskId"], back)
+            case _:
+                pass
+        return Exchange(arrival=arrival, reply=reply, after_s=delay_s(fault))
+
+    def note_reply(self, exchange: Exchange) -> None:
+        """Note that the reply of an exchange leaves now, and will arrive."""
+        reply = {} if isinstance(exchange.reply, Stream) else exchange.reply
+        self.witness.note_reply(exchange.arrival, reply, self.clock.monotonic())
+
+    def _pick_fault(self, arrival: Arrival) -> Fault | None:
+        queued = self._faults.get(arrival.method)
+        if queued:
+            return queued.popleft()
+        return self.on_request(arrival) if self.on_request is not None else None
