@@ -39,6 +39,7 @@ from ..policy import ReceivePolicy
 from ..protocol import JSONObject, RequestId
 from ..protocol.replies import RpcError
 from ..protocol.text import digest, shorten
+from .shapes import mark_answer, read_related_task
 
 __all__ = ["Notify", "Receiver"]
 
@@ -51,7 +52,6 @@ _INVALID_REQUEST: Final = -32600
 _INVALID_PARAMS: Final = -32602
 _INTERNAL_ERROR: Final = -32603
 
-_RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 _CAPABILITIES: Final = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
 _REQUESTS: Final[JSONObject] = {"elicitation": {"create": {}}, "sampling": {"createMessage": {}}}
 _ABOUT_TASKS: Final = frozenset({"tasks/get", "tasks/result", "tasks/cancel", "tasks/list"})
@@ -281,7 +281,7 @@ class Receiver:
         if self._running is None:
             raise _RefusedError(_INTERNAL_ERROR, "The client runs no tasks at present")
         ttl_ms = self._ttl_ms(params.get("task"))
-        related = _related_task(params)
+        related = read_related_task(params)
         if related in self._abandoned:
             return None
         kept = [task for task in self._tasks.values() if task.session_id == session_id]
@@ -298,7 +298,7 @@ class Receiver:
             logger.info("The server has the client run %r", task)
             self._running[0].start_soon(self._live, task, self._running[1])
         created: JSONObject = {"task": task.wire}
-        return created if related is None else _mark(created, related)
+        return created if related is None else mark_answer(created, related)
 
     def _check_room(self, kept: list[_Received]) -> None:
         working = sum(task.reply is None for task in kept)
@@ -357,7 +357,7 @@ class Receiver:
         if task.reply is None:
             raise _RefusedError(_INVALID_PARAMS, "Failed to retrieve task: Task has expired")
         logger.info("The server gets the result of %r", task)
-        return task.reply if isinstance(task.reply, RpcError) else _mark(task.reply, task.task_id)
+        return task.reply if isinstance(task.reply, RpcError) else mark_answer(task.reply, task.task_id)
 
     def _cancel(self, task: _Received) -> JSONObject:
         if not self._end_cancelled(task, "The task was cancelled by request."):
@@ -422,23 +422,3 @@ class Receiver:
         """The wall clock as ISO 8601."""
         now = datetime.fromtimestamp(self._clock.time(), UTC)
         return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _related_task(params: JSONObject) -> str | None:
-    """The ID of the server's task that a request belongs to; ``None`` if the request names none."""
-    meta = params.get("_meta")
-    related = meta.get(_RELATED_TASK) if isinstance(meta, dict) else None
-    task_id = related.get("taskId") if isinstance(related, dict) else None
-    return task_id if isinstance(task_id, str) and task_id else None
-
-
-def _mark(result: JSONObject, task_id: str) -> JSONObject:
-    """A result that names the task it belongs to.
-
-    Source: 2025-11-25, "Associating Task-Related Messages" (MUST).
-    """
-    meta = result.get("_meta")
-    return {
-        **result,
-        "_meta": {**(meta if isinstance(meta, dict) else {}), _RELATED_TASK: {"taskId": task_id}},
-    }
