@@ -159,6 +159,69 @@ class Callbacks(Inputs):
             declared["roots"] = {}
         return declared
 
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
+        """Ask the callback for this kind of request, and check what it returns."""
+        params = request.get("params")
+        match request.get("method"):
+            case "elicitation/create":
+                return await self._elicit(context, params)
+            case "sampling/createMessage":
+                read = _read(CreateMessageRequestParams, params)
+                expected = (CreateMessageResult, CreateMessageResultWithTools)
+                return _wire("sampling", await _ask(self._sampling, "sampling", (context, read), expected))
+            case "roots/list":
+                nothing = _read(RequestParams, params) if params is not None else None
+                arguments = (context, nothing) if _takes_params(self._roots) else (context,)
+                return _wire("roots", await _ask(self._roots, "roots", arguments, (ListRootsResult,)))
+            case method:
+                raise NoAnswerError(f"the server asked {quote(str(method))!r}, which no client can answer")
+
+    async def _elicit(self, context: InputContext, params: object) -> JSONObject:
+        form: ElicitRequestFormParams | None = None
+        read: ElicitRequestParams
+        if isinstance(params, dict) and params.get("mode", "form") == "form":
+            read = form = _read(ElicitRequestFormParams, params)
+        else:
+            read = _read(ElicitRequestURLParams, params)
+        load_validator()  # now, so that an answer does not wait for an import before it is committed
+        result = await _ask(self._elicitation, "elicitation", (context, read), (ElicitResult,))
+        assert isinstance(result, ElicitResult)  # _ask has checked the type
+        if form is None or result.action != "accept":
+            # The content belongs to an accepted form only.
+            return _wire("elicitation", result.model_copy(update={"content": None}))
+        content = result.content or {}
+        try:
+            problem = find_mismatch(content, form.requested_schema)
+        except (UnusableSchemaError, TooCostlyError) as error:
+            raise NoAnswerError(f"the server's requestedSchema cannot be used: {error}") from None
+        if problem is not None:
+            raise NoAnswerError(
+                f"the elicitation callback accepted with content that does not match the requestedSchema, "
+                f"{problem}; validate before you accept"
+            )
+        return _wire("elicitation", result.model_copy(update={"content": content}))
+
+
+def _threads() -> anyio.CapacityLimiter:
+    # Of their own: a host's other worker threads must not wait for people who take their time.
+    try:
+        return _LIMITER.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(_MOST_THREADS)
+        _LIMITER.set(limiter)
+        return limiter
+
+
+def _takes_params(roots: Callable[..., Any] | None) -> bool:
+    """Whether the roots callback takes the params too; the SDK's shape is without."""
+    if roots is None:
+        return False
+    try:
+        inspect.signature(roots).bind(None, None)
+    except (TypeError, ValueError):  # one argument, or a callable that does not tell
+        return False
+    return True
+
 
 def _is_async(callback: object) -> bool:
     called = getattr(type(callback), "__call__", None)  # noqa: B004  # which of the two it is, not whether
