@@ -1,0 +1,157 @@
+"""What a session needs of an HTTP library: send one request, and give the response as it begins.
+
+There are two implementations. ``transport_httpx`` uses the host's own httpx or httpx2 client, with
+everything that the host has set up in it. ``transport_aiohttp`` costs a third of the CPU and is taken
+where the host has set up nothing. What a reply means is the business of neither.
+"""
+
+from __future__ import annotations
+
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import httpx
+
+__all__ = [
+    "CLOSE_S",
+    "CONNECT_S",
+    "KEEPALIVE_S",
+    "Errors",
+    "Failures",
+    "Request",
+    "Response",
+    "Transport",
+    "failures_of_httpx",
+]
+
+CONNECT_S: Final = 10.0
+"""Seconds that opening a connection may take."""
+
+CLOSE_S: Final = 5.0
+"""Seconds that closing a response, or all connections, may take."""
+
+# Servers drop idle connections after 5 seconds (uvicorn, Node). A request on a connection that
+# is being dropped has an unknown outcome, so ours are dropped before.
+KEEPALIVE_S: Final = 4.0
+
+Errors: TypeAlias = tuple[type[Exception], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """The exceptions that an HTTP library raises, by what they mean. The first match counts."""
+
+    not_sent: Errors
+    """The request surely never left."""
+
+    unsendable: Errors = ()
+    """The request is not valid HTTP. The exception's text quotes the offending header."""
+
+    decoding: Errors = ()
+    """A hook read the body before us, and the body does not match its ``Content-Encoding``."""
+
+    bad_url: Errors
+
+    by_status: Errors = ()
+    """Raised by a hook for a status. Its ``.response`` is the library's."""
+
+    lost: Errors
+    """Anything else that ends a request or its response."""
+
+    describe: Callable[[Exception], str] = str
+    """The text of an exception, without the URL, whose query may be a credential."""
+
+    as_cause: Callable[[Exception], Exception] = lambda error: error
+    """The exception, or a replacement that does not hold the request with all its headers."""
+
+
+def failures_of_httpx(library: object) -> Failures:
+    """The exceptions of httpx, or of httpx2, which kept the names.
+
+    Args:
+        library: The module ``httpx`` or ``httpx2``.
+    """
+
+    def named(*names: str) -> Errors:
+        return tuple(getattr(library, name) for name in names)
+
+    return Failures(
+        not_sent=named("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"),
+        unsendable=named("LocalProtocolError"),
+        decoding=named("DecodingError"),
+        bad_url=(*named("InvalidURL"), UnicodeError),
+        by_status=named("HTTPStatusError"),
+        # ssl.SSLError: anyio passes it through where a TLS record, or a client certificate, is refused.
+        lost=(*named("HTTPError"), ssl.SSLError),
+    )
+
+
+class Response(ABC):
+    """A response whose body has yet to come.
+
+    Attributes:
+        status: HTTP status.
+    """
+
+    __slots__ = ("status",)
+
+    status: int
+
+    @abstractmethod
+    def header(self, name: str) -> str:
+        """A header's value, ``""`` if it is absent. Several of one name are joined by ``", "``."""
+
+    @property
+    def content(self) -> bytes | None:
+        """The whole body, decompressed, if a hook of the host's has read it already."""
+        return None
+
+    @abstractmethod
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, still compressed. May be called once."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Give the connection back if the body was read to its end, and close it if not. Never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request. A redirect within the origin sends it again."""
+
+    content: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    silence_s: float
+    """Seconds without a byte before the request is given up, unless the host's own client says otherwise."""
+
+    verb: str = "POST"
+
+
+class Transport(ABC):
+    """Sends requests to one origin.
+
+    Attributes:
+        failures: What the transport and its responses raise.
+    """
+
+    failures: Failures
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+
+    @abstractmethod
+    async def send(self, url: httpx.URL, request: Request) -> Response:
+        """Send a request once, and follow no redirect.
+
+        Raises:
+            Exception: One of ``failures``.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close the connections, unless the HTTP client is the host's."""

@@ -1,0 +1,141 @@
+"""Over httpx or httpx2: the host's own client, or one of ours where aiohttp cannot serve.
+
+The two libraries share their names, so one transport serves both. The client's class tells which
+library it is of.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from types import ModuleType
+from typing import Any, Final
+
+import anyio
+import httpx
+
+from .transport import CLOSE_S, CONNECT_S, KEEPALIVE_S, Request, Response, Transport, failures_of_httpx
+
+__all__ = ["HttpxTransport", "library_of"]
+
+_WRITE_S: Final = 30.0
+_LIBRARIES: Final = ("httpx", "httpx2")
+
+
+def library_of(thing: object, kind: str) -> ModuleType | None:
+    """The library whose ``kind`` this is an instance of; ``None`` if it is neither library's."""
+    for name in _LIBRARIES:
+        library = sys.modules.get(name)  # a library that is not loaded has no instances
+        if library is not None and isinstance(thing, getattr(library, kind)):
+            return library
+    return None
+
+
+class HttpxTransport(Transport):
+    """Sends requests with an ``AsyncClient``.
+
+    Args:
+        library: The module ``httpx`` or ``httpx2``.
+        client: Used with all that it brings, and left open. ``None``: one of our own, whose making loads
+            certificates, so do that in a thread.
+        auth: For each request, as the library takes it; ``None`` leaves it to the client.
+        max_idle: Connections of our own client that may stay open unused.
+    """
+
+    def __init__(self, library: ModuleType, client: Any | None, auth: Any | None, *, max_idle: int) -> None:
+        self.failures = failures_of_httpx(library)
+        self._library: Any = library
+        self._auth = self._library.USE_CLIENT_DEFAULT if auth is None else auth
+        # The time-out of a client whose maker said nothing of time-outs: not a wish that we could honour.
+        self._no_wish = self._library.Timeout(5.0)
+        self._body = type("Body", (self._library.ByteStream,), {"__aiter__": _chunk_of})
+        self._ours = client is None
+        # The session's caps are the limit. One more in the pool could only fill up, with the
+        # connections that httpcore forgets when it is cancelled at the wrong moment.
+        self._client = client or self._library.AsyncClient(
+            limits=self._library.Limits(
+                max_connections=None, max_keepalive_connections=max_idle, keepalive_expiry=KEEPALIVE_S
+            ),
+            timeout=self._no_wish,
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client is closed."""
+        return bool(self._client.is_closed)
+
+    async def send(self, url: httpx.URL, request: Request) -> Response:
+        """Send a request through the client, its auth and its hooks."""
+        built = self._client.build_request(
+            request.verb,
+            str(url),
+            content=request.content,
+            headers=request.headers,
+            timeout=self._timeout(request.silence_s),
+        )
+        sent = self._library.Request(
+            built.method,
+            built.url,
+            headers=built.headers,
+            stream=self._body(request.content),
+            extensions=built.extensions,
+        )
+        response = await self._client.send(sent, auth=self._auth, follow_redirects=False, stream=True)
+        return _HttpxResponse(response)
+
+    async def aclose(self) -> None:
+        """Close the client, if it is our own."""
+        if self._ours:
+            with anyio.move_on_after(CLOSE_S, shield=True):
+                await self._client.aclose()
+
+    def _timeout(self, silence_s: float) -> Any:
+        if self._client.timeout != self._no_wish:
+            return self._client.timeout
+        return self._library.Timeout(connect=CONNECT_S, write=_WRITE_S, read=silence_s, pool=None)
+
+
+class _HttpxResponse(Response):
+    __slots__ = ("_response",)
+
+    def __init__(self, response: Any) -> None:
+        self.status = response.status_code
+        self._response = response
+
+    def header(self, name: str) -> str:
+        value: str = self._response.headers.get(name, "")
+        return value
+
+    @property
+    def content(self) -> bytes | None:
+        content: bytes | None = self._response.content if self._response.is_stream_consumed else None
+        return content
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        # The stream itself, not response.aiter_raw(), which closes the response at its end: cancelled
+        # there, the response would count as closed and its connection would stay open.
+        iterator: AsyncIterator[bytes] = aiter(self._response.stream)
+        return iterator
+
+    async def aclose(self) -> None:
+        # Shielded, because a response that stays open keeps its connection. And what goes wrong
+        # from here on is no reason to lose what has arrived.
+        with anyio.move_on_after(CLOSE_S, shield=True), suppress(Exception):
+            await self._response.aclose()
+
+
+def _chunk_of(stream: Any) -> AsyncIterator[bytes]:
+    """A request's body. httpx's own is an async generator, which a cancelled request drops half-way."""
+    return _Chunk(b"".join(stream))
+
+
+class _Chunk(AsyncIterator[bytes]):
+    def __init__(self, content: bytes) -> None:
+        self._content: bytes | None = content
+
+    async def __anext__(self) -> bytes:
+        content, self._content = self._content, None
+        if content is None:
+            raise StopAsyncIteration
+        return content
