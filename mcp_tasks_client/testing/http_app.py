@@ -13,24 +13,21 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 
 from ..protocol import JSONObject
 from .faults import ErrorReply, Garbled, HttpError, Reply, Unreachable, retry_after
+from .requests import Exchange, RequestHandler
 from .subscription import Stream
 from .witness import Ending
 
-if TYPE_CHECKING:
-    from .server import Exchange, ScriptedServer
-
-__all__ = ["ASGIApp", "asgi_app"]
+__all__ = ["HttpApp"]
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-ASGIApp: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 _PARSE_ERROR: Final = -32700
 _INVALID_REQUEST: Final = -32600
@@ -38,19 +35,90 @@ _PRIMING: Final = b"id: 0\ndata:\n\n"
 _SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 
 
-def asgi_app(server: ScriptedServer) -> ASGIApp:
-    """The application."""
+class HttpApp:
+    """The ASGI application.
 
-    async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    Args:
+        requests: Answers the requests.
+        event_stream: Whether responses are event streams instead of JSON.
+
+    Attributes:
+        event_stream: As given. Holds for the responses from now on.
+    """
+
+    def __init__(self, requests: RequestHandler, *, event_stream: bool) -> None:
+        self.event_stream = event_stream
+        self._requests = requests
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Serve one request, or the application's lifespan."""
         match scope["type"]:
             case "http":
-                await _serve(server, scope, receive, send)
+                await self._serve(scope, receive, send)
             case "lifespan":
                 await _serve_lifespan(receive, send)
             case other:
                 raise ValueError(f"a scripted server speaks HTTP and not {other}")
 
-    return app
+    async def _serve(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        body = await _read_body(receive)
+        if body is None:
+            return
+        if scope["method"] != "POST":
+            await _respond(send, 405, b"", {"allow": "POST"})
+            return
+        try:
+            message = json.loads(body)
+        except ValueError:
+            await _respond_json(send, 400, None, error={"code": _PARSE_ERROR, "message": "Parse error"})
+            return
+        if not isinstance(message, dict) or not isinstance(message.get("method"), str):
+            await _respond_json(
+                send, 400, None, error={"code": _INVALID_REQUEST, "message": "Invalid request"}
+            )
+            return
+        if "id" not in message:
+            await _respond(send, 202, b"", {})
+            return
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        params = message.get("params")
+        exchange = self._requests.receive(
+            message["method"], params if isinstance(params, dict) else {}, headers
+        )
+        if exchange.after_s:
+            async with _until_disconnected(receive) as gone:
+                await self._requests.clock.sleep(exchange.after_s)
+            if gone.is_set():
+                return
+        if isinstance(exchange.reply, Stream):
+            self._requests.note_reply(exchange)
+            await _play_stream(exchange.reply, message["id"], receive, send)
+        else:
+            await self._reply(exchange, exchange.reply, message["id"], send)
+
+    async def _reply(self, exchange: Exchange, reply: Reply, request_id: Any, send: Send) -> None:
+        if isinstance(reply, dict | ErrorReply | HttpError | Garbled):
+            # Noted before it is sent, so that no client has a reply that the witness does not know of.
+            self._requests.note_reply(exchange)
+        match reply:
+            case dict() as result if self.event_stream:
+                await _begin_events(send)
+                await _send_part(send, _event(_encode_response(request_id, {"result": result})), last=True)
+            case dict() as result:
+                await _respond_json(send, 200, request_id, result=result)
+            case ErrorReply(code, message, data, status, wait_s):
+                error = {"code": code, "message": message} | ({} if data is None else {"data": data})
+                await _respond_json(send, status, request_id, retry_after(wait_s), error=error)
+            case HttpError(status, wait_s):
+                await _respond(send, status, b"Sorry", {"content-type": "text/plain", **retry_after(wait_s)})
+            case Garbled():
+                await _respond(send, 200, b"<html>Welcome</html>", {"content-type": "text/html"})
+            case lost:
+                await send(_start(200, {"content-type": "application/json", "content-length": "1000"}))
+                await _send_part(send, b"{")
+                await _break_connection(before_request=isinstance(lost, Unreachable))
 
 
 async def _serve_lifespan(receive: Receive, send: Send) -> None:
@@ -59,41 +127,6 @@ async def _serve_lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return
-
-
-async def _serve(
-    server: ScriptedServer, scope: MutableMapping[str, Any], receive: Receive, send: Send
-) -> None:
-    body = await _read_body(receive)
-    if body is None:
-        return
-    if scope["method"] != "POST":
-        await _respond(send, 405, b"", {"allow": "POST"})
-        return
-    try:
-        message = json.loads(body)
-    except ValueError:
-        await _respond_json(send, 400, None, error={"code": _PARSE_ERROR, "message": "Parse error"})
-        return
-    if not isinstance(message, dict) or not isinstance(message.get("method"), str):
-        await _respond_json(send, 400, None, error={"code": _INVALID_REQUEST, "message": "Invalid request"})
-        return
-    if "id" not in message:
-        await _respond(send, 202, b"", {})
-        return
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    params = message.get("params")
-    exchange = server.receive(message["method"], params if isinstance(params, dict) else {}, headers)
-    if exchange.after_s:
-        async with _until_disconnected(receive) as gone:
-            await server.clock.sleep(exchange.after_s)
-        if gone.is_set():
-            return
-    if isinstance(exchange.reply, Stream):
-        server.note_reply(exchange)
-        await _play_stream(exchange.reply, message["id"], receive, send)
-    else:
-        await _reply(server, exchange, exchange.reply, message["id"], send)
 
 
 async def _read_body(receive: Receive) -> bytes | None:
@@ -141,31 +174,6 @@ async def _play_stream(stream: Stream, request_id: Any, receive: Receive, send: 
     if ending == "in order":
         result = {"resultType": "complete", "_meta": meta}
         await _send_part(send, _event(_encode_response(request_id, {"result": result})), last=True)
-
-
-async def _reply(
-    server: ScriptedServer, exchange: Exchange, reply: Reply, request_id: Any, send: Send
-) -> None:
-    if isinstance(reply, dict | ErrorReply | HttpError | Garbled):
-        # Noted before it is sent, so that no client has a reply that the witness does not know of.
-        server.note_reply(exchange)
-    match reply:
-        case dict() as result if server.event_stream:
-            await _begin_events(send)
-            await _send_part(send, _event(_encode_response(request_id, {"result": result})), last=True)
-        case dict() as result:
-            await _respond_json(send, 200, request_id, result=result)
-        case ErrorReply(code, message, data, status, wait_s):
-            error = {"code": code, "message": message} | ({} if data is None else {"data": data})
-            await _respond_json(send, status, request_id, retry_after(wait_s), error=error)
-        case HttpError(status, wait_s):
-            await _respond(send, status, b"Sorry", {"content-type": "text/plain", **retry_after(wait_s)})
-        case Garbled():
-            await _respond(send, 200, b"<html>Welcome</html>", {"content-type": "text/html"})
-        case lost:
-            await send(_start(200, {"content-type": "application/json", "content-length": "1000"}))
-            await _send_part(send, b"{")
-            await _break_connection(before_request=isinstance(lost, Unreachable))
 
 
 async def _break_connection(*, before_request: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -34,10 +34,8 @@ from ..sessions.base import (
     ToolCall,
 )
 from .faults import ErrorReply, Garbled, HttpError, Reply, Unreachable
+from .requests import RequestHandler
 from .subscription import LISTEN, Stream
-
-if TYPE_CHECKING:
-    from .server import ScriptedServer
 
 __all__ = ["ServerSession"]
 
@@ -61,17 +59,18 @@ class ServerSession(Session):
         closed: Whether the client has closed the session.
     """
 
-    def __init__(self, server: ScriptedServer, limits: Limits) -> None:
-        self.clock: Clock = server.clock
+    def __init__(self, requests: RequestHandler, endpoint: str, limits: Limits) -> None:
+        self.clock: Clock = requests.clock
         self.closed = False
-        self._server = server
+        self._requests = requests
+        self._endpoint = endpoint
         self._limits = limits
         self._streams: set[Stream] = set()
 
     @property
     def endpoint(self) -> str:
         """The server's."""
-        return self._server.endpoint
+        return self._endpoint
 
     @property
     def limits(self) -> Limits:
@@ -81,7 +80,7 @@ class ServerSession(Session):
     async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
         """The tool as it is listed now."""
         await checkpoint()
-        return self._server.listed_tool(name)
+        return self._requests.listed_tool(name)
 
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
         """Send ``tools/call`` once."""
@@ -162,7 +161,7 @@ class ServerSession(Session):
         timeout_s = (
             self._limits.call_read_timeout_s if method == "tools/call" else self._limits.task_timeout_s
         )
-        exchange = self._server.receive(method, params)
+        exchange = self._requests.receive(method, params)
         if exchange.after_s:
             await self.clock.sleep(min(exchange.after_s, timeout_s))
         else:
@@ -171,7 +170,7 @@ class ServerSession(Session):
             raise _lost(method, f"no reply within {timeout_s:g} seconds")
         reply = exchange.reply
         if isinstance(reply, dict | Stream | ErrorReply | HttpError | Garbled):
-            self._server.note_reply(exchange)
+            self._requests.note_reply(exchange)
         if isinstance(reply, dict | Stream):
             return reply
         raise _error(method, exchange.arrival.task_id, reply)

@@ -1,10 +1,11 @@
-"""What a scripted server does with each request: its tools, its tasks, its rounds of questions."""
+"""What a scripted server does with each request, whichever way it came: its tools, tasks and faults."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
@@ -15,14 +16,26 @@ from ..engine.environment import Clock
 from ..old.sessions.headers import HeaderMap, header_map
 from ..protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from ..sessions.base import INVALID_PARAMS
-from .faults import RefusedError
+from .faults import (
+    ErrorReply,
+    Fault,
+    Garbled,
+    HttpError,
+    LostReply,
+    LostRequest,
+    RefusedError,
+    Stale,
+    Unreachable,
+    delay_s,
+)
+from .faults import Reply as WireReply
 from .http_headers import find_missing, refuse_missing, refuse_without_capability
 from .steps import Answers, AskFirst, Reply, Step, check_steps
 from .subscription import LISTEN, Notifies, Stream
 from .timeline import Timeline, Traits, check_answers, make_result
 from .witness import Arrival, Witness
 
-__all__ = ["Plan", "RequestHandler", "identify_by_arguments"]
+__all__ = ["Exchange", "Plan", "RequestHandler", "identify_by_arguments"]
 
 Plan: TypeAlias = Sequence[Step] | Callable[[JSONObject], Sequence[Step]]
 """The steps of a tool, or a function that makes them from the arguments of a call."""
@@ -50,17 +63,29 @@ class _Round:
     answers: Answers = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A request, and what is to come back."""
+
+    arrival: Arrival
+    reply: WireReply | Stream
+    after_s: float
+    """Seconds by which the reply is delayed. Infinity if it never comes."""
+
+
 class RequestHandler:
-    """Answers requests.
+    """Logs each request, picks its fault, and answers it.
 
     Args:
-        clock: Reads the time of a creation.
-        witness: Told of tools that ran and answers that were accepted.
+        clock: The server's.
+        witness: Told of every request, every reply, every tool that ran and every accepted answer.
         identify: Returns the intent of a call, from the tool's name and the arguments.
         new_task_id: Makes the task IDs.
 
     Attributes:
+        clock: As given.
         notifies: How ``subscriptions/listen`` is answered; ``None`` knows no such method.
+        on_request: Called with each request. Returns a fault, or ``None`` if all is to go well.
     """
 
     def __init__(
@@ -71,8 +96,10 @@ class RequestHandler:
         new_task_id: Callable[[], str],
     ) -> None:
         self.notifies: Notifies | None = None
+        self.on_request: Callable[[Arrival], Fault | None] | None = None
+        self.clock = clock
+        self._faults: dict[str, deque[Fault | None]] = {}
         self._streams: set[Stream] = set()
-        self._clock = clock
         self._witness = witness
         self._identify = identify
         self._new_task_id = new_task_id
@@ -95,12 +122,48 @@ class RequestHandler:
         tool = self._tools.get(name)
         return tool.listed if tool is not None else None
 
-    def handle(self, arrival: Arrival) -> JSONObject | Stream:
-        """Do what a request says, and return its result, or the stream that comes before it.
+    def queue_faults(self, method: str, faults: Iterable[Fault | None]) -> None:
+        """Have the next requests of a method go wrong, before those that ``on_request`` picks."""
+        self._faults.setdefault(method, deque()).extend(faults)
 
-        Raises:
-            RefusedError: The server answers with an error.
+    def receive(self, method: str, params: JSONObject, headers: Mapping[str, str] | None = None) -> Exchange:
+        """Log a request, pick its fault, and do what it says unless the fault prevents that.
+
+        Args:
+            method: JSON-RPC method.
+            params: Its params.
+            headers: By lower-case name; ``None`` in memory, where there are none.
         """
+        arrival = Arrival(method=method, params=params, at=self.clock.monotonic(), headers=headers)
+        arrival.fault = fault = self._pick_fault(arrival)
+        self._witness.note_arrival(arrival)
+        reply: WireReply | Stream = {}
+        if fault is None or fault.acted:
+            try:
+                reply = self._act(arrival)
+            except RefusedError as refused:
+                reply = refused.reply
+        match fault:
+            case LostRequest() | LostReply() | Unreachable() | HttpError() | ErrorReply() | Garbled():
+                reply = fault
+            case Stale(back) if method == "tasks/get" and isinstance(reply, dict):
+                reply = self._repeat_earlier(params["taskId"], back)
+            case _:
+                pass
+        return Exchange(arrival=arrival, reply=reply, after_s=delay_s(fault))
+
+    def note_reply(self, exchange: Exchange) -> None:
+        """Note that the reply of an exchange leaves now, and will arrive."""
+        reply = {} if isinstance(exchange.reply, Stream) else exchange.reply
+        self._witness.note_reply(exchange.arrival, reply, self.clock.monotonic())
+
+    def _pick_fault(self, arrival: Arrival) -> Fault | None:
+        queued = self._faults.get(arrival.method)
+        if queued:
+            return queued.popleft()
+        return self.on_request(arrival) if self.on_request is not None else None
+
+    def _act(self, arrival: Arrival) -> JSONObject | Stream:
         if arrival.headers is not None:
             self._check_headers(arrival)
         match arrival.method:
@@ -125,8 +188,8 @@ class RequestHandler:
             case method:
                 raise RefusedError(_METHOD_NOT_FOUND, f"Unknown method: {method}", http_status=404)
 
-    def repeat_earlier(self, task_id: str, back: int) -> JSONObject:
-        """The snapshot of so many replies ago, in place of the one that :meth:`handle` has just returned."""
+    def _repeat_earlier(self, task_id: str, back: int) -> JSONObject:
+        """The snapshot of so many replies ago, in place of the one that was just made."""
         sent = self._tasks[task_id].sent
         sent.pop()
         sent.append(sent[max(0, len(sent) - back)])
@@ -182,7 +245,7 @@ class RequestHandler:
             task_id=self._new_task_id(),
             steps=last.steps[last.index :],
             created_at=arrival.at,
-            epoch=self._clock.time() - arrival.at,
+            epoch=self.clock.time() - arrival.at,
             traits=tool.traits,
             answers=dict(last.answers),
         )
@@ -229,7 +292,7 @@ class RequestHandler:
             with suppress(KeyError, RefusedError):
                 self._tasks[task_id].catch_up(arrival.at)
                 tasks[task_id] = self._tasks[task_id]
-        return Stream(notifies, task_ids, tasks, self._clock, self._witness, self._streams)
+        return Stream(notifies, task_ids, tasks, self.clock, self._witness, self._streams)
 
     def _wake_streams(self) -> None:
         for stream in self._streams:

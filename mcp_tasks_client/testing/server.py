@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
 
 from mcp_types import Tool
 
 from ..engine.environment import Clock, SystemClock
 from ..protocol import JSONObject
 from ..sessions.base import Limits
-from .faults import (
-    ErrorReply,
-    Fault,
-    Garbled,
-    HttpError,
-    LostReply,
-    LostRequest,
-    RefusedError,
-    Reply,
-    Stale,
-    Unreachable,
-    delay_s,
-)
-from .http_app import ASGIApp, asgi_app
+from .faults import Fault
+from .http_app import HttpApp
 from .memory_session import ServerSession
 from .requests import Plan, RequestHandler, identify_by_arguments
-from .subscription import Notifies, Stream
+from .subscription import Notifies
 from .timeline import Traits
 from .witness import Arrival, Witness
 
-__all__ = ["Exchange", "ScriptedServer"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """A request, and what is to come back."""
-
-    arrival: Arrival
-    reply: Reply | Stream
-    after_s: float
-    """Seconds by which the reply is delayed. Infinity if it never comes."""
+__all__ = ["ScriptedServer"]
 
 
 class ScriptedServer:
@@ -69,13 +45,14 @@ class ScriptedServer:
         identify: Returns the intent of a call for ``witness.calls``, from the tool's name and the arguments.
             By default both, the arguments as JSON with sorted keys.
         new_task_id: Makes the task IDs; by default ``task-1``, ``task-2``…
-        event_stream: Whether HTTP responses are event streams instead of JSON.
+        event_stream: Whether HTTP responses are event streams instead of JSON; ``app.event_stream`` later.
         tolerance_s: Seconds by which a poll may come early, see :class:`Witness`.
 
     Attributes:
-        on_request: Called with each request. Returns a fault, or ``None`` if all is to go well.
-        witness: What has arrived.
         app: The server as an ASGI application.
+        clock: As given.
+        endpoint: As given.
+        witness: What has arrived.
     """
 
     def __init__(
@@ -90,15 +67,12 @@ class ScriptedServer:
     ) -> None:
         self.clock = clock or SystemClock()
         self.endpoint = endpoint
-        self.event_stream = event_stream
         self.witness = Witness(tolerance_s=tolerance_s)
-        self.on_request: Callable[[Arrival], Fault | None] | None = None
-        self.app: ASGIApp = asgi_app(self)
-        self._faults: dict[str, deque[Fault | None]] = {}
         new_task_id = new_task_id or map("task-{}".format, itertools.count(1)).__next__
         self._requests = RequestHandler(
             self.clock, self.witness, identify or identify_by_arguments, new_task_id
         )
+        self.app = HttpApp(self._requests, event_stream=event_stream)
 
     # ── the script ────────────────────────────────────────────────────────────────────────────
 
@@ -152,7 +126,16 @@ class ScriptedServer:
 
         These faults come before those of ``on_request``.
         """
-        self._faults.setdefault(method, deque()).extend(faults)
+        self._requests.queue_faults(method, faults)
+
+    @property
+    def on_request(self) -> Callable[[Arrival], Fault | None] | None:
+        """Called with each request. Returns a fault, or ``None`` if all is to go well."""
+        return self._requests.on_request
+
+    @on_request.setter
+    def on_request(self, on_request: Callable[[Arrival], Fault | None] | None) -> None:
+        self._requests.on_request = on_request
 
     @property
     def notifies(self) -> Notifies | None:
@@ -169,47 +152,4 @@ class ScriptedServer:
         Args:
             limits: Its time-outs, by the server's clock; ``None`` for the defaults.
         """
-        return ServerSession(self, limits or Limits())
-
-    def listed_tool(self, name: str) -> Tool | None:
-        """A tool as it is listed; ``None`` if there is none of that name."""
-        return self._requests.listed_tool(name)
-
-    # ── requests, of both faces ───────────────────────────────────────────────────────────────
-
-    def receive(self, method: str, params: JSONObject, headers: Mapping[str, str] | None = None) -> Exchange:
-        """Log a request, pick its fault, and do what it says unless the fault prevents that.
-
-        Args:
-            method: JSON-RPC method.
-            params: Its params.
-            headers: By lower-case name; ``None`` in memory, where there are none.
-        """
-        arrival = Arrival(method=method, params=params, at=self.clock.monotonic(), headers=headers)
-        arrival.fault = fault = self._pick_fault(arrival)
-        self.witness.note_arrival(arrival)
-        reply: Reply | Stream = {}
-        if fault is None or fault.acted:
-            try:
-                reply = self._requests.handle(arrival)
-            except RefusedError as refused:
-                reply = refused.reply
-        match fault:
-            case LostRequest() | LostReply() | Unreachable() | HttpError() | ErrorReply() | Garbled():
-                reply = fault
-            case Stale(back) if method == "tasks/get" and isinstance(reply, dict):
-                reply = self._requests.repeat_earlier(params["taskId"], back)
-            case _:
-                pass
-        return Exchange(arrival=arrival, reply=reply, after_s=delay_s(fault))
-
-    def note_reply(self, exchange: Exchange) -> None:
-        """Note that the reply of an exchange leaves now, and will arrive."""
-        reply = {} if isinstance(exchange.reply, Stream) else exchange.reply
-        self.witness.note_reply(exchange.arrival, reply, self.clock.monotonic())
-
-    def _pick_fault(self, arrival: Arrival) -> Fault | None:
-        queued = self._faults.get(arrival.method)
-        if queued:
-            return queued.popleft()
-        return self.on_request(arrival) if self.on_request is not None else None
+        return ServerSession(self._requests, self.endpoint, limits or Limits())
