@@ -6,6 +6,7 @@
     python -m tests.benchmarks --readme           # and into the README
     python -m tests.benchmarks --quick            # smaller counts, once each; tells whether it works at all
     python -m tests.benchmarks --only polls --json figures.json
+    python -m tests.benchmarks --only dropped-1000 dropped-call --quick
 
 ============  ====================================================================================
 figures       what is measured, the rows of the table, and the limits

@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from .figures import MEASUREMENTS
+from .library import PRESENT
 from .run import ROOT, measured
 from .table import as_json, markdown, pasted, results
 
@@ -31,16 +32,24 @@ def main() -> int:
     """Measure. Returns 1 if a figure is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     names = [one.name for one in MEASUREMENTS]
-    parser.add_argument("--only", metavar="NAME", choices=names, help=f"one of {', '.join(names)}")
+    parser.add_argument(
+        "--only", metavar="NAME", nargs="+", choices=names, help=f"some of {', '.join(names)}"
+    )
     parser.add_argument("--quick", action="store_true", help="smaller counts, and no repetitions")
+    parser.add_argument("--library", default=PRESENT, help="the package that is called ours")
     parser.add_argument("--json", metavar="FILE", type=Path, help="all that was found")
     parser.add_argument("--readme", action="store_true", help=f"write the table to {README.name} as well")
     arguments = parser.parse_args()
     if arguments.readme and (arguments.only or arguments.quick):
         parser.error("--readme is for all that is measured, and not for --quick")
 
-    chosen = [one for one in MEASUREMENTS if arguments.only in (None, one.name)]
-    runs = measured(chosen, quick=arguments.quick, tell=lambda line: print(line, file=sys.stderr, flush=True))
+    chosen = [one for one in MEASUREMENTS if not arguments.only or one.name in arguments.only]
+    runs = measured(
+        chosen,
+        quick=arguments.quick,
+        tell=lambda line: print(line, file=sys.stderr, flush=True),
+        library=arguments.library,
+    )
     if arguments.json:
         arguments.json.write_text(json.dumps(as_json(runs), indent=1), encoding="utf-8")
     beside = ", ".join(f"{name} {version(name)}" for name in PEERS)

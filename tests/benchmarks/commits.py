@@ -5,49 +5,58 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from mcp_tasks_client import SqliteJournal, Task, TaskRecord
-from mcp_tasks_client.old.journal.base import Scope, dump_state
-from mcp_tasks_client.old.states import Observing
+from .library import public
 
-__all__ = ["JOURNALS", "CountingJournal"]
+if TYPE_CHECKING:
+    from mcp_tasks_client import Journal, TaskRecord
+
+__all__ = ["JOURNALS", "OPERATIONS", "WRITES", "counting_journal"]
 
 ROUNDS: Final = 3
 """Commits that each task makes, one after the other."""
 
-Commit: TypeAlias = Callable[[TaskRecord], Awaitable[None]]
+WRITES: Final = ("claim", "save", "deliver", "remove")
+"""Methods of a journal that write a record."""
+
+OPERATIONS: Final = (
+    *WRITES,
+    *("by_id", "by_key", "by_task_id", "records", "prune"),
+    *("renew", "take", "take_pending", "release"),
+)
+"""Methods of a journal that are counted: all that reach its medium, the lease's renewal among them."""
+
+Commit: TypeAlias = "Callable[[TaskRecord], Awaitable[None]]"
 
 
-class CountingJournal(SqliteJournal):
-    """Counts the records that it is told to write; not the lease, which is the process's and no call's."""
+def counting_journal(path: Path) -> Journal:
+    """A SQLite journal whose ``operations`` counts, by name, what it was asked to do."""
+    base = public("SqliteJournal")
+    operations: Counter[str] = Counter()
 
-    writes = 0
+    def counted(name: str) -> Callable[..., Any]:
+        method = getattr(base, name)
 
-    async def claim(self, record: TaskRecord) -> TaskRecord:
-        self.writes += 1
-        return await super().claim(record)
+        def count(self: Journal, *args: Any, **kwargs: Any) -> Any:
+            operations[name] += 1
+            return method(self, *args, **kwargs)
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
-        self.writes += 1
-        await super().save(record, known=known)
+        return count
 
-    async def deliver(self, at: float, fences: Mapping[str, int]) -> None:
-        self.writes += len(fences)
-        await super().deliver(at, fences)
-
-    async def remove(self, record: TaskRecord) -> None:
-        self.writes += 1
-        await super().remove(record)
+    members = {name: counted(name) for name in OPERATIONS if hasattr(base, name)}
+    journal: Journal = type("CountingJournal", (base,), {**members, "operations": operations})(path)
+    return journal
 
 
 async def in_groups(folder: Path, tasks: int) -> list[float]:
     """Seconds of each commit, through the journal."""
-    async with SqliteJournal(folder / "journal.sqlite3") as journal:
+    async with public("SqliteJournal")(folder / "journal.sqlite3") as journal:
         return await _all(journal.save, tasks)
 
 
@@ -56,6 +65,8 @@ async def one_by_one(folder: Path, tasks: int) -> list[float]:
     with ThreadPoolExecutor(1) as thread:
         loop = asyncio.get_running_loop()
         connection = await loop.run_in_executor(thread, _connect, folder / "rows.sqlite3")
+
+        dump_state = public("dump_state")
 
         def write(record: TaskRecord) -> None:
             row = record.record_id, dump_state(record.state)
@@ -98,7 +109,7 @@ async def _all(commit: Commit, tasks: int) -> list[float]:
 
 def _record(number: int) -> TaskRecord:
     now = time.time()
-    task = Task.model_validate(
+    task = public("Task").model_validate(
         {
             "taskId": f"task-{number:08x}",
             "status": "working",
@@ -108,14 +119,15 @@ def _record(number: int) -> TaskRecord:
             "pollIntervalMs": 1000,
         }
     )
-    return TaskRecord(
+    record: TaskRecord = public("TaskRecord")(
         record_id=f"record-{number}",
-        scope=Scope("http://127.0.0.1/mcp"),
+        scope=public("Scope")("http://127.0.0.1/mcp"),
         tool="work",
-        state=Observing(task=task, received_at=now, due_at=now + 1),
+        state=public("Observing")(task=task, received_at=now, due_at=now + 1),
         created_at=now,
         updated_at=now,
     )
+    return record
 
 
 JOURNALS: Final = {"ours": in_groups, "thread": one_by_one}

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -19,11 +20,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 from mcp_types import CallToolResult, Request
 from pydantic import TypeAdapter
 
+from .library import public
 from .server import TASKS, VERSION
 
 if TYPE_CHECKING:
-    from mcp_tasks_client import PollPolicy, TasksClient
-    from mcp_tasks_client.old.journal.base import Journal
+    import fastmcp
+    import mcp
+
+    from mcp_tasks_client import Journal, PollPolicy, TasksClient
 
 __all__ = ["PEERS", "Peer"]
 
@@ -79,9 +83,9 @@ class Peer(ABC):
         """Disconnect."""
         await self.stack.aclose()
 
-    def journal_writes(self) -> int:
-        """How many records were written to disk so far; 0 if nothing is kept."""
-        return 0
+    def journal_operations(self) -> Counter[str]:
+        """What the journal was asked to do so far, by the method's name; empty if there is none."""
+        return Counter()
 
     async def unfinished(self) -> int:
         """How many calls are kept that are not over."""
@@ -89,36 +93,31 @@ class Peer(ABC):
 
 
 class Ours(Peer):
-    """This package as it is installed, with a journal in a file."""
+    """This package by URL, with a journal in a file."""
 
     def __init__(self, url: str, folder: Path) -> None:
         super().__init__(url, folder)
         self.journal = self.make_journal()
-        self.client: TasksClient | None = None
 
     def make_journal(self) -> Journal:
-        from .commits import CountingJournal
+        from .commits import counting_journal
 
-        return CountingJournal(self.folder / "journal.sqlite3")
+        return counting_journal(self.folder / "journal.sqlite3")
 
     def policy(self) -> PollPolicy | None:
         return None
 
     async def open(self) -> None:
-        from mcp_tasks_client import TasksClient
-
-        client = TasksClient(self.url, journal=self.journal, poll=self.policy())
-        self.client = await self.stack.enter_async_context(client)
+        client = public("TasksClient")(self.url, journal=self.journal, poll=self.policy())
+        self.client: TasksClient = await self.stack.enter_async_context(client)
 
     async def call(self, tool: str, arguments: Arguments) -> str:
-        assert self.client is not None
         return _text(await self.client.call_tool(tool, arguments))
 
-    def journal_writes(self) -> int:
-        return getattr(self.journal, "writes", 0)
+    def journal_operations(self) -> Counter[str]:
+        return Counter(getattr(self.journal, "operations", {}))
 
     async def unfinished(self) -> int:
-        assert self.client is not None
         return sum(not record.finished for record in await self.client.records())
 
 
@@ -126,27 +125,68 @@ class OursInMemory(Ours):
     """This package without a journal that lasts."""
 
     def make_journal(self) -> Journal:
-        from mcp_tasks_client import MemoryJournal
-
-        return MemoryJournal()
+        journal: Journal = public("MemoryJournal")()
+        return journal
 
 
 class OursUnjittered(Ours):
-    """This package without jitter: what is left of the lag is the scheduler's and the journal's."""
+    """This package without jitter: what is left of the lag is that of our own loop and journal."""
 
     def policy(self) -> PollPolicy | None:
-        from mcp_tasks_client import PollPolicy
-
-        return PollPolicy(jitter=0.0)
+        policy: PollPolicy = public("PollPolicy")(jitter=0.0)
+        return policy
 
 
 class OursEager(Ours):
     """This package as it is when latency counts for more than load."""
 
     def policy(self) -> PollPolicy | None:
-        from mcp_tasks_client import PollPolicy
+        policy: PollPolicy = public("PollPolicy").eager()
+        return policy
 
-        return PollPolicy.eager()
+
+class OursInMcp(Ours):
+    """``TasksExtension`` dropped into ``mcp.Client``, whose ``call_tool`` is called."""
+
+    async def open(self) -> None:
+        self.host: mcp.Client | fastmcp.Client[Any] = await self.stack.enter_async_context(self.make_host())
+
+    def make_host(self) -> mcp.Client | fastmcp.Client[Any]:
+        import mcp
+
+        return mcp.Client(
+            self.url, extensions=[public("TasksExtension")(journal=self.journal, endpoint=self.url)]
+        )
+
+    async def call(self, tool: str, arguments: Arguments) -> str:
+        return _text(await self.host.call_tool(tool, arguments))
+
+    async def unfinished(self) -> int:
+        # Asked by another client over the same connection: the one that is measured has no such verb.
+        async with public("TasksClient")(self.host) as client:
+            return sum(not record.finished for record in await client.records())
+
+
+class OursInFastMCP(OursInMcp):
+    """``TasksExtension`` dropped into ``fastmcp.Client``, without FastMCP's own tasks."""
+
+    def make_host(self) -> mcp.Client | fastmcp.Client[Any]:
+        import fastmcp
+
+        return fastmcp.Client(
+            self.url, extensions=[public("TasksExtension")(journal=self.journal, endpoint=self.url)]
+        )
+
+
+class OursOverMcp(OursInMcp):
+    """``TasksClient(client)`` over a connected ``mcp.Client``."""
+
+    async def open(self) -> None:
+        await super().open()
+        self.client = await self.stack.enter_async_context(public("TasksClient")(self.host))
+
+    async def call(self, tool: str, arguments: Arguments) -> str:
+        return _text(await self.client.call_tool(tool, arguments))
 
 
 class FastMCP(Peer):
@@ -243,31 +283,6 @@ class OverHttpx(HandLoop):
         return (await self._http.post(self.url, content=content, headers=headers)).content
 
 
-class OverOurTransport(OverHttpx):
-    """The loop over the very transport that this package makes for itself."""
-
-    async def connect(self) -> None:
-        import httpx
-
-        from mcp_tasks_client.old.sessions.http import HttpSession
-
-        session = HttpSession(self.url)
-        self.stack.push_async_callback(session.aclose)
-        await session.tool("plain")  # it makes its transport for the first request
-        # Private, because a copy of how it is made would stop being the same transport unnoticed.
-        transport = session.channel._transport
-        assert transport is not None
-        self._transport, self._url = transport, httpx.URL(self.url)
-
-    async def post(self, content: bytes, headers: dict[str, str]) -> bytes:
-        from mcp_tasks_client.old.sessions.transport import Request
-
-        response = await self._transport.send(self._url, Request(content, headers, 60))
-        body = b"".join([chunk async for chunk in response.chunks()])
-        await response.aclose()
-        return body
-
-
 class OverAiohttp(OverHttpx):
     """The loop over bare aiohttp."""
 
@@ -320,10 +335,12 @@ PEERS: Final[dict[str, Callable[[str, Path], Peer]]] = {
     "ours-memory": OursInMemory,
     "ours-unjittered": OursUnjittered,
     "ours-eager": OursEager,
+    "in-mcp": OursInMcp,
+    "in-fastmcp": OursInFastMCP,
+    "over-mcp": OursOverMcp,
     "fastmcp": FastMCP,
     "mcp": OverSdk,
     "httpx": OverHttpx,
     "aiohttp": OverAiohttp,
-    "by-hand": OverOurTransport,
 }
 """Every peer by the name that the command line knows it by."""

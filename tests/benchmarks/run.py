@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urljoin
 from urllib.request import ProxyHandler, build_opener
 
-from ..real_server import listening
 from .figures import Found, Measurement, Runs
+from .library import PRESENT
 
 __all__ = ["BenchmarkError", "measured"]
 
@@ -31,7 +31,12 @@ class BenchmarkError(Exception):
 
 
 def measured(
-    measurements: Iterable[Measurement], *, quick: bool, tell: Tell, count: int | None = None
+    measurements: Iterable[Measurement],
+    *,
+    quick: bool,
+    tell: Tell,
+    count: int | None = None,
+    library: str = PRESENT,
 ) -> dict[str, Runs]:
     """Make measurements, one after the other.
 
@@ -40,6 +45,7 @@ def measured(
         quick: Smaller counts, and no repetitions.
         tell: Told of each run.
         count: In place of each measurement's own.
+        library: The package that is called ours.
 
     Returns:
         What each client's runs found, by the measurement's name and the client's.
@@ -49,34 +55,35 @@ def measured(
     """
     return {
         one.name: _interleaved(
-            one, count or (one.quick if quick else one.count), 1 if quick else one.repetitions, tell
+            one,
+            count or (one.quick if quick else one.count),
+            1 if quick else one.repetitions,
+            tell,
+            library,
         )
         for one in measurements
     }
 
 
-def _interleaved(measurement: Measurement, count: int, repetitions: int, tell: Tell) -> Runs:
+def _interleaved(measurement: Measurement, count: int, repetitions: int, tell: Tell, library: str) -> Runs:
     runs: dict[str, list[Found]] = {who: [] for who in measurement.who}
     for repetition in range(repetitions):
         # Every other time the other way round, so that what grows slower with time favours nobody.
         for who in measurement.who[:: -1 if repetition % 2 else 1]:
-            found = _one(who, measurement, count)
+            found = _one(who, measurement, count, library)
             tell(f"{measurement.name} {repetition + 1}/{repetitions} {who}: {json.dumps(found)}")
             runs[who].append(found)
     return runs
 
 
-def _one(who: str, measurement: Measurement, count: int) -> dict[str, Any]:
+def _one(who: str, measurement: Measurement, count: int, library: str) -> dict[str, Any]:
     what = measurement.work
     if what == "imports":
         return _said("imports", who)
-    options = ["client", who, what, "--count", str(count)]
+    options = ["client", who, what, "--count", str(count), "--library", library]
     if what == "commits":
         return {"count": count, **_said(*options)}
-    with (
-        tempfile.TemporaryDirectory(prefix="benchmark-") as folder,
-        listening(SERVER, Path(folder) / "server.txt") as (url, _),
-    ):
+    with _served() as url:
         found = _said(*options, "--url", urljoin(url, measurement.path))
         witness = _witness(url)
     return {
@@ -87,9 +94,26 @@ def _one(who: str, measurement: Measurement, count: int) -> dict[str, Any]:
         "most_polls": witness["most_polls"],
         "most_looks": witness["most_looks"],
         "told": witness.get("told", 0),
+        "server_cpu_s": witness["cpu_s"],
         "early": witness["early"],
         "headless": witness["missing_name"] + witness["missing_method"],
     }
+
+
+@contextmanager
+def _served() -> Iterator[str]:
+    """The URL of the server, which runs in a process of its own until its standard input ends."""
+    command = [sys.executable, str(SERVER)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        if not line:
+            raise BenchmarkError("the server did not start")
+        try:
+            yield json.loads(line)["url"]
+        finally:
+            server.stdin.close()
 
 
 def _said(module: str, *arguments: str) -> dict[str, Any]:
@@ -110,7 +134,7 @@ def _said(module: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def _witness(url: str) -> dict[str, int]:
+def _witness(url: str) -> dict[str, Any]:
     # A proxy of the environment's has no business on loopback.
     with build_opener(ProxyHandler({})).open(urljoin(url, "/witness"), timeout=30) as reply:
         seen = json.load(reply)

@@ -159,13 +159,14 @@ class Server:
             "tasks/cancel": self._cancel,
         }
 
-    def witness(self) -> dict[str, int]:
+    def witness(self) -> dict[str, float]:
         """How often each method was used, and what was wrong with requests."""
         wrong = dict.fromkeys(("early", "missing_name", "missing_method"), 0)
         tasks = self.tasks.values()
         return {
             **wrong,
             **self.seen,
+            "cpu_s": time.process_time(),
             "created": len(tasks),
             "unfetched": len(self.unfetched),
             "most_polls": max((task.polled for task in tasks), default=0),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any, Final
 
-from .figures import ROWS, Found, Row, Runs
+from .figures import DROPPED, ROWS, Found, Row, Runs
 
 __all__ = ["MARKERS", "as_json", "markdown", "pasted", "results"]
 
@@ -18,7 +18,6 @@ NAMES: Final = {
     "mcp": "loop over `mcp`'s session",
     "httpx": "loop over httpx",
     "aiohttp": "loop over aiohttp",
-    "by-hand": "by hand, our transport",
     "thread": "a commit a row, in a thread",
     "dependencies": "`httpx, pydantic, tenacity, mcp_types`",
 }
@@ -26,9 +25,11 @@ NAMES: Final = {
 
 
 def results(runs: Mapping[str, Runs]) -> Iterator[tuple[Row, float | None, Runs]]:
-    """Each row, its result, and the runs that it is made of. A row that was not measured has no result."""
+    """Each row of what was measured, its result, and the runs that it is made of."""
     for row in ROWS:
-        chosen = _default_policy(runs) if row.measurement is None else runs.get(row.measurement, {})
+        if row.measurement is not None and row.measurement not in runs:
+            continue
+        chosen = _default_policy(runs) if row.measurement is None else runs[row.measurement]
         yield row, row.result(chosen), chosen
 
 
@@ -86,7 +87,7 @@ def _default_policy(runs: Mapping[str, Runs]) -> Runs:
         "ours": [
             found
             for whose in runs.values()
-            for who in ("ours", "ours-memory")
+            for who in ("ours", "ours-memory", *DROPPED)
             for found in whose.get(who, [])
         ]
     }

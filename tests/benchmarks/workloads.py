@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias
 
+from .commits import WRITES
 from .meter import metered
 from .peers import Arguments, Peer
 
@@ -118,11 +119,18 @@ def _at_once(peer: Peer) -> Arguments:
 async def _one_by_one(peer: Peer, tool: str, arguments: Arguments, count: int) -> Found:
     for _ in range(WARM_UP):
         await peer.call(tool, arguments)
-    written = peer.journal_writes()
+    before = peer.journal_operations()
     with metered() as spent:
         for _ in range(count):
             await peer.call(tool, arguments)
-    return {**asdict(spent), "journal_writes": peer.journal_writes() - written}
+    operations = peer.journal_operations() - before
+    return {
+        **asdict(spent),
+        "journal_writes": sum(operations[name] for name in WRITES),
+        # Whole ones: those that come once in many calls, as the renewal of a lease, are no call's.
+        "journal_operations": sum(round(times / count) for times in operations.values()),
+        "operations": dict(operations),
+    }
 
 
 async def _lagging(peer: Peer, scripts: list[tuple[float, Arguments]]) -> Found:

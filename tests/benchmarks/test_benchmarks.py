@@ -9,37 +9,37 @@ import asyncio
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 
-from mcp_tasks_client import MemoryJournal, TasksClient
 from tests.benchmarks.commits import JOURNALS
 from tests.benchmarks.figures import MEASUREMENTS, ROWS, Row
 from tests.benchmarks.imports import SETS
 from tests.benchmarks.peers import PEERS
-from tests.benchmarks.run import ROOT, SERVER, measured
+from tests.benchmarks.run import measured
 from tests.benchmarks.server import METHOD_NOT_FOUND, NOTIFYING, TASKS, Connection, Server, Stream
 from tests.benchmarks.table import MARKERS, NAMES, as_json, markdown, pasted
 from tests.benchmarks.workloads import WORKLOADS, quantile
-from tests.real_server import listening
 
 
-def test_a_figure_is_measured_and_every_other_is_in_the_table_as_not_measured() -> None:
-    (plain,) = [one for one in MEASUREMENTS if one.name == "plain"]
-    runs = measured([plain], quick=True, tell=lambda line: None, count=2)
-    assert {who: len(found) for who, found in runs["plain"].items()} == dict.fromkeys(plain.who, 1)
-    rows = as_json(runs)["rows"]
-    results = {row["title"]: row["result"] for row in rows}
-    assert results["commits of calls that make no task"] == 0
+def test_only_the_rows_of_what_is_measured_are_in_the_table() -> None:
+    (whole,) = [one for one in MEASUREMENTS if one.name == "dropped-call"]
+    chosen = replace(whole, who=("in-mcp", "mcp"))
+    runs = measured([chosen], quick=True, tell=lambda line: None, count=2)
+    assert {who: len(found) for who, found in runs["dropped-call"].items()} == dict.fromkeys(chosen.who, 1)
+    rows = [row for row in ROWS if row.measurement in ("dropped-call", None)]
+    lines = markdown(runs).splitlines()[2:]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [row.title for row in rows]
+    for row, line in zip(rows, lines, strict=True):
+        here = row.measurement is None or {row.who, row.against or row.who} <= set(chosen.who)
+        assert ("not measured" in line) != here
+    results = {row["title"]: row["result"] for row in as_json(runs)["rows"]}
     assert results["early polls, all of the above"] == 0
     assert results["requests without their Mcp-Name or Mcp-Method, all of the above"] == 0
-    lines = markdown(runs).splitlines()[2:]
-    assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [row.title for row in ROWS]
-    for row, line in zip(ROWS, lines, strict=True):
-        assert ("not measured" in line) == (row.measurement not in ("plain", None))
 
 
 def test_whoever_and_whatever_is_measured_exists() -> None:
@@ -114,10 +114,6 @@ def test_a_document_without_one_pair_of_markers_takes_no_table(lines: list[int])
         pasted(document, "| a |")
 
 
-def test_the_readme_has_a_place_for_the_table() -> None:
-    assert "| a |" in pasted((ROOT / "README.md").read_text(encoding="utf-8"), "| a |")
-
-
 def test_a_quantile_is_one_of_the_values() -> None:
     assert [quantile([3.0, 1.0, 2.0], fraction) for fraction in (0.0, 0.5, 0.99)] == [1.0, 2.0, 3.0]
 
@@ -157,7 +153,7 @@ class Caller:
         headers = f"Mcp-Method: tasks/get\r\nMcp-Name: {task_id}"
         return str(self.send("tasks/get", headers=headers, taskId=task_id)["status"])
 
-    def witnessed(self, *names: str) -> list[int]:
+    def witnessed(self, *names: str) -> list[float]:
         seen = self.server.witness()
         return [seen[name] for name in names]
 
@@ -259,16 +255,6 @@ def test_the_server_tells_nothing_under_the_path_of_the_other_workloads() -> Non
     assert json.loads(refusal.partition(b"\r\n\r\n")[2])["error"]["code"] == METHOD_NOT_FOUND
 
 
-def test_a_client_that_listens_has_the_result_without_a_poll(tmp_path: Path) -> None:
-    async def result(url: str) -> float:
-        async with asyncio.timeout(30), TasksClient(url, journal=MemoryJournal()) as client:
-            called = await client.call_tool("work", {"duration_ms": 1_500, "hint_ms": 3_600_000})
-            return float(called.content[0].text)  # type: ignore[union-attr]
-
-    with listening(SERVER, tmp_path / "server.txt") as (url, _):
-        assert asyncio.run(result(urljoin(url, NOTIFYING))) < time.monotonic()
-
-
 def test_the_server_witnesses_headers_that_are_missing_or_name_something_else() -> None:
     caller = Caller()
     task_id = caller.start(hint_ms=0)
@@ -290,5 +276,5 @@ def test_a_task_is_over_with_its_last_poll_and_not_before_its_time() -> None:
 
 def test_no_module_of_the_benchmarks_is_called_like_one_that_the_server_imports() -> None:
     # The server is run by its path, so that its folder is where it imports from first.
-    folder = Path(__file__).with_name("benchmarks")
+    folder = Path(__file__).parent
     assert not {path.stem for path in folder.glob("*.py")} & sys.stdlib_module_names
