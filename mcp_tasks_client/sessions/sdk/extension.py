@@ -1,0 +1,264 @@
+"""Dropped in: durable tasks for ``mcp.Client`` and ``fastmcp.Client``, by one argument.
+
+::
+
+    async with mcp.Client(url, extensions=[TasksExtension()]) as client:
+        result = await client.call_tool("deploy", {"service": "web"})
+
+The SDK sends ``tools/call`` and hands a task in the reply to the extension's resolver, which drives the
+call in the caller's own task until there is a result. Nothing runs beside it: no engine, no background
+task, no connection of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+from weakref import WeakKeyDictionary
+
+from mcp import ClientSession
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import CallToolResult, Result
+from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+
+from ...callbacks import ElicitationCallback, RootsCallback, SamplingCallback
+from ...engine.engine import InlineEngine, OnAbandon, OnUpdate
+from ...engine.environment import Environment
+from ...errors import RemoteProtocolError
+from ...journal.base import Journal
+from ...journal.record import Scope
+from ...journal.sqlite import choose_journal
+from ...policy import PollPolicy
+from ...protocol import EXTENSION_ID, JSONObject, MalformedError
+from ...protocol.replies import Created, read_call_reply
+from ...protocol.task import Task
+from ...protocol.text import quote
+from ..base import Limits
+from . import introspection
+from .session import SdkSession, host_callbacks
+
+__all__ = ["ClaimedTask", "TasksExtension"]
+
+
+class ClaimedTask(Result):
+    """A task as the answer to ``tools/call``, whatever its shape: nothing in it may cost its ID."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+
+    result_type: Literal["task"] = Field(default="task", alias="resultType")
+    _raw: JSONObject = PrivateAttr(default_factory=dict)
+    _progress: ProgressFnT | None = PrivateAttr(default=None)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        claimed = handler(value)
+        if isinstance(value, dict):
+            claimed._raw = value
+            claimed._progress = introspection.progress_callback_of_reply()
+        return claimed
+
+    @property
+    def raw(self) -> JSONObject:
+        """The reply as it came."""
+        return self._raw
+
+    @property
+    def task_id(self) -> str | None:
+        """For :meth:`TasksClient.attach`, where the SDK refused to go on with the task."""
+        task_id = self._raw.get("taskId")
+        return task_id if isinstance(task_id, str) else None
+
+
+class TasksExtension(ClientExtension):
+    """Durable tasks in a client of the official SDK or of FastMCP: pass it in ``extensions=[...]``.
+
+    ``call_tool`` then returns the result of a task as it returns any other, and the task is journaled
+    first. What a crash left unfinished, ``TasksClient(client).resume()`` takes up. Several clients may
+    share one extension, also at the same time.
+
+    Where the connection was negotiated at an older version of the protocol, the SDK asks no extension:
+    ``call_tool`` is a plain call, as without this one, and a tool that requires a task answers with an
+    error result. A client that is given a :class:`TasksTransport` gets their results there.
+
+    Args:
+        journal: ``None`` is the user's default SQLite file; a path is another file; a
+            :class:`Journal` is used as it is.
+        endpoint: Names the server in the journal; ``None`` derives it from the client's URL or
+            command, and is refused where the client has neither.
+        principal: On whose behalf; records of one principal are never used for another.
+        elicitation: Answers ``elicitation/create``. Like the next two, ``None`` leaves it to the
+            client's own callback.
+        sampling: Answers ``sampling/createMessage``.
+        roots: Answers ``roots/list``.
+        poll: Latency against load.
+        on_abandon: What happens to the task of a call that times out or is cancelled.
+        on_update: Gets each changed :class:`Task` of every call. A call's own progress callback is
+            given the status messages besides.
+        environment: Clock, jitter, process and probe, for tests; ``None`` is the real ones.
+
+    Raises:
+        TypeError: ``journal`` is none of the above.
+        ValueError: ``on_abandon`` is neither word; or, when the client is made, its server has no
+            address and ``endpoint`` is not given.
+    """
+
+    identifier = EXTENSION_ID
+
+    def __init__(
+        self,
+        *,
+        journal: Journal | str | os.PathLike[str] | None = None,
+        endpoint: str | None = None,
+        principal: str = "",
+        elicitation: ElicitationCallback | None = None,
+        sampling: SamplingCallback | None = None,
+        roots: RootsCallback | None = None,
+        poll: PollPolicy | None = None,
+        on_abandon: OnAbandon = "detach",
+        on_update: OnUpdate | None = None,
+        environment: Environment | None = None,
+    ) -> None:
+        if on_abandon not in ("detach", "cancel"):
+            raise ValueError(f'on_abandon must be "detach" or "cancel", got {on_abandon!r}')
+        self.journal = choose_journal(journal)
+        self.endpoint = endpoint
+        self.principal = principal
+        self.elicitation = elicitation
+        self.sampling = sampling
+        self.roots = roots
+        self.poll = poll or PollPolicy()
+        self.on_abandon = on_abandon
+        self.on_update = on_update
+        self.environment = environment or Environment()
+
+    def claims(self) -> Sequence[ResultClaim[Any]]:
+        """Tasks, and who sees them through. The SDK asks once for each client that is made.
+
+        Raises:
+            ValueError: The client's server has no address, and the extension was given no ``endpoint``.
+        """
+        address = introspection.address_of(introspection.client_being_made(self))
+        endpoint = self.endpoint or (address.endpoint if address is not None else None)
+        if endpoint is None:
+            raise ValueError(
+                "the journal needs a name for this server, which has neither URL nor command; "
+                'give it one that stays: TasksExtension(endpoint="my-server")'
+            )
+        resolver = Resolver(self, endpoint, ephemeral=address is not None and address.ephemeral)
+        return (ResultClaim(result_type="task", model=ClaimedTask, resolve=resolver),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """What all calls over one connection share: a cap on polls, an owner in the journal."""
+
+    session: SdkSession
+    engine: InlineEngine
+
+
+class Resolver:
+    """Sees the tasks of one client through.
+
+    Args:
+        extension: Whose tasks they are.
+        endpoint: The server's name in the journal.
+        ephemeral: Whether the server's tasks end with the connection.
+    """
+
+    def __init__(self, extension: TasksExtension, endpoint: str, *, ephemeral: bool) -> None:
+        self.extension = extension
+        self._scope = Scope(endpoint, extension.principal)
+        self._ephemeral = ephemeral
+        self._connections: WeakKeyDictionary[ClientSession, _Connection] = WeakKeyDictionary()
+
+    async def __call__(self, claimed: ClaimedTask, context: ClaimContext) -> CallToolResult:
+        """The result of a task, when it is there.
+
+        Raises:
+            TasksClientError: There will be none, or not in the time that the call was given.
+        """
+        try:
+            reply = read_call_reply(claimed.raw)
+        except MalformedError as error:
+            raise RemoteProtocolError(
+                f"The task that the server made of {quote(context.tool_name)!r} cannot be used: {error}. "
+                "Report it to the server's author."
+            ) from None
+        assert isinstance(reply, Created)  # it is for its resultType that it was claimed
+        connection = self._connection(context.session)
+        return await connection.engine.see_through(
+            connection.session,
+            reply.task,
+            reply.session_data,
+            context.tool_name,
+            timeout=context.read_timeout_seconds,
+            on_update=_listeners(self.extension.on_update, claimed._progress),
+        )
+
+    def _connection(self, session: ClientSession) -> _Connection:
+        connection = self._connections.get(session)
+        if connection is None:
+            connection = self._connections[session] = self._connect(_weakly(session))
+        return connection
+
+    def _connect(self, current: Callable[[], ClientSession]) -> _Connection:
+        extension = self.extension
+        session = SdkSession(
+            current,
+            endpoint=self._scope.endpoint,
+            ephemeral=self._ephemeral,
+            limits=Limits(tasks_in_flight=extension.poll.polls_in_flight),
+        )
+        inputs = host_callbacks(
+            current,
+            elicitation=extension.elicitation,
+            sampling=extension.sampling,
+            roots=extension.roots,
+        )
+        engine = InlineEngine(
+            journal=extension.journal,
+            inputs=inputs,
+            policy=extension.poll,
+            scope=self._scope,
+            on_abandon=extension.on_abandon,
+            environment=extension.environment,
+        )
+        return _Connection(session, engine)
+
+
+def _weakly(session: ClientSession) -> Callable[[], ClientSession]:
+    """The session, for as long as somebody else keeps it."""
+    reference = weakref.ref(session)
+
+    def current() -> ClientSession:
+        alive = reference()
+        if alive is None:
+            raise RuntimeError("the session is gone")
+        return alive
+
+    return current
+
+
+def _listeners(on_update: OnUpdate | None, progress: ProgressFnT | None) -> list[OnUpdate]:
+    listeners = [on_update] if on_update is not None else []
+    if progress is not None:
+        listeners.append(_status_messages_to(progress))
+    return listeners
+
+
+def _status_messages_to(progress: ProgressFnT) -> OnUpdate:
+    """Tell a progress callback the status messages of a task."""
+    told = 0
+
+    async def tell(task: Task) -> None:
+        nonlocal told
+        if task.status_message is not None:
+            told += 1  # progress must increase, and how much there is to do is not known
+            await progress(told, None, task.status_message)
+
+    return tell

@@ -1,0 +1,265 @@
+"""A server of the tests' own for the official SDK's clients: in this process, or at a loopback port.
+
+It plays a script, and keeps what it received. What is wrong with a reply is wrong on purpose, which
+is why it is not built with the SDK's own server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute
+from mcp.shared.memory import create_client_server_memory_streams
+from mcp.shared.message import SessionMessage
+from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse
+
+from mcp_tasks_client.protocol import JSONObject
+
+__all__ = [
+    "DISCOVERED",
+    "DONE",
+    "DROP",
+    "LIMIT_S",
+    "NEVER",
+    "RESULT",
+    "TASK_ID",
+    "TOOL",
+    "WORKING",
+    "Fault",
+    "Http",
+    "SdkServer",
+    "asking",
+    "at_loopback",
+    "completed",
+    "in_memory",
+    "working",
+]
+
+LIMIT_S: Final = 20.0
+"""Seconds that a test may wait for anything."""
+
+TASK_ID: Final = "task-0123456789abcdef"
+RESULT: Final[JSONObject] = {"content": [{"type": "text", "text": "done"}], "structuredContent": {"n": 1}}
+TOOL: Final[JSONObject] = {
+    "name": "tool",
+    "inputSchema": {"type": "object"},
+    "outputSchema": {"type": "object", "required": ["n"]},
+}
+DISCOVERED: Final[JSONObject] = {
+    "resultType": "complete",
+    "supportedVersions": ["2026-07-28"],
+    "capabilities": {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}},
+    "ttlMs": 0,
+    "cacheScope": "public",
+}
+
+
+def working(task_id: str = TASK_ID, **fields: Any) -> JSONObject:
+    """A task in ``working``, as the reply to ``tools/call`` or to a poll. Fields are named as on the wire."""
+    return _task("working", task_id, fields)
+
+
+def completed(task_id: str = TASK_ID, result: JSONObject | None = None) -> JSONObject:
+    """A task with a result, as the reply to a poll."""
+    return _task("completed", task_id, {"result": RESULT if result is None else result})
+
+
+def asking(**questions: JSONObject) -> JSONObject:
+    """A task that asks, as the reply to ``tools/call`` or to a poll."""
+    return _task("input_required", TASK_ID, {"inputRequests": questions})
+
+
+def _task(status: str, task_id: str, fields: JSONObject) -> JSONObject:
+    at = "2026-07-28T00:00:00Z"
+    times = {"createdAt": at, "lastUpdatedAt": at, "ttlMs": None, "pollIntervalMs": 1}
+    return {"resultType": "task", "taskId": task_id, "status": status, **times, **fields}
+
+
+WORKING: Final = working()
+DONE: Final = completed()
+NEVER: Final[JSONObject] = {}
+"""A step that the server never replies to."""
+
+
+@dataclass(eq=False)
+class Fault(Exception):  # noqa: N818  # a reply like others, which is raised
+    """A JSON-RPC error as the reply."""
+
+    code: int
+    message: str
+    data: Any = None
+
+
+@dataclass(eq=False)
+class Http(Exception):  # noqa: N818  # likewise
+    """Bytes as the reply, after which the connection is closed; in memory there is no reply.
+
+    Attributes:
+        status: With reason.
+        body: As it is.
+        headers: Besides the length.
+        length: Of the body, ``None`` if it is true.
+    """
+
+    status: str
+    body: bytes = b""
+    headers: Sequence[str] = ()
+    length: int | None = None
+
+
+DROP: Final = Http("")
+"""No reply: the connection is closed."""
+
+Answer: TypeAlias = Callable[[str, JSONObject], Awaitable[JSONObject]]
+Step: TypeAlias = JSONObject | Exception
+
+
+class SdkServer:
+    """Makes a task of each call, and completes it at the second poll, unless its script says otherwise.
+
+    Args:
+        calls: Replies to ``tools/call``; the last one is repeated.
+        gets: Replies to ``tasks/get``, of whatever task; the last one is repeated.
+
+    Attributes:
+        received: Every request, in order.
+    """
+
+    def __init__(
+        self,
+        *,
+        calls: Sequence[Step] | None = None,
+        gets: Sequence[Step] | None = None,
+        tool: JSONObject = TOOL,
+    ) -> None:
+        self.received: list[tuple[str, JSONObject]] = []
+        self.waiting = anyio.Event()
+        """Set when the server has stopped answering, at an empty step."""
+        self._calls = [*(calls or [WORKING])]
+        self._gets = [*(gets if gets is not None else [WORKING, DONE])]
+        self._tool = tool
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many requests of each method there were."""
+        return Counter(method for method, _ in self.received)
+
+    async def __call__(self, method: str, params: JSONObject) -> JSONObject:
+        self.received.append((method, params))
+        match method:
+            case "server/discover":
+                return DISCOVERED
+            case "tools/list":
+                return {"resultType": "complete", "tools": [self._tool], "ttlMs": 0, "cacheScope": "public"}
+            case "tools/call":
+                return await self._next(self._calls)
+            case "tasks/get":
+                snapshot = await self._next(self._gets)
+                return {**snapshot, "resultType": "complete"} if "taskId" in snapshot else snapshot
+            case "tasks/update" | "tasks/cancel":
+                return {"resultType": "complete"}
+            case _:
+                raise Fault(-32601, "Method not found")
+
+    async def _next(self, script: list[Step]) -> JSONObject:
+        step = script.pop(0) if len(script) > 1 else script[0]
+        if isinstance(step, Exception):
+            raise step
+        if not step:
+            self.waiting.set()
+            await anyio.sleep_forever()
+        return step
+
+
+@asynccontextmanager
+async def in_memory(answer: Answer) -> AsyncIterator[Any]:
+    """A transport for ``mcp.Client``, whose other end answers."""
+
+    async def reply(request: JSONRPCRequest, writer: Any) -> None:
+        message: JSONRPCResponse | JSONRPCError
+        try:
+            result = await answer(request.method, dict(request.params or {}))
+            message = JSONRPCResponse(jsonrpc="2.0", id=request.id, result=result)
+        except Fault as fault:
+            data = ErrorData(code=fault.code, message=fault.message, data=fault.data)
+            message = JSONRPCError(jsonrpc="2.0", id=request.id, error=data)
+        except Http:
+            return
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the client may have gone
+            await writer.send(SessionMessage(message))
+
+    async def serve(reader: Any, writer: Any) -> None:
+        async with anyio.create_task_group() as requests:
+            async for received in reader:
+                if isinstance(received.message, JSONRPCRequest):  # what it is notified of, it ignores
+                    requests.start_soon(reply, received.message, writer)
+
+    async with (
+        create_client_server_memory_streams() as (client, (reader, writer)),
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(serve, reader, writer)
+        yield client
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def at_loopback(answer: Answer) -> AsyncIterator[str]:
+    """A server over HTTP/1.1 for the length of the block; its URL."""
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        port = listener.extra(SocketAttribute.local_port)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, lambda stream: _connection(stream, answer))
+            yield f"http://127.0.0.1:{port}/mcp"
+            tasks.cancel_scope.cancel()
+
+
+async def _connection(stream: ByteStream, answer: Answer) -> None:
+    async with stream:
+        try:
+            while True:
+                message = await _request(stream)
+                reply = await _reply(message, answer)
+                await stream.send(reply)
+        except Http as last:
+            if last is not DROP:
+                with anyio.CancelScope(shield=True):
+                    await stream.send(_response(last))
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+
+
+async def _request(stream: ByteStream) -> JSONObject:
+    buffer = b""
+    while b"\r\n\r\n" not in buffer:
+        buffer += await stream.receive()
+    head, _, body = buffer.partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
+    while len(body) < length:
+        body += await stream.receive()
+    message: JSONObject = json.loads(body) if body else {}
+    return message
+
+
+async def _reply(message: Mapping[str, Any], answer: Answer) -> bytes:
+    if message.get("id") is None:
+        return _response(Http("202 Accepted"))
+    envelope: JSONObject = {"jsonrpc": "2.0", "id": message["id"]}
+    try:
+        envelope["result"] = await answer(message["method"], message.get("params") or {})
+    except Fault as fault:
+        data = {} if fault.data is None else {"data": fault.data}
+        envelope["error"] = {"code": fault.code, "message": fault.message, **data}
+    return _response(Http("200 OK", json.dumps(envelope).encode(), ["Content-Type: application/json"]))
+
+
+def _response(reply: Http) -> bytes:
+    length = len(reply.body) if reply.length is None else reply.length
+    head = [f"HTTP/1.1 {reply.status}", *reply.headers, f"Content-Length: {length}", "", ""]
+    return "\r\n".join(head).encode() + reply.body
