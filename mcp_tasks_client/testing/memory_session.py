@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 from mcp_types import Tool
 
 from ..engine.environment import Clock
-from ..errors import (
-    ConnectionLostError,
-    CredentialRefusedError,
-    MissingCapabilityError,
-    RemoteProtocolError,
-    SessionError,
-)
+from ..errors import ConnectionLostError, SessionError
 from ..protocol import JSONObject
-from ..protocol.replies import CallReply, read_call_reply
+from ..protocol.replies import CallReply, RpcError, read_call_reply
 from ..protocol.requests import call_params, task_params
 from ..protocol.task import read_task
-from ..protocol.text import quote
 from ..sessions.base import (
-    GATEWAY_STATUSES,
-    REFUSED_CODES,
     BeforeSend,
     Limits,
     ObservedTasks,
@@ -41,11 +32,6 @@ __all__ = ["ServerSession"]
 
 _RELISTEN_S: Final = 30.0
 """Seconds between attempts to listen."""
-
-_MISSING_CAPABILITY: Final = frozenset({-32021, -32003})
-_PROTOCOL_MISMATCH: Final = frozenset({-32020, -32022})
-_TOO_MANY_REQUESTS: Final = 429
-_PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, _TOO_MANY_REQUESTS})
 
 
 class ServerSession(Session):
@@ -167,7 +153,9 @@ class ServerSession(Session):
         else:
             await checkpoint()
         if exchange.after_s >= timeout_s:
-            raise _lost(method, f"no reply within {timeout_s:g} seconds")
+            raise ConnectionLostError(
+                f"{method} had no whole reply within {timeout_s:g} seconds. Try again later.", retryable=True
+            )
         reply = exchange.reply
         if isinstance(reply, dict | Stream | ErrorReply | HttpError | Garbled):
             self._requests.note_reply(exchange)
@@ -190,58 +178,24 @@ def _snapshot(raw: JSONObject) -> Snapshot:
 
 
 def _error(method: str, task_id: str | None, reply: Reply) -> SessionError:
-    """The error that a session over HTTP raises for a reply that is none."""
+    """The error that a session over HTTP would raise for a reply that is not a result."""
+    # Imported on use, because it imports an HTTP library.
+    from ..sessions.http.http_errors import CREDENTIAL_STATUSES, RequestErrors
+
+    errors = RequestErrors(method, task_id)
     match reply:
         case HttpError(status, wait_s):
-            return _status_error(method, status, wait_s)
-        case ErrorReply(http_status=401 | 403 as status, retry_after_s=wait_s):
-            return _status_error(method, status, wait_s)
-        case ErrorReply():
-            return _rpc_error(method, task_id, reply)
+            return errors.for_status(status, wait_s)
+        case ErrorReply(http_status=status, retry_after_s=wait_s) if status in CREDENTIAL_STATUSES:
+            return errors.for_status(status, wait_s)
+        case ErrorReply(code, message, data, status, wait_s):
+            return errors.for_rpc_error(RpcError(code, message, data), status, wait_s)
         case Garbled():
-            return RemoteProtocolError(
-                f"The reply to {method} is a page of HTML.", retryable=True, http_status=200
-            )
+            return errors.malformed("HTTP 200 with a page of HTML", status=200)
         case Unreachable():
+            why = "connection refused. Check the URL and the network, then try again."
             return ConnectionLostError(
-                f"{method} could not be sent: connection refused.", retryable=True, not_executed=True
+                f"{method} could not be sent: {why}", retryable=True, not_executed=True
             )
         case _:
-            return _lost(method, "the connection broke")
-
-
-def _lost(method: str, why: str) -> ConnectionLostError:
-    return ConnectionLostError(f"The reply to {method} was lost: {why}.", retryable=True)
-
-
-def _status_error(method: str, status: int, wait_s: float | None) -> SessionError:
-    refused = status in (401, 403)
-    kind = CredentialRefusedError if refused else SessionError
-    return kind(
-        f"{method} was answered with HTTP {status} and no JSON-RPC reply.",
-        retryable=not refused and (status in _PASSING_STATUSES or status >= 500),
-        not_executed=refused or status == _TOO_MANY_REQUESTS,
-        http_status=status,
-        retry_after_s=wait_s,
-    )
-
-
-def _rpc_error(method: str, task_id: str | None, reply: ErrorReply) -> SessionError:
-    kind: type[SessionError] = SessionError
-    # A gateway or a rate limiter may send any code. Its status says that the request may succeed later, and
-    # a gateway does not know what became of the request.
-    limited = reply.http_status == _TOO_MANY_REQUESTS or reply.http_status in GATEWAY_STATUSES
-    refused = reply.code in REFUSED_CODES and reply.http_status not in GATEWAY_STATUSES
-    if not limited and reply.code in _MISSING_CAPABILITY:
-        kind = MissingCapabilityError
-    elif not limited and reply.code in _PROTOCOL_MISMATCH:
-        kind = RemoteProtocolError
-    told: dict[str, Any] = {"code": reply.code, "remote_message": reply.message, "data": reply.data}
-    return kind(
-        f"{method} was answered with JSON-RPC error {reply.code}: {quote(reply.message, task_id)!r}.",
-        retryable=limited or not refused,
-        not_executed=refused or reply.http_status == _TOO_MANY_REQUESTS,
-        http_status=reply.http_status,
-        retry_after_s=reply.retry_after_s,
-        **told,
-    )
+            return errors.lost("the connection broke")

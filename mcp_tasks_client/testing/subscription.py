@@ -7,7 +7,7 @@ of its tasks changes by itself, and is woken when a request has changed one.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -25,8 +25,6 @@ LISTEN: Final = "subscriptions/listen"
 
 SendMessage: TypeAlias = Callable[[JSONObject], Awaitable[None]]
 """Carries one JSON-RPC notification to the client."""
-
-_PAYLOADS: Final = frozenset({"result", "error", "inputRequests"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +48,9 @@ class Notifies:
     method: str = "notifications/tasks"
     """The notification. Formerly ``notifications/tasks/status``."""
 
-    payloads: bool = True
-    """Whether a snapshot has its ``result``, its ``error`` or its ``inputRequests``."""
-
-    twice: bool = False
-    """Send each notification twice."""
-
-    swapped: bool = False
-    """Hold back every other notification, and send it after the next. The last one may never be sent."""
-
-    foreign: Sequence[str] = ()
-    """IDs of other clients' tasks. Each notification is sent for each of them too."""
+    distort: Callable[[JSONObject], Iterable[JSONObject]] = lambda params: (params,)
+    """Turns the params of each notification into those that are sent in its place: twice, late, without
+    the result, of another task, or not at all."""
 
     def __post_init__(self) -> None:
         for name in ("at_most", "ends_after", "breaks_after"):
@@ -97,7 +87,6 @@ class Stream:
         self._woken = anyio.Event()
         self._cut = False
         self._count = 0
-        self._held: JSONObject | None = None
         now = clock.monotonic()
         agreed = [task_id for task_id in dict.fromkeys(task_ids) if task_id in tasks][: notifies.at_most]
         self._tasks = {task_id: tasks[task_id] for task_id in agreed}
@@ -160,19 +149,7 @@ class Stream:
                 continue
             if self._seen[task_id] != task.visible(now):
                 self._seen[task_id] = task.visible(now)
-                yield from self._as_sent(task.describe(now))
-
-    def _as_sent(self, params: JSONObject) -> Iterator[JSONObject]:
-        how = self._notifies
-        if not how.payloads:
-            params = {name: value for name, value in params.items() if name not in _PAYLOADS}
-        if how.swapped and self._held is None:
-            self._held = params
-            return
-        for one in [params] if self._held is None else [params, self._held]:
-            yield from ({**one, "taskId": task_id} for task_id in how.foreign)
-            yield from [one] * (2 if how.twice else 1)
-        self._held = None
+                yield from self._notifies.distort(task.describe(now))
 
 
 def _reached(count: int, limit: int | None) -> bool:

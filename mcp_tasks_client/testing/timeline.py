@@ -16,8 +16,8 @@ from typing import Final
 import mcp_types
 from pydantic import BaseModel, ValidationError
 
-from ..old import schema
 from ..protocol import JSONObject
+from ..protocol.json_schema import find_mismatch
 from ..sessions.base import INVALID_PARAMS
 from .faults import RefusedError
 from .steps import Abort, Answers, Ask, Complete, Fail, Hint, Result, Step, Vanish, Work
@@ -256,7 +256,7 @@ def _problem(request: JSONObject, answer: object) -> str | None:
 
 @lru_cache(maxsize=1024)  # checking a schema takes longer than all else that a request needs
 def _mismatch(content: str, form: str) -> str | None:
-    return schema.mismatch(json.loads(content), json.loads(form))
+    return find_mismatch(json.loads(content), json.loads(form))
 
 
 def _iso(seconds: float) -> str:
