@@ -1,0 +1,101 @@
+"""A server by URL that may speak another version of the protocol than 2026-07-28.
+
+Which one, the server is asked before the first request of any kind, and once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio
+from mcp_types import Tool
+
+from ...protocol import JSONObject
+from ...protocol.replies import CallReply
+from ..base import BeforeSend, Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
+from .session import HttpSession
+from .tool_catalogue import OtherVersionError
+
+__all__ = ["DiscoveringSession"]
+
+
+class DiscoveringSession(Session):
+    """An :class:`HttpSession`, or another session where the server does not speak 2026-07-28.
+
+    Requests that begin together share one discovery. Until it has succeeded, each request asks again.
+
+    Args:
+        http: Asks the server. Closed with this session.
+        speak_other: Makes the session of another version, at most once. That session may use the channel of
+            ``http``, and leaves it open.
+    """
+
+    def __init__(self, http: HttpSession, speak_other: Callable[[HttpSession], Session]) -> None:
+        self._http = http
+        self._speak_other = speak_other
+        self._chosen: Session | None = None
+        self._decided = anyio.Event()
+
+    def __repr__(self) -> str:
+        return repr(self._chosen or self._http)
+
+    @property
+    def endpoint(self) -> str:
+        """The same in every version."""
+        return self._http.endpoint
+
+    @property
+    def limits(self) -> Limits:
+        """The same in every version."""
+        return self._http.limits
+
+    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+        """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
+        return await (self._chosen or await self._choose()).tool(name, fresh=fresh)
+
+    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+        """Send ``tools/call`` once."""
+        return await (self._chosen or await self._choose()).call(call, before_send)
+
+    async def get(self, ref: TaskRef) -> Snapshot:
+        """Ask for the task once."""
+        return await (self._chosen or await self._choose()).get(ref)
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        """Send the answers once."""
+        await (self._chosen or await self._choose()).update(ref, answers)
+
+    async def cancel(self, ref: TaskRef) -> None:
+        """Send ``tasks/cancel`` once."""
+        await (self._chosen or await self._choose()).cancel(ref)
+
+    async def run(self, observed: ObservedTasks) -> None:
+        """Deliver what the server tells unasked, once a request has found out its version."""
+        await self._decided.wait()
+        assert self._chosen is not None
+        await self._chosen.run(observed)
+
+    async def aclose(self) -> None:
+        """Close whichever sessions there are."""
+        try:
+            if self._chosen is not None and self._chosen is not self._http:
+                await self._chosen.aclose()
+        finally:
+            await self._http.aclose()
+
+    async def _choose(self) -> Session:
+        """The session that the server needs.
+
+        Raises:
+            SessionError: The server could not be asked; ``not_executed``.
+        """
+        try:
+            await self._http.discover()
+            chosen: Session = self._http
+        except OtherVersionError:
+            # Nothing is awaited between this look and the assignment, so that only one other is made.
+            chosen = self._chosen or self._speak_other(self._http)
+        if self._chosen is None:
+            self._chosen = chosen
+            self._decided.set()
+        return self._chosen

@@ -1,0 +1,135 @@
+"""``x-mcp-header``: arguments of a tool that also travel as ``Mcp-Param-*`` HTTP headers.
+
+A tool's input schema may mark properties with ``x-mcp-header: <token>``, so that what stands
+between client and server can route by an argument without reading the body. Servers compare
+header and body and refuse a call in which they differ, so both sides must agree exactly on what
+counts as marked and on how a value is written. Pure: no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from ...protocol import MalformedError
+from ...protocol.text import header_value
+
+__all__ = ["FIELD_NAME", "HeaderMap", "header_map", "param_headers"]
+
+HeaderMap: TypeAlias = dict[tuple[str, ...], str]
+"""Tokens by the chain of property names that leads from the arguments to the value."""
+
+_ANNOTATION: Final = "x-mcp-header"
+_PREFIX: Final = "Mcp-Param-"
+
+FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+"""What the name of an HTTP field consists of (a token of RFC 9110, 5.6.2)."""
+
+# No "number": fractions are not written alike everywhere.
+_TYPES: Final = frozenset({"string", "integer", "boolean"})
+
+# Where JSON Schema 2020-12 holds further schemas, by the shape of the keyword's value. Keywords
+# that hold data ("default", "enum", …) are left out, since data may look like a schema; so are
+# references, which also makes the walk end.
+_HOLDS_SCHEMA: Final = frozenset(
+    {
+        "additionalProperties",
+        "contains",
+        "contentSchema",
+        "else",
+        "if",
+        "items",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+)
+_HOLDS_LIST: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_HOLDS_MAP: Final = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties"})
+
+
+def header_map(input_schema: object) -> HeaderMap:
+    """The marked properties of a tool's input schema.
+
+    Raises:
+        MalformedError: A mark that the protocol does not allow: somewhere else than on a property
+            that is reached through ``properties`` alone, on another type than string, integer or
+            boolean, not a token, or used twice. The tool must then not be offered.
+
+    Source: MCP 2026-07-28, Streamable HTTP, "Custom Headers".
+    """
+    found: HeaderMap = {}
+    tokens: set[str] = set()
+    for path, schema in _schemas(input_schema):
+        if _ANNOTATION not in schema:
+            continue
+        if not path:
+            raise MalformedError(f"{_ANNOTATION} stands where no argument can be told by its path")
+        where, token = ".".join(path), schema[_ANNOTATION]
+        if not isinstance(token, str) or not FIELD_NAME.fullmatch(token):
+            raise MalformedError(f"{_ANNOTATION} of {where!a} is not a token that a header name can hold")
+        kind = schema.get("type")
+        if not isinstance(kind, str) or kind not in _TYPES:
+            raise MalformedError(f"{_ANNOTATION} of {where!a} is on another type than {sorted(_TYPES)}")
+        if token.lower() in tokens:
+            raise MalformedError(f"{_ANNOTATION} of {where!a} repeats {token!a}")
+        tokens.add(token.lower())
+        found[path] = token
+    return found
+
+
+def _schemas(root: object) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str, Any]]]:
+    """Every schema in ``root`` with the property names that lead to it; ``None`` if others do too."""
+    # A list instead of recursion: a schema may be nested deeper than Python can call.
+    pending: list[tuple[tuple[str, ...] | None, object]] = [((), root)]
+    while pending:
+        path, schema = pending.pop()
+        if not isinstance(schema, dict):
+            continue
+        yield path, schema
+        for keyword, value in schema.items():
+            if keyword == "properties" and isinstance(value, dict):
+                pending += [((*path, name) if path is not None else None, sub) for name, sub in value.items()]
+            elif keyword in _HOLDS_SCHEMA:
+                pending.append((None, value))
+            elif keyword in _HOLDS_LIST and isinstance(value, list):
+                pending += [(None, sub) for sub in value]
+            elif keyword in _HOLDS_MAP and isinstance(value, dict):
+                pending += [(None, sub) for sub in value.values()]
+
+
+def param_headers(tokens: HeaderMap, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The ``Mcp-Param-*`` headers of a call with these arguments; none for what is absent or null.
+
+    Raises:
+        MalformedError: A text has no UTF-8 form, so no header can carry it.
+    """
+    headers: dict[str, str] = {}
+    for path, token in tokens.items():
+        text = _as_text(_value_at(path, arguments))
+        if text is not None:
+            headers[_PREFIX + token] = header_value(text)
+    return headers
+
+
+def _value_at(path: tuple[str, ...], arguments: Mapping[str, Any]) -> object:
+    value: object = arguments
+    for name in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return value
+
+
+def _as_text(value: object) -> str | None:
+    """A scalar as the header has it, ``None`` for what has no such form."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str() | int() | float():
+            return str(value)
+        case _:
+            return None

@@ -1,0 +1,311 @@
+"""What a server says of itself before the first call: the versions it speaks, and its tools.
+
+Asked for once, when first needed, and kept only if that succeeded. These requests change nothing at
+the server, so they are repeated here, a few times, where a session repeats nothing else. Callers that
+need the same answer at the same time share one request and its outcome, a failure too: a thousand
+calls to a server that cannot be asked fail after one discovery, not after a thousand.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import anyio
+from mcp_types import Tool
+from pydantic import ValidationError
+
+from ...errors import RemoteProtocolError, SessionError
+from ...protocol import PROTOCOL_VERSION, JSONObject, MalformedError
+from ...protocol.text import quote
+from .http_errors import UNSUPPORTED_VERSION
+from .param_headers import HeaderMap, header_map
+
+__all__ = ["ListedTool", "OtherVersionError", "ToolCatalogue"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("mcp_tasks_client")
+
+_ATTEMPTS: Final = 3
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 10.0
+"""A server that asks for a longer one gets it from the caller, who knows how much time there is."""
+
+_MOST_PAGES: Final = 1000
+_MOST_ABSENT: Final = 1000
+"""Names that are remembered as not listed, at most."""
+
+_METHOD_NOT_FOUND: Final = -32601
+_INVALID_REQUEST: Final = -32600
+_INVALID_PARAMS: Final = -32602
+
+# How servers of other versions answer a method, a header and a request without a session that
+# they do not know.
+_OTHER_VERSION_CODES: Final = frozenset(
+    {UNSUPPORTED_VERSION, _METHOD_NOT_FOUND, _INVALID_REQUEST, _INVALID_PARAMS}
+)
+_OTHER_VERSION_STATUSES: Final = frozenset({400, 404, 405, 406, 415})
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTool:
+    """One tool of the list."""
+
+    tool: Tool
+    headers: HeaderMap
+    """Which of its arguments also travel as headers."""
+
+    fault: str | None = None
+    """Why it must be neither offered nor called: marks for headers that the protocol does not allow."""
+
+
+class OtherVersionError(RemoteProtocolError):
+    """The server does not speak 2026-07-28. Nothing but the question was sent."""
+
+
+class ToolCatalogue:
+    """The tools of one server, looked up by name.
+
+    Args:
+        request: Sends a request of the given method and params once, and returns its result.
+        endpoint: The server's name, for the log.
+        sleep: Waits between attempts, in seconds.
+    """
+
+    def __init__(
+        self,
+        request: Callable[[str, JSONObject], Awaitable[JSONObject]],
+        endpoint: str,
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._request = request
+        self._endpoint = endpoint
+        self._sleep = sleep
+        self._version_known = False
+        self._tools: dict[str, ListedTool] | None = None
+        self._absent: set[str] = set()
+        self._discovery = _Shared(self._discover)
+        self._fetching = _Shared(self._fetch)
+
+    async def discover(self) -> None:
+        """Ask the server whether it speaks our version, unless it has said so.
+
+        Raises:
+            OtherVersionError: It does not.
+            SessionError: It could not be asked.
+        """
+        if not self._version_known:
+            await self._discovery.run()
+
+    async def find(self, name: str, *, fresh: bool = False) -> ListedTool | None:
+        """The tool of that name, ``None`` if there is none.
+
+        A name that the list does not have is looked for once more, in a new list, and then remembered as
+        absent, so that not each call of an unlisted tool fetches the whole list.
+
+        Args:
+            name: The tool.
+            fresh: Fetch the list again, or wait for the one that is being fetched.
+
+        Raises:
+            RemoteProtocolError: The server does not speak our version, or its list is not one.
+            SessionError: The server could not be asked.
+        """
+        if fresh or self._tools is None or not (name in self._tools or name in self._absent):
+            await self._fetching.run()
+        listed = (self._tools or {}).get(name)
+        if listed is None:
+            if len(self._absent) >= _MOST_ABSENT:
+                self._absent.clear()
+            self._absent.add(name)
+        return listed
+
+    async def find_for_call(self, name: str) -> ListedTool | None:
+        """The tool of that name, about to be called. A name that is not listed may still be callable.
+
+        Raises:
+            SessionError: The tool must not be called, or the server could not be asked; ``not_executed``.
+        """
+        listed = await self.find(name)
+        if listed is not None and listed.fault is not None:
+            self.forget_tools()  # the next call looks whether the server has been mended
+            raise RemoteProtocolError(
+                f"The tool {name!r} is listed with a schema that the protocol has clients reject "
+                f"({quote(listed.fault)}). It can be called when the server's list is mended.",
+                not_executed=True,
+            )
+        return listed
+
+    def forget_tools(self) -> None:
+        """Take the list for out of date: the next question about a tool fetches it again."""
+        self._tools = None
+
+    # ── the version ───────────────────────────────────────────────────────────────────────────
+
+    async def _discover(self) -> None:
+        try:
+            await self._repeat(self._check_version)
+        except OtherVersionError as error:
+            if error.code is not None or error.http_status is None:
+                raise
+            # No more than a status may be a gateway's, at a loss for a moment.
+            await self._sleep(_FIRST_PAUSE_S)
+            await self._repeat(self._check_version)
+        self._version_known = True
+
+    async def _check_version(self) -> None:
+        try:
+            result = await self._request("server/discover", {})
+        except SessionError as error:
+            offered = error.data.get("supported") if isinstance(error.data, dict) else None
+            if error.code == UNSUPPORTED_VERSION and _has_ours(offered):
+                # The server refuses what it offers. The protocol has the client ask again in a version of
+                # the list, and the only one that is ours is the one it was asked in.
+                error.retryable = True
+                raise
+            if error.code in _OTHER_VERSION_CODES or error.http_status in _OTHER_VERSION_STATUSES:
+                raise _other_version(offered, error.code, error.http_status) from error
+            raise
+        offered = result.get("supportedVersions")
+        if not _has_ours(offered):
+            raise _other_version(offered)
+
+    # ── the list ──────────────────────────────────────────────────────────────────────────────
+
+    async def _fetch(self) -> None:
+        await self.discover()
+        tools: dict[str, ListedTool] = {}
+        cursor: str | None = None
+        seen: set[str] = set()
+        for _ in range(_MOST_PAGES):
+            page = await self._repeat(partial(self._fetch_page, cursor))
+            tools |= self._read_tools(page["tools"])
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                self._tools, self._absent = tools, set()
+                return
+            if cursor in seen:
+                break
+            seen.add(cursor)
+        raise RemoteProtocolError(
+            f"The server's list of tools does not end: after {len(seen)} pages it goes on or starts again. "
+            "No tool can be called until its tools/list is mended.",
+        )
+
+    async def _fetch_page(self, cursor: str | None) -> JSONObject:
+        try:
+            page = await self._request("tools/list", {} if cursor is None else {"cursor": cursor})
+        except SessionError as error:
+            if error.code == _METHOD_NOT_FOUND:
+                return {"tools": []}
+            raise
+        if not isinstance(page.get("tools"), list) or not isinstance(page.get("nextCursor"), str | None):
+            raise RemoteProtocolError(
+                "The server's list of tools has no tools or no usable nextCursor; try again later.",
+                retryable=True,
+            )
+        return page
+
+    def _read_tools(self, entries: list[Any]) -> dict[str, ListedTool]:
+        """The usable entries. One that is broken costs itself, never the list."""
+        tools: dict[str, ListedTool] = {}
+        for entry in entries:
+            try:
+                tool = Tool.model_validate(entry, by_name=False)
+            except ValidationError as error:
+                fields = ", ".join(
+                    ".".join(map(str, e["loc"])) or "entry"
+                    for e in error.errors(include_input=False, include_url=False)
+                )
+                self._log_skipped(entry, f"unusable {fields}")
+                continue
+            try:
+                tools[tool.name] = ListedTool(tool, header_map(tool.input_schema))
+            except MalformedError as error:
+                self._log_skipped(entry, str(error))
+                tools[tool.name] = ListedTool(tool, {}, fault=str(error))
+        return tools
+
+    def _log_skipped(self, entry: object, why: str) -> None:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        named = quote(name)[:80] if isinstance(name, str) else None
+        _log.warning("%s lists a tool that is left out: %r (%s)", self._endpoint, named, quote(why))
+
+    async def _repeat(self, send: Callable[[], Awaitable[T]]) -> T:
+        """Send a request up to three times, at growing intervals, as long as its failure may pass."""
+        for attempt in itertools.count(1):
+            try:
+                return await send()
+            except SessionError as error:
+                asked_s = error.retry_after_s or 0.0
+                if not error.retryable or attempt == _ATTEMPTS or asked_s > _LONGEST_PAUSE_S:
+                    raise
+            pause_s = _FIRST_PAUSE_S * 2 ** (attempt - 1) + random.uniform(0.0, _FIRST_PAUSE_S)
+            await self._sleep(max(pause_s, asked_s))
+        raise AssertionError("the count has no end")
+
+
+class _Shared:
+    """An action that concurrent callers share.
+
+    The first caller carries it out, and those who come meanwhile get its outcome: that it has succeeded,
+    or a copy of its error. If the first is cancelled, one of the others begins anew.
+    """
+
+    def __init__(self, act: Callable[[], Awaitable[None]]) -> None:
+        self._act = act
+        self._attempt: _Attempt | None = None
+
+    async def run(self) -> None:
+        """Carry the action out, or wait for who does.
+
+        Raises:
+            SessionError: It failed. ``not_executed``, since no caller's own request has been sent.
+        """
+        while (attempt := self._attempt) is not None:
+            await attempt.ended.wait()
+            if attempt.error is not None:
+                raise copy.copy(attempt.error) from attempt.error
+            if attempt.succeeded:
+                return
+        attempt = self._attempt = _Attempt(anyio.Event())
+        try:
+            await self._act()
+            attempt.succeeded = True
+        except SessionError as error:
+            error.not_executed = True
+            attempt.error = error
+            raise
+        finally:
+            self._attempt = None
+            attempt.ended.set()
+
+
+@dataclass(slots=True)
+class _Attempt:
+    ended: anyio.Event
+    succeeded: bool = False
+    error: SessionError | None = None
+
+
+def _has_ours(versions: object) -> bool:
+    return isinstance(versions, list) and PROTOCOL_VERSION in versions
+
+
+def _other_version(offered: object, code: int | None = None, status: int | None = None) -> OtherVersionError:
+    versions = [quote(v[:20]) for v in offered if isinstance(v, str)][:8] if isinstance(offered, list) else []
+    instead = f"it offers {', '.join(versions)}" if versions else "it does not say what else it speaks"
+    return OtherVersionError(
+        f"The server does not speak MCP {PROTOCOL_VERSION} ({instead}). Check that the URL is its MCP "
+        "endpoint, update the server, or use a session of a version that it speaks.",
+        not_executed=True,
+        code=code,
+        http_status=status,
+    )
