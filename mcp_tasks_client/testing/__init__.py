@@ -45,11 +45,11 @@ from .faults import (
     Unreachable,
 )
 from .memory_session import ServerSession
+from .notifications import Notifies
 from .probes import FaultPlan, KilledError, delay, kill, raising
 from .server import ScriptedServer
 from .snapshots import cancelled, completed, failed, input_required, text_result, working
 from .steps import Step, abort, ask, ask_first, complete, fail, form, hint, reply, vanish, work
-from .subscription import Notifies
 from .witness import Arrival, EarlyPoll, Listening, MissingHeader, Notified, Witness
 
 __all__ = [

@@ -19,8 +19,8 @@ import anyio
 
 from ..protocol import JSONObject
 from .faults import ErrorReply, Garbled, HttpError, Reply, Unreachable, retry_after
+from .notifications import Stream
 from .requests import Exchange, RequestHandler
-from .subscription import Stream
 from .witness import Ending
 
 __all__ = ["HttpApp"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING
 
-import anyio
 from anyio.lowlevel import checkpoint
 from mcp_types import Tool
 
@@ -24,14 +23,14 @@ from ..sessions.base import (
     TaskRef,
     ToolCall,
 )
-from .faults import ErrorReply, Garbled, HttpError, Reply, Unreachable
+from .faults import ErrorReply, Garbled, HttpError, LostReply, Reply, Unreachable
+from .notifications import LISTEN, Stream
 from .requests import RequestHandler
-from .subscription import LISTEN, Stream
+
+if TYPE_CHECKING:
+    from ..sessions.http.subscription import Subscription
 
 __all__ = ["ServerSession"]
-
-_RELISTEN_S: Final = 30.0
-"""Seconds between attempts to listen."""
 
 
 class ServerSession(Session):
@@ -92,43 +91,28 @@ class ServerSession(Session):
         await self._request("tasks/cancel", _params(ref))
 
     async def run(self, observed: ObservedTasks) -> None:
-        """Listen for the observed tasks, again whenever one is added, until the server refuses."""
-        listens = True
-        while listens and not self.closed:
-            if not observed.refs():
-                await observed.changed()
-                continue
-            async with anyio.create_task_group() as tasks:
+        """Deliver what the server tells on ``subscriptions/listen``, on its clock, as over HTTP."""
+        # Imported on use, because it imports an HTTP library.
+        from ..sessions.http.subscription import keep_subscribed
 
-                async def until_changed(scope: anyio.CancelScope = tasks.cancel_scope) -> None:
-                    await observed.changed()
-                    scope.cancel()
+        await keep_subscribed(self._listen, observed, self.clock.sleep)
 
-                tasks.start_soon(until_changed)
-                listens = await self._listen(observed)
-                if listens:
-                    await self.clock.sleep(_RELISTEN_S)
-                tasks.cancel_scope.cancel()
+    async def _listen(self, subscription: Subscription) -> None:
+        from ..sessions.http.subscription import listen_params
 
-    async def _listen(self, observed: ObservedTasks) -> bool:
-        """Deliver what one stream tells, until it ends. Returns whether another one may be worth it."""
-
-        async def deliver(message: JSONObject) -> None:
-            await checkpoint()
-            if "taskId" in message["params"]:
-                observed.deliver(_snapshot(message["params"]))
-
-        try:
-            stream = await self._exchange(LISTEN, {"notifications": {"taskIds": list(observed.refs())}})
-        except SessionError as error:
-            return error.retryable
+        stream = await self._exchange(LISTEN, listen_params(subscription.task_ids))
         assert isinstance(stream, Stream), "subscriptions/listen is answered with a stream or an error"
+
+        async def take(message: JSONObject) -> None:
+            await checkpoint()
+            subscription.take(message)
+
         self._streams.add(stream)
         try:
-            await stream.play(deliver)
+            if await stream.play(take) == "broken":
+                raise _error(LISTEN, None, LostReply())
         finally:
             self._streams.discard(stream)
-        return True
 
     async def aclose(self) -> None:
         """Refuse further requests, and end the streams."""

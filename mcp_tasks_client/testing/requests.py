@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 from mcp_types import Tool
 
 from ..engine.environment import Clock
-from ..old.sessions.headers import HeaderMap, header_map
 from ..protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from ..sessions.base import INVALID_PARAMS
+from ..sessions.http.param_headers import HeaderMap, header_map
 from .faults import (
     ErrorReply,
     Fault,
@@ -30,8 +30,8 @@ from .faults import (
 )
 from .faults import Reply as WireReply
 from .http_headers import find_missing, refuse_missing, refuse_without_capability
+from .notifications import LISTEN, Notifies, Stream
 from .steps import Answers, AskFirst, Reply, Step, check_steps
-from .subscription import LISTEN, Notifies, Stream
 from .timeline import Timeline, Traits, check_answers, make_result
 from .witness import Arrival, Witness
 

@@ -13,8 +13,8 @@ from ..sessions.base import Limits
 from .faults import Fault
 from .http_app import HttpApp
 from .memory_session import ServerSession
+from .notifications import Notifies
 from .requests import Plan, RequestHandler, identify_by_arguments
-from .subscription import Notifies
 from .timeline import Traits
 from .witness import Arrival, Witness
 

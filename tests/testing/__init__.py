@@ -1,0 +1,1 @@
+"""The public test kit is tested like everything else."""
