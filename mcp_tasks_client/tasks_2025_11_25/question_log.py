@@ -1,0 +1,208 @@
+"""The questions of one task: which request asks what, and which of them has an answer. Pure.
+
+A question has a key that lasts: a digest of what it asks, and its ordinal among the questions that read the
+same. Requests only have JSON-RPC IDs, which differ when the server sends a question again, and which some
+servers reuse at once (mcp 1.30 takes an address in memory for one). So the log decides what a request is:
+
+- the same question once more: it has the ID of an open one, or it reads like an open one whose stream is gone;
+- a new question: anything else, even if it reads like one that is answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from ..protocol import JSONObject, RequestId
+from ..protocol.text import digest
+from .session_data import OpenQuestion, SessionData
+
+__all__ = ["Answer", "QuestionLog"]
+
+_MAX_OPEN: Final = 100
+_MAX_BYTES: Final = 1024 * 1024
+"""Open questions of one task, and the JSON of all of them: they are journaled."""
+
+_DIGEST_LENGTH: Final = 16
+_PATIENCE: Final = 2
+"""Snapshots that show the task still waiting before an answer is sent once more. The first may be older than it."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    key: str
+    ordinal: int
+    digest: str
+    request: JSONObject = field(repr=False)
+    request_id: RequestId | None
+    size: int
+    stream_lost: bool = False
+    """Whether the stream that brought the request is gone, so that the server may send the question again."""
+
+    leaving: bool = False
+    """Whether an answer is being sent. A request that comes from now on is another question."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer that the server has acknowledged, though it may not have used it."""
+
+    request_id: RequestId
+    content: JSONObject = field(repr=False)
+    looks: int = 0
+    """Snapshots since then in which the task waits, and nothing else is open."""
+
+
+class QuestionLog:
+    """What a server has asked on behalf of one task.
+
+    Args:
+        data: What the journal knows of it.
+    """
+
+    def __init__(self, data: SessionData) -> None:
+        self._open: list[_Entry] = []
+        self._answered = dict(data.answered)
+        self._unused: Answer | None = None
+        for one in data.open:
+            name, _, ordinal = one.key.partition(".")
+            size = len(json.dumps(one.request))
+            number = int(ordinal) if ordinal.isdecimal() else 0
+            entry = _Entry(one.key, number, name, one.request, one.request_id, size, stream_lost=True)
+            self._open.append(entry)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def hear(self, request_id: RequestId, request: JSONObject) -> Literal["new", "known", "too many"]:
+        """Take a request.
+
+        Args:
+            request_id: Its JSON-RPC ID.
+            request: The question, without what differs each time that it is sent.
+
+        Returns:
+            ``new`` if the log has changed; ``too many`` if it has not, because the task asks too much.
+        """
+        name = digest(request)[:_DIGEST_LENGTH]
+        for entry in self._behind(request_id):
+            if entry.digest == name:
+                entry.stream_lost = False
+                return "known"
+            self._open.remove(entry)  # the server has reused the ID
+        for entry in self._open:
+            if entry.digest == name and entry.stream_lost and not entry.leaving:
+                entry.request_id, entry.stream_lost = request_id, False
+                return "new"
+        size = len(json.dumps(request))
+        if len(self._open) >= _MAX_OPEN or size + sum(entry.size for entry in self._open) > _MAX_BYTES:
+            return "too many"
+        taken = {entry.ordinal for entry in self._open if entry.digest == name}
+        ordinal = self._answered.get(name, 0)
+        while ordinal in taken:
+            ordinal += 1
+        self._open.append(_Entry(f"{name}.{ordinal}", ordinal, name, request, request_id, size))
+        return "new"
+
+    def withdraw(self, request_id: RequestId) -> bool:
+        """Drop a question that the server has cancelled. Returns whether there was one."""
+        gone = list(self._behind(request_id))
+        for entry in gone:
+            self._open.remove(entry)
+        return bool(gone)
+
+    def lose_stream(self) -> None:
+        """The stream that brought the requests is gone. The server may send them again, or take an answer still."""
+        for entry in self._open:
+            entry.stream_lost = True
+
+    def lose_session(self) -> None:
+        """The MCP session is gone. A question can be answered when the server sends it again."""
+        self._unused = None
+        for entry in self._open:
+            entry.stream_lost, entry.request_id = True, None
+
+    def clear(self) -> None:
+        """Drop every question: the task is over or cancelled."""
+        self._open.clear()
+        self._unused = None
+
+    def oldest(self) -> JSONObject:
+        """The oldest question that can be answered, by its key; empty if there is none.
+
+        One at a time, because the core sends answers only all together, and each request here has a time limit.
+        """
+        for entry in self._open:
+            if entry.request_id is not None:
+                return {entry.key: entry.request}
+        return {}
+
+    def dump(self) -> tuple[Iterable[OpenQuestion], dict[str, int]]:
+        """The open questions, and how many of each digest are answered, as the journal keeps them."""
+        return (
+            [OpenQuestion(entry.key, entry.request_id, entry.request) for entry in self._open],
+            dict(self._answered),
+        )
+
+    # ── answers ───────────────────────────────────────────────────────────────────────────────
+
+    def begin_answer(self, key: str) -> RequestId | None:
+        """Note that an answer leaves now. Returns the ID of the request; ``None`` if it cannot be answered."""
+        entry = self._named(key)
+        if entry is None or entry.request_id is None:
+            return None
+        entry.leaving = True
+        return entry.request_id
+
+    def finish_answer(self, key: str, content: JSONObject) -> None:
+        """Note that the server has acknowledged the answer."""
+        entry = self._named(key)
+        if entry is None:
+            return  # withdrawn meanwhile
+        self._open.remove(entry)
+        self._answered[entry.digest] = max(self._answered.get(entry.digest, 0), entry.ordinal + 1)
+        if entry.request_id is not None:
+            self._unused = Answer(entry.request_id, content)
+
+    def abort_answer(self, key: str) -> None:
+        """Note that the answer may not have arrived. It can be sent again."""
+        entry = self._named(key)
+        if entry is not None:
+            entry.leaving = False
+
+    def was_answered(self, key: str) -> bool:
+        """Whether a question is not open, and was answered before."""
+        name, _, ordinal = key.partition(".")
+        answered = ordinal.isdecimal() and int(ordinal) < self._answered.get(name, 0)
+        return answered and self._named(key) is None
+
+    def look(self, *, waiting: bool) -> Answer | None:
+        """Note a snapshot. Returns the answer that is to be sent once more, if it has had no effect.
+
+        Args:
+            waiting: Whether the task waits for input.
+        """
+        answer = self._unused
+        if answer is None or not waiting:
+            self._unused = None
+            return None
+        if self._open:
+            return None  # it may be this that the task waits for
+        answer.looks += 1
+        if answer.looks < _PATIENCE:
+            return None
+        self._unused = None
+        return answer
+
+    def _behind(self, request_id: RequestId) -> list[_Entry]:
+        """The open question with that ID, whose answer is not on its way."""
+        return [one for one in self._open if _same(one.request_id, request_id) and not one.leaving]
+
+    def _named(self, key: str) -> _Entry | None:
+        return next((entry for entry in self._open if entry.key == key), None)
+
+
+def _same(one: RequestId | None, other: RequestId) -> bool:
+    return one == other and isinstance(one, str) == isinstance(other, str)

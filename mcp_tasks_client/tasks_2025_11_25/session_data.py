@@ -1,0 +1,124 @@
+"""What the journal keeps so that another process can go on with a task: the ``session_data`` of its record. Pure.
+
+It is JSON of our own, and opaque to the core.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from ..protocol import JSONObject, RequestId
+
+__all__ = ["OpenQuestion", "SessionData"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """A question of the server's that has no answer yet."""
+
+    key: str
+    request_id: RequestId | None
+    """The JSON-RPC ID to answer; ``None`` if the MCP session of the request is gone."""
+
+    request: JSONObject = field(repr=False)
+    """The question, ``{method, params}``. The server sends it once, so it is kept whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionData:
+    """Everything that must survive the process, beyond the task ID."""
+
+    owner: str | None = None
+    """Names the client that wrote this. Another one takes the task over, see ``result_id``."""
+
+    session_id: str | None = field(default=None, repr=False)
+    """The MCP session of the task."""
+
+    cancellable: bool = True
+    """Whether the server declares ``tasks.cancel``."""
+
+    result_id: RequestId | None = None
+    """The JSON-RPC ID of the open ``tasks/result``, to which the server may deliver the next question."""
+
+    event_id: str | None = None
+    """The last event ID of that request's stream when a question of the stream was last kept here."""
+
+    progress_token: str | int | None = None
+    """The token by which the server tells the progress of the task."""
+
+    open: tuple[OpenQuestion, ...] = ()
+    """Oldest first."""
+
+    answered: Mapping[str, int] = field(default_factory=dict)
+    """How many questions of each digest have been answered: the ordinal of the next question in its key."""
+
+    def write(self) -> str:
+        """The JSON text. Equal data makes equal text."""
+        questions = [[one.key, one.request_id, one.request] for one in self.open]
+        named = {
+            "owner": self.owner,
+            "session_id": self.session_id,
+            "not_cancellable": not self.cancellable,
+            "result_id": self.result_id,
+            "event_id": self.event_id,
+            "progress_token": self.progress_token,
+            "open": questions,
+            "answered": dict(self.answered),
+        }
+        return json.dumps({name: value for name, value in named.items() if value not in (None, False, [], {})})
+
+    @classmethod
+    def read(cls, text: str | None) -> Self:
+        """The data in a text. What is missing or of another type is left out, since it costs no more than that.
+
+        The text of version 0.1 holds at least ``session_id``, and the open request as ``retrieval``.
+        """
+        try:
+            raw = json.loads(text or "")
+        except (ValueError, RecursionError):
+            return cls()
+        if not isinstance(raw, dict):
+            return cls()
+        answered = raw.get("answered")
+        return cls(
+            owner=_text(raw.get("owner")),
+            session_id=_text(raw.get("session_id")),
+            cancellable=raw.get("not_cancellable") is not True,
+            result_id=_request_id(raw.get("result_id", raw.get("retrieval"))),
+            event_id=_text(raw.get("event_id")),
+            progress_token=_token(raw.get("progress_token", raw.get("progress"))),
+            open=tuple(_questions(raw.get("open"))),
+            answered=_counts(answered) if isinstance(answered, dict) else {},
+        )
+
+
+_QUESTION_PARTS: Final = 3
+
+
+def _questions(raw: object) -> list[OpenQuestion]:
+    found = []
+    for one in raw if isinstance(raw, list) else ():
+        if isinstance(one, list) and len(one) == _QUESTION_PARTS:
+            key, request_id, request = one
+            if isinstance(key, str) and isinstance(request, dict):
+                found.append(OpenQuestion(key, _request_id(request_id), request))
+    return found
+
+
+def _counts(raw: Mapping[str, Any]) -> dict[str, int]:
+    return {name: count for name, count in raw.items() if isinstance(count, int)}
+
+
+def _text(raw: object) -> str | None:
+    return raw if isinstance(raw, str) else None
+
+
+def _request_id(raw: object) -> RequestId | None:
+    return raw if isinstance(raw, str | int | float) and not isinstance(raw, bool) else None
+
+
+def _token(raw: object) -> str | int | None:
+    return raw if isinstance(raw, str | int) and not isinstance(raw, bool) else None

@@ -1,0 +1,542 @@
+"""The tasks of a 2025-11-25 server that this client knows, and the ``tasks/result`` that is open for each.
+
+In ``input_required`` a server sends its questions on the stream of an open ``tasks/result``, so the client opens
+one, at most one a task. It stays open until the task ends, also while the task works: the next question comes
+on it, and the result. Three rules keep questions from being lost:
+
+- An open ``tasks/result`` on which a question is open is never cancelled: mcpkit v1 runs the question in the
+  context of that request, and would abort it.
+- A ``tasks/result`` whose stream nobody reads any more is cancelled by its JSON-RPC ID, which is journaled, as
+  soon as no question is open on it: when the client closes, when nobody observes the task, and by the process
+  that takes the task over. Otherwise the server would deliver the next question to it. Or its stream is
+  resumed, if the server gave its events IDs.
+- What the server says between two polls is delivered at once, as a snapshot of the task.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from ..engine.environment import Clock
+from ..errors import SessionError
+from ..protocol import JSONObject, MalformedError, RequestId
+from ..protocol.replies import RpcError
+from ..protocol.task import TERMINAL_STATUSES, read_task
+from ..protocol.text import shorten
+from ..sessions.base import ObservedTasks, Snapshot, TaskRef
+from .connection import SILENCE_S, Connection, StreamCursor, new_request_id
+from .question_log import QuestionLog
+from .session_data import SessionData
+from .shapes import inline_result, rename_task_fields
+
+__all__ = ["TaskTracker", "TrackedTask"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_UNOBSERVED_S: Final = 1.0
+"""Seconds after which the ``tasks/result`` of a task that nobody observes is cancelled."""
+
+_FORGET_S: Final = 60.0
+"""Seconds after which a task is forgotten that was heard of, and that nobody has begun to observe."""
+
+_MAX_TASKS_HEARD_OF: Final = 1000
+"""Tasks that are known from nothing but the server's requests, at most."""
+
+_CLOSE_S: Final = 1.0
+"""Seconds for all open requests to be cancelled while the client closes."""
+
+_REOPEN_S: Final = 1.0
+_LONGEST_REOPEN_S: Final = 30.0
+"""Seconds before a ``tasks/result`` that broke is opened again. They double while it breaks at once."""
+
+_PROGRESS_S: Final = 0.1
+"""Seconds between two deliveries of one task's progress."""
+
+
+@dataclass(eq=False, slots=True)
+class OpenResult:
+    """A ``tasks/result`` that has been sent, answered or not."""
+
+    connection: Connection
+    request_id: RequestId
+    cursor: StreamCursor = field(default_factory=StreamCursor)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    reply: JSONObject | RpcError | None = None
+
+
+@dataclass(eq=False, slots=True)
+class TrackedTask:
+    """What is known of one task, beside what the core knows."""
+
+    task_id: str
+    connection: Connection
+    questions: QuestionLog
+    built_from: str | None = None
+    """The ``session_data`` from which this was restored."""
+
+    since: float = 0.0
+    """Monotonic seconds when this was made."""
+
+    observed: bool = False
+    """Whether it was among the observed tasks at some time."""
+
+    latest: JSONObject = field(default_factory=dict)
+    """The last snapshot, under the field names of 2026-07-28; empty before the first."""
+
+    meta: JSONObject | None = None
+    """The ``_meta`` of the creation, which may hold an immediate response for the model."""
+
+    progress_token: str | int | None = None
+    progress: JSONObject | None = None
+    progress_at: float = -math.inf
+    silenced: bool = False
+    """Whether the task was cancelled. mcp 1.30 loses its session when a question is answered after that."""
+
+    result: OpenResult | None = None
+    abandoned: tuple[RequestId, str | None] | None = None
+    """A ``tasks/result`` that may be open without a reader: its ID, and the last event ID of its stream."""
+
+    event_id: str | None = None
+    """Where the stream of the open ``tasks/result`` stood when the questions were last changed."""
+
+    reopen_at: float = -math.inf
+    failures: int = 0
+    refusals: int = 0
+    """Times that the server had no result of a completed task."""
+
+    news: anyio.Event = field(default_factory=anyio.Event)
+    """Set by the next question, and when there will be none."""
+
+    def __repr__(self) -> str:
+        return f"<TrackedTask {shorten(self.task_id)}>"
+
+    def data(self, owner: str) -> SessionData:
+        """What the journal is to keep."""
+        questions, answered = self.questions.dump()
+        result_id, event_id = self.abandoned or (None, None)
+        if self.result is not None and self.result.reply is None:
+            result_id, event_id = self.result.request_id, self.event_id
+        return SessionData(
+            owner=owner,
+            session_id=self.connection.session_id,
+            cancellable=self.connection.cancels_tasks,
+            result_id=result_id,
+            event_id=event_id,
+            progress_token=self.progress_token,
+            open=tuple(questions),
+            answered=answered,
+        )
+
+
+class TaskTracker:
+    """Knows the tasks, keeps their ``tasks/result`` open, and delivers what the server tells unasked.
+
+    Args:
+        clock: By which everything here waits.
+        timeout_s: Seconds that a notification to the server may take.
+
+    Attributes:
+        owner: This client's name in ``session_data``.
+        changed: Set when the set of connections or of tasks has changed.
+    """
+
+    def __init__(self, clock: Clock, timeout_s: float) -> None:
+        self.owner = str(new_request_id())
+        self.changed = anyio.Event()
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._tasks: dict[str, TrackedTask] = {}
+        self._tokens: dict[str | int, JSONObject] = {}
+        self._running: tuple[TaskGroup, ObservedTasks] | None = None
+        self._streams: dict[Connection, anyio.CancelScope] = {}
+
+    # ── which tasks ───────────────────────────────────────────────────────────────────────────
+
+    def find(self, task_id: str) -> TrackedTask | None:
+        """The task of that ID, if it is known."""
+        return self._tasks.get(task_id)
+
+    def only_task_of(self, connection: Connection) -> TrackedTask | None:
+        """The only task that was made in an MCP session and goes on; ``None`` if there are several, or none."""
+        found = [
+            task for task in self._tasks.values() if task.connection is connection and not task.silenced
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def add(self, task_id: str, connection: Connection) -> TrackedTask | None:
+        """A task that the server was heard to speak of; ``None`` if there are too many of that kind."""
+        task = self._tasks.get(task_id)
+        if task is None:
+            if sum(not one.observed for one in self._tasks.values()) >= _MAX_TASKS_HEARD_OF:
+                return None
+            task = TrackedTask(task_id, connection, QuestionLog(SessionData()), since=self._clock.monotonic())
+            self._tasks[task_id] = task
+        return task
+
+    def is_current(self, ref: TaskRef) -> bool:
+        """Whether what is known of a task is newer than what the journal holds, and not another process's."""
+        task = self._tasks.get(ref.task_id)
+        if task is None:
+            return False
+        return ref.session_data in (None, task.built_from) or (
+            SessionData.read(ref.session_data).owner == self.owner
+        )
+
+    def restore(self, ref: TaskRef, connection: Connection) -> TrackedTask:
+        """Take up a task from the journal, where another process may have left it."""
+        before = self._tasks.pop(ref.task_id, None)
+        if before is not None and before.result is not None:
+            before.result.scope.cancel()
+        data = SessionData.read(ref.session_data)
+        task = TrackedTask(
+            ref.task_id,
+            connection,
+            QuestionLog(data),
+            built_from=ref.session_data,
+            since=self._clock.monotonic(),
+            progress_token=data.progress_token,
+        )
+        if data.session_id is not None and data.session_id != connection.session_id:
+            task.questions.lose_session()
+        elif data.result_id is not None:
+            task.abandoned = data.result_id, data.event_id
+        self._tasks[ref.task_id] = task
+        if data.progress_token is not None:
+            self._tokens.setdefault(data.progress_token, {})
+        self._begin(self._settle_abandoned, task)
+        return task
+
+    def move(self, task: TrackedTask, connection: Connection) -> None:
+        """Note that a task goes on in another MCP session, because its own has ended."""
+        self._drop_result(task)
+        task.connection, task.abandoned = connection, None
+        task.questions.lose_session()
+
+    def forget(self, task: TrackedTask) -> None:
+        """Forget a task that is over."""
+        self._drop_result(task)
+        task.questions.clear()
+        task.news.set()
+        if task.progress_token is not None:
+            self._tokens.pop(task.progress_token, None)
+        if self._tasks.get(task.task_id) is task:
+            del self._tasks[task.task_id]
+
+    def silence(self, task: TrackedTask) -> None:
+        """Answer none of a task's questions any more: it is being cancelled."""
+        task.silenced = True
+        task.questions.clear()
+        task.news.set()
+
+    # ── snapshots ─────────────────────────────────────────────────────────────────────────────
+
+    def snapshot(self, task: TrackedTask, raw: JSONObject | None = None) -> Snapshot:
+        """The task with its oldest open question, its progress, and what the journal is to keep.
+
+        Args:
+            task: The task.
+            raw: A new snapshot of the server's; ``None`` for the latest.
+
+        Raises:
+            MalformedError: The snapshot is not one.
+        """
+        if raw is not None:
+            task.latest = raw
+        wire: JSONObject = {"taskId": task.task_id}
+        if task.meta is not None:
+            wire["_meta"] = task.meta
+        if task.progress is not None:
+            wire["progress"] = task.progress
+        wire |= task.latest
+        if wire.get("status") not in TERMINAL_STATUSES:
+            asked = task.questions.oldest()
+            # FastMCP 3 says that a task works as soon as it has sent a question.
+            if asked or wire.get("status") == "input_required":
+                wire |= {"status": "input_required", "inputRequests": asked}
+        return Snapshot(read_task(wire), task.data(self.owner).write())
+
+    def deliver(self, task: TrackedTask, raw: JSONObject | None = None) -> None:
+        """Tell the core how a task is, without being asked."""
+        if self._running is None or not (raw or task.latest):
+            return  # a poll tells the same
+        with suppress(MalformedError):
+            self._running[1].deliver(self.snapshot(task, raw))
+
+    def take_status(self, task_id: str, params: JSONObject, connection: Connection) -> None:
+        """Take a ``notifications/tasks/status``. It tells when to fetch the result or the questions."""
+        task, raw = self._tasks.get(task_id), rename_task_fields(params)
+        if task is None and connection.calls > 0:
+            task = self.add(task_id, connection)  # told before the reply that creates the task
+        if task is None:
+            return
+        match raw.get("status"):
+            case "working" | "cancelled":
+                self.deliver(task, raw)
+            case "completed" | "failed" | "input_required":
+                task.latest = {**task.latest, **raw}
+                self.open_result(task)
+
+    def announce_progress(self, token: str | int) -> None:
+        """Expect to be told of progress by a token, whose task is not known yet."""
+        self._tokens.setdefault(token, {})
+
+    def drop_progress(self, token: str | int) -> None:
+        """Expect that no more: the call has made no task."""
+        self._tokens.pop(token, None)
+
+    def bind_progress(self, task: TrackedTask, token: str | int) -> None:
+        """Note which task a token belongs to."""
+        task.progress_token = token
+        task.progress = self._tokens.setdefault(token, {}) or None
+
+    def take_progress(self, params: JSONObject) -> None:
+        """Take a ``notifications/progress``."""
+        token = params.get("progressToken")
+        if not isinstance(token, str | int) or token not in self._tokens:
+            return
+        said = {name: params[name] for name in ("progress", "total", "message") if name in params}
+        self._tokens[token] = said
+        task = next((one for one in self._tasks.values() if one.progress_token == token), None)
+        if task is None:
+            return
+        task.progress, now = said, self._clock.monotonic()
+        if now - task.progress_at >= _PROGRESS_S:  # the next one, or a poll, tells the rest
+            task.progress_at = now
+            self.deliver(task)
+
+    # ── questions ─────────────────────────────────────────────────────────────────────────────
+
+    def hear(self, task: TrackedTask, request_id: RequestId, request: JSONObject) -> bool:
+        """Take a question of a task's. Returns whether there was room for it."""
+        heard = task.questions.hear(request_id, request)
+        if heard == "new":
+            task.event_id = task.result.cursor.event_id if task.result is not None else None
+            task.news.set()
+            self.deliver(task)
+        return heard != "too many"
+
+    def withdraw(self, connection: Connection, request_id: RequestId) -> None:
+        """The server has cancelled one of its requests."""
+        for task in self._tasks.values():
+            if task.connection is connection and task.questions.withdraw(request_id):
+                self.deliver(task)
+
+    def go_on(self, task: TrackedTask) -> None:
+        """An answer was acknowledged. Deliver the next question, and cancel what nobody reads."""
+        if task.questions:
+            self.deliver(task)
+        self._begin(self._settle_abandoned, task)
+
+    async def wait_for_question(self, task: TrackedTask, limit_s: float) -> None:
+        """Return when a question has come on the open ``tasks/result``, or after so many seconds."""
+        if task.result is not None and task.result.reply is None and not task.questions.oldest():
+            task.news = anyio.Event()
+            await self._clock.wait(task.news, limit_s)
+
+    # ── tasks/result ──────────────────────────────────────────────────────────────────────────
+
+    def open_result(self, task: TrackedTask) -> None:
+        """Open ``tasks/result``, unless one is open or this must not be done now."""
+        held = task.silenced or task.abandoned is not None or self._clock.monotonic() < task.reopen_at
+        if self._running is None or task.result is not None or held:
+            return
+        if task.task_id not in self._running[1].refs():
+            return
+        task.event_id = None
+        task.result = OpenResult(task.connection, new_request_id())
+        self._begin(self._follow, task, task.result)
+
+    def take_reply(self, task: TrackedTask) -> JSONObject | RpcError | None:
+        """What the open ``tasks/result`` has brought, if it has."""
+        return task.result.reply if task.result is not None else None
+
+    def drop_reply(self, task: TrackedTask) -> None:
+        """Drop what an earlier ``tasks/result`` brought: the task goes on."""
+        if task.result is not None and task.result.reply is not None:
+            task.result = None
+
+    async def _follow(self, task: TrackedTask, result: OpenResult, *, resumed: bool = False) -> None:
+        """Read the stream of a ``tasks/result`` to its end."""
+        begun = self._clock.monotonic()
+        connection, message = result.connection, ("tasks/result", {"taskId": task.task_id})
+        ways = {"task_id": task.task_id, "request_id": result.request_id, "cursor": result.cursor}
+        lost: SessionError | None = None
+        with result.scope:
+            try:
+                send: Callable[..., Awaitable[JSONObject]] = (
+                    connection.resume if resumed else connection.request
+                )
+                result.reply = await send(*message, SILENCE_S, **ways)
+            except SessionError as error:
+                if error.code is None or error.http_status not in (None, 200):
+                    lost = error
+                else:
+                    result.reply = RpcError(error.code, error.remote_message, error.data)
+        if task.result is not result or result.scope.cancelled_caught:
+            return
+        if lost is None:
+            self._take_end(task, result.reply)
+        else:
+            self._note_lost(task, result, lost, self._clock.monotonic() - begun)
+        task.news.set()  # no question comes on this stream any more
+        await self._settle_abandoned(task)
+
+    def _take_end(self, task: TrackedTask, reply: JSONObject | RpcError | None) -> None:
+        """Deliver the end of a task, if the reply tells it without a poll."""
+        assert reply is not None
+        if task.latest.get("status") in ("completed", "failed"):
+            self.deliver(task, inline_result(task.latest, reply))
+        elif isinstance(reply, dict) and "content" in reply and task.latest:
+            self.deliver(task, inline_result({**task.latest, "status": "completed"}, reply))
+        else:
+            task.reopen_at = self._clock.monotonic() + _REOPEN_S  # what it means, a poll tells
+
+    def _note_lost(
+        self, task: TrackedTask, result: OpenResult, error: SessionError, lasted_s: float
+    ) -> None:
+        task.result = None
+        task.questions.lose_stream()
+        task.failures = 0 if lasted_s > _REOPEN_S else task.failures + 1
+        pause_s = min(_REOPEN_S * 2.0 ** min(task.failures - 1, 8), _LONGEST_REOPEN_S) if task.failures else 0.0
+        task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
+        if not (error.not_executed or result.connection.lost):
+            task.abandoned = result.request_id, None  # it may be open at the server still
+
+    async def _settle_abandoned(self, task: TrackedTask) -> None:
+        """Resume a ``tasks/result`` without a reader, or cancel it once no question is open on it."""
+        if task.abandoned is None or task.silenced:
+            return
+        request_id, event_id = task.abandoned
+        if event_id is not None and task.result is None:
+            task.abandoned, task.event_id = None, event_id
+            task.result = OpenResult(task.connection, request_id, StreamCursor(event_id))
+            self._begin(self._resume, task, task.result)
+        elif not task.questions:
+            with suppress(SessionError):
+                await self._cancel_request(task.connection, request_id)
+            if task.abandoned is not None and task.abandoned[0] == request_id:
+                task.abandoned = None
+
+    async def _resume(self, task: TrackedTask, result: OpenResult) -> None:
+        await self._follow(task, result, resumed=True)
+
+    def _drop_result(self, task: TrackedTask) -> None:
+        """Stop reading without a word to the server, which knows that the task or the session is over."""
+        if task.result is not None:
+            task.result.scope.cancel()
+            task.result = None
+
+    async def _close_result(self, task: TrackedTask) -> None:
+        """Stop reading, and tell the server so, unless a question is open there."""
+        result = task.result
+        if result is None or result.reply is not None or task.questions:
+            return
+        self._drop_result(task)
+        with suppress(SessionError):
+            await self._cancel_request(result.connection, result.request_id)
+
+    async def _cancel_request(self, connection: Connection, request_id: RequestId) -> None:
+        if not connection.lost:
+            await connection.notify("notifications/cancelled", {"requestId": request_id}, self._timeout_s)
+
+    # ── while a client is open ────────────────────────────────────────────────────────────────
+
+    @property
+    def running(self) -> bool:
+        """Whether a client is open, so that questions can be heard and answered."""
+        return self._running is not None
+
+    def begin(self, work: Callable[..., Awaitable[Any]], *args: Any) -> bool:
+        """Do something in the background. Returns False if no client is open."""
+        return self._begin(work, *args)
+
+    def _begin(self, work: Callable[..., Awaitable[Any]], *args: Any) -> bool:
+        if self._running is None:
+            return False
+        self._running[0].start_soon(work, *args)
+        return True
+
+    async def run(
+        self,
+        observed: ObservedTasks,
+        take_up: Callable[[TaskRef], Awaitable[TrackedTask]],
+        current: Callable[[], Connection | None],
+    ) -> None:
+        """Keep open what has to be open. Runs until cancelled.
+
+        Args:
+            observed: The tasks that are observed.
+            take_up: Gives a task of the journal its connection, and :meth:`restore` it.
+            current: The MCP session that new calls are made in, if there is one.
+        """
+        async with anyio.create_task_group() as group:
+            self._running = group, observed
+            group.start_soon(self._note_changes, observed)
+            try:
+                while True:
+                    self.changed = anyio.Event()
+                    await self._attend(observed, take_up, current)
+                    waiting = any(task.result is not None for task in self._tasks.values())
+                    await self._clock.wait(self.changed, _UNOBSERVED_S if waiting else None)
+            finally:
+                self._running = None
+                with anyio.move_on_after(_CLOSE_S, shield=True):
+                    async with anyio.create_task_group() as closing:
+                        for task in list(self._tasks.values()):
+                            closing.start_soon(self._close_result, task)
+                self._tasks.clear()
+                self._streams.clear()
+
+    async def _note_changes(self, observed: ObservedTasks) -> None:
+        while True:
+            await observed.changed()
+            self.changed.set()
+
+    async def _attend(
+        self,
+        observed: ObservedTasks,
+        take_up: Callable[[TaskRef], Awaitable[TrackedTask]],
+        current: Callable[[], Connection | None],
+    ) -> None:
+        refs = observed.refs()
+        for task_id in refs.keys() - self._tasks.keys():
+            with suppress(SessionError):  # the task's own poll tells
+                await take_up(refs[task_id])
+        for task in list(self._tasks.values()):
+            if task.task_id in refs:
+                first, task.observed = not task.observed, True
+                if first and task.latest.get("status") in ("completed", "failed", "input_required"):
+                    self.open_result(task)
+                if first and task.questions:
+                    self.deliver(task)
+            elif task.observed or self._clock.monotonic() - task.since > _FORGET_S:
+                self._begin(self._close_result, task)
+                if not task.questions:
+                    self._tasks.pop(task.task_id, None)
+        needed = {task.connection for task in self._tasks.values()}
+        now = current()
+        self._listen_to(needed if now is None else needed | {now})
+
+    def listen_to(self, connection: Connection) -> None:
+        """Open the GET stream of an MCP session, on which the server may send questions."""
+        if self._running is not None and connection not in self._streams and not connection.lost:
+            scope = self._streams[connection] = anyio.CancelScope()
+            self._begin(self._listen, connection, scope)
+
+    def _listen_to(self, needed: set[Connection]) -> None:
+        for connection in needed:
+            self.listen_to(connection)
+        for connection in self._streams.keys() - needed:
+            self._streams.pop(connection).cancel()
+
+    async def _listen(self, connection: Connection, scope: anyio.CancelScope) -> None:
+        with scope:
+            await connection.listen()
