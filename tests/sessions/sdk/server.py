@@ -210,21 +210,22 @@ async def in_memory(answer: Answer) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def at_loopback(answer: Answer) -> AsyncIterator[str]:
-    """A server over HTTP/1.1 for the length of the block; its URL."""
+async def at_loopback(answer: Answer, heads: list[str] | None = None) -> AsyncIterator[str]:
+    """A server over HTTP/1.1 for the length of the block; its URL. Notes the requests' heads, in lower case."""
+    heads = [] if heads is None else heads
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
         port = listener.extra(SocketAttribute.local_port)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, lambda stream: _connection(stream, answer))
+            tasks.start_soon(listener.serve, lambda stream: _connection(stream, answer, heads))
             yield f"http://127.0.0.1:{port}/mcp"
             tasks.cancel_scope.cancel()
 
 
-async def _connection(stream: ByteStream, answer: Answer) -> None:
+async def _connection(stream: ByteStream, answer: Answer, heads: list[str]) -> None:
     async with stream:
         try:
             while True:
-                message = await _request(stream)
+                message = await _request(stream, heads)
                 reply = await _reply(message, answer)
                 await stream.send(reply)
         except Http as last:
@@ -235,11 +236,12 @@ async def _connection(stream: ByteStream, answer: Answer) -> None:
             pass
 
 
-async def _request(stream: ByteStream) -> JSONObject:
+async def _request(stream: ByteStream, heads: list[str]) -> JSONObject:
     buffer = b""
     while b"\r\n\r\n" not in buffer:
         buffer += await stream.receive()
     head, _, body = buffer.partition(b"\r\n\r\n")
+    heads.append(head.decode().lower())
     length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
     while len(body) < length:
         body += await stream.receive()

@@ -231,7 +231,7 @@ async def test_the_progress_callback_of_a_call_is_found_while_its_reply_is_read(
         found.append(introspection.progress_callback_of_reply())
         return value
 
-    async def progress(*_: Any) -> None:
+    async def progress(progress: float, total: float | None, message: str | None) -> None:
         raise AssertionError
 
     adapter: TypeAdapter[Any] = TypeAdapter(Annotated[Any, BeforeValidator(read)])
