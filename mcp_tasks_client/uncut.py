@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 
 import anyio
 
-__all__ = ["run_to_its_end"]
+__all__ = ["on_asyncio", "run_to_its_end"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,8 +29,8 @@ async def run_to_its_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwarg
         asyncio.CancelledError: The caller was cancelled natively, or the work cancelled itself.
     """
     with anyio.CancelScope(shield=True):
-        result = await (_in_a_task(work(*args, **kwargs)) if _on_asyncio() else work(*args, **kwargs))
-    return result
+        result = await (_in_a_task(work(*args, **kwargs)) if on_asyncio() else work(*args, **kwargs))
+    return result  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
 
 
 async def _in_a_task(work: Awaitable[T]) -> T:
@@ -49,7 +49,7 @@ async def _in_a_task(work: Awaitable[T]) -> T:
     raise cancelled from (None if task.cancelled() else task.exception())
 
 
-def _on_asyncio() -> bool:
+def on_asyncio() -> bool:
     """Whether asyncio runs the caller, and no other event loop on top of asyncio."""
     import asyncio  # loaded by now if it is what runs us; importing this module need not load it
 

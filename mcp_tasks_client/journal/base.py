@@ -108,7 +108,10 @@ class Journal(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Finish every write that was asked for, then close with the last user. Never raises for what was stored."""
+        """Finish every write that was asked for, then close with the last user.
+
+        Never raises for what was stored.
+        """
 
     def aclose_soon(self) -> None:  # noqa: B027  # a journal without a thread of its own just stays open
         """Like :meth:`aclose`, without waiting: the last user's leaving closes some seconds later.

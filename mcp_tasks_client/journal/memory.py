@@ -1,0 +1,258 @@
+"""The journal that forgets: for tests, and for hosts that need not survive a crash."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+
+from ..errors import JournalError
+from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
+from .record import Scope, TaskRecord
+from .row import Row, escape, overtaken, read_rows, unescape
+
+__all__ = ["MemoryJournal"]
+
+_Scope: TypeAlias = tuple[str, str]
+_Key: TypeAlias = tuple[str, str, str | None]
+
+
+class MemoryJournal(Journal):
+    """A journal in memory, gone with the process.
+
+    It keeps rows as ``SqliteJournal`` does, so that what it gives back is always a copy and
+    what has no JSON form is refused here as well. Closing it forgets nothing; opening it again
+    shows the same records. Several event loops may use it at once.
+
+    Args:
+        retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
+            a task after its time-to-live.
+    """
+
+    def __init__(self, *, retention_s: float = Journal.retention_s) -> None:
+        self.retention_s = retention_s
+        self._lock = threading.Lock()
+        self._users = 0
+        self._arrivals = 0
+        # By record_id, with the order of arrival, which decides between equal created_at.
+        self._rows: dict[str, tuple[int, Row]] = {}
+        self._keys: dict[_Key, str] = {}
+        self._pending: defaultdict[_Scope, set[str]] = defaultdict(set)
+        self._leases: dict[str, Lease] = {}
+
+    async def open(self) -> None:
+        """Count one more user."""
+        with self._lock:
+            self._users += 1
+
+    async def aclose(self) -> None:
+        """Count one user less. The records stay, for whoever opens this object again."""
+        self.aclose_soon()
+
+    def aclose_soon(self) -> None:
+        """Count one user less."""
+        with self._lock:
+            self._users = max(0, self._users - 1)
+
+    async def claim(self, record: TaskRecord) -> TaskRecord:
+        """Store a new record, unless its key is taken; returns the one that stands."""
+        row = Row.of(record)
+        with self._lock:
+            self._check_open()
+            standing = self._row(self._keys.get(_key(row), row.record_id))
+            if standing is None:
+                self._store(row)
+        await checkpoint()  # after the write, which being cancelled does not undo
+        return record if standing is None else standing.record()
+
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+        """Store a record as it now is, new or not."""
+        row = Row.of(record)
+        with self._lock:
+            self._check_open()
+            if self._keys.get(_key(row), row.record_id) != row.record_id:
+                raise JournalError(
+                    "the journal refuses the record: another one holds its idempotency key; "
+                    "read that one by its key"
+                )
+            standing = self._row(row.record_id) or (None if known else row)
+            if standing is None or standing.fence != row.fence:
+                raise overtaken(row)
+            self._store(row)
+        await checkpoint_if_cancelled()
+
+    def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+        """Note that hosts have had these outcomes, and forget those without a key."""
+        with self._lock:
+            self._check_open()
+            for record_id, fence in fences.items():
+                row = self._row(escape(record_id))
+                if row is None or row.fence != fence or not row.undelivered:
+                    continue
+                if row.idempotency_key is None:
+                    self._forget(row.record_id)
+                else:
+                    self._store(row.delivered(at))
+
+    async def remove(self, record: TaskRecord) -> None:
+        """Forget a record, if there is one and it was not taken since."""
+        with self._lock:
+            self._check_open()
+            standing = self._row(escape(record.record_id))
+            if standing is not None and standing.fence == record.fence:
+                self._forget(standing.record_id)
+        await checkpoint()
+
+    async def by_id(self, record_id: str) -> TaskRecord | None:
+        """The record of this ``record_id``."""
+        with self._lock:
+            self._check_open()
+            found = self._row(escape(record_id))
+        await checkpoint()
+        return None if found is None else found.record()
+
+    async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
+        """The record of an idempotency key."""
+        key = (*_scope(scope), escape(idempotency_key))
+        with self._lock:
+            self._check_open()
+            found = self._row(self._keys.get(key))
+        await checkpoint()
+        return None if found is None else found.record()
+
+    async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
+        """The newest record of a task. Looks through all records."""
+        escaped = escape(task_id)
+        with self._lock:
+            self._check_open()
+            found = [row for row in self._in_order(_scope(scope), self._rows) if row.task_id == escaped]
+        await checkpoint()
+        return found[-1].record() if found else None
+
+    async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
+        """The records of a scope that can be read, oldest first."""
+        key = _scope(scope)
+        with self._lock:
+            self._check_open()
+            found = self._in_order(key, self._pending.get(key, ()) if pending else self._rows)
+        await checkpoint()
+        return [record for _, record in await read_rows(found, self.identity)]
+
+    async def prune(self, before: float) -> int:
+        """Forget what is old. Looks through all records."""
+        with self._lock:
+            self._check_open()
+            old = [
+                record_id
+                for record_id, (_, row) in self._rows.items()
+                if any(at is not None and at < before for at in (row.delivered_at, row.expires_at))
+            ]
+            for record_id in old:
+                self._forget(record_id)
+            for lease in list(self._leases.values()):
+                if lease.expires_at < before - LEASES_KEPT_S:
+                    del self._leases[lease.lease_id]
+        await checkpoint()
+        return len(old)
+
+    # ── who drives what ───────────────────────────────────────────────────────────────────────
+
+    async def renew(self, lease: Lease) -> bool:
+        """Store a lease; false if it had run out, or was not there."""
+        with self._lock:
+            self._check_open()
+            before = self._leases.get(lease.lease_id)
+            self._leases[lease.lease_id] = lease
+        await checkpoint()
+        return before is not None and before.expires_at >= lease.renewed_at
+
+    def keep_renewing(self, source: LeaseSource) -> None:
+        """Do nothing, since no other process can see this journal."""
+
+    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+        """Become the owner of a record that is free."""
+        with self._lock:
+            self._check_open()
+            before = self._row(escape(record_id))
+            after = None if before is None else self._take(before, escape(owner), gone)
+        await checkpoint()
+        return None if before is None or after is None else Taken(after.record(), unescape(before.owner))
+
+    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+        """Become the owner of whatever is pending and free."""
+        key, escaped = _scope(scope), escape(owner)
+        with self._lock:
+            self._check_open()
+            rows = self._in_order(key, self._pending.get(key, ()))
+            after = [row if row.owner == escaped else self._take(row, escaped, gone) for row in rows]
+        owner_before = {now: row.owner for row, now in zip(rows, after, strict=True) if now.owner == escaped}
+        read = await read_rows(owner_before, self.identity)
+        return [Taken(record, unescape(owner_before[row])) for row, record in read]
+
+    async def release(self, *names: str) -> None:
+        """Release what these owners have, and forget these leases."""
+        escaped = set(map(escape, names))
+        with self._lock:
+            self._check_open()
+            for _, row in list(self._rows.values()):
+                if row.owner in escaped:
+                    self._store(row._replace(owner=None if row.undelivered else f"{row.owner}/left"))
+            for name in names:
+                self._leases.pop(name, None)
+        await checkpoint()
+
+    def _take(self, row: Row, owner: str, gone: Judge) -> Row:
+        """The row as it is after ``owner`` wanted it."""
+        if row.delivered_at is not None or not self._is_free(row.owner, owner, gone):
+            return row
+        now = row._replace(owner=owner, fence=row.fence + 1)
+        self._store(now)
+        return now
+
+    def _is_free(self, other: str | None, owner: str, gone: Judge) -> bool:
+        if other is None or other == owner:
+            return True
+        name = unescape(other)
+        return gone(name, self._leases.get(name.rpartition("/")[0]))
+
+    def _check_open(self) -> None:
+        if not self._users:
+            raise JournalError("the journal is not open; open it first (async with journal)")
+
+    def _row(self, record_id: str | None) -> Row | None:
+        found = None if record_id is None else self._rows.get(record_id)
+        return None if found is None else found[1]
+
+    def _store(self, row: Row) -> None:
+        arrival = self._forget(row.record_id)
+        if arrival is None:
+            arrival = self._arrivals
+            self._arrivals += 1
+        self._rows[row.record_id] = arrival, row
+        if row.idempotency_key is not None:
+            self._keys[_key(row)] = row.record_id
+        if row.pending:
+            self._pending[row.endpoint, row.principal].add(row.record_id)
+
+    def _forget(self, record_id: str) -> int | None:
+        arrival, row = self._rows.pop(record_id, (None, None))
+        if row is not None:
+            self._keys.pop(_key(row), None)
+            self._pending[row.endpoint, row.principal].discard(record_id)
+        return arrival
+
+    def _in_order(self, scope: _Scope, record_ids: Iterable[str]) -> list[Row]:
+        entries = [self._rows[record_id] for record_id in record_ids]
+        mine = [(arrival, row) for arrival, row in entries if (row.endpoint, row.principal) == scope]
+        return [row for _, row in sorted(mine, key=lambda entry: (entry[1].created_at, entry[0]))]
+
+
+def _scope(scope: Scope) -> _Scope:
+    return escape(scope.endpoint), escape(scope.principal)
+
+
+def _key(row: Row) -> _Key:
+    return row.endpoint, row.principal, row.idempotency_key

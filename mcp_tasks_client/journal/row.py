@@ -1,0 +1,191 @@
+"""A record as a row of plain columns, the same in every journal.
+
+Both journals keep rows and not records, so that what is read back is independent of what was
+given, and the one in memory forgets and refuses exactly what the one on disk does.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Hashable, Iterable
+from functools import lru_cache
+from typing import NamedTuple, Self, overload
+
+from anyio.lowlevel import checkpoint
+
+from ..errors import DrivenElsewhereError, JournalCorruptError
+from ..machine.states import Observing
+from .record import Scope, TaskRecord, dump_state, load_state
+
+__all__ = ["Row", "checked_time", "escape", "overtaken", "read_rows", "unescape"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class Row(NamedTuple):
+    """One row of the table ``records``, whose columns the scripts in ``schema/`` describe."""
+
+    record_id: str
+    endpoint: str
+    principal: str
+    tool: str | None
+    arguments_digest: str | None
+    idempotency_key: str | None
+    owner: str | None
+    fence: int
+    created_at: float
+    updated_at: float
+    delivered_at: float | None
+    state: str
+    task_id: str | None
+    status: str
+    pending: int
+    due_at: float | None
+    expires_at: float | None
+
+    @classmethod
+    def of(cls, record: TaskRecord) -> Self:
+        """The row of a record.
+
+        Raises:
+            TypeError: Something that should be text is not, or a value has no JSON form.
+            ValueError: A time is not finite, or the fence is no 64-bit count.
+        """
+        if not 0 <= record.fence < 2**63:
+            raise ValueError(f"fence must be between 0 and 2**63 - 1, not {record.fence}")
+        return cls(
+            record_id=escape(record.record_id),
+            endpoint=escape(record.scope.endpoint),
+            principal=escape(record.scope.principal),
+            tool=escape(record.tool),
+            arguments_digest=escape(record.arguments_digest),
+            idempotency_key=escape(record.idempotency_key),
+            owner=escape(record.owner),
+            fence=record.fence,
+            created_at=checked_time(record.created_at),
+            updated_at=checked_time(record.updated_at),
+            delivered_at=None if record.delivered_at is None else checked_time(record.delivered_at),
+            state=dump_state(record.state),
+            task_id=escape(record.task_id),
+            status=escape(record.status),
+            pending=int(record.pending),
+            due_at=record.state.due_at if isinstance(record.state, Observing) else None,
+            expires_at=record.expires_at,
+        )
+
+    @property
+    def undelivered(self) -> bool:
+        """Whether it is an outcome that nobody has received yet."""
+        return bool(self.pending) and self.due_at is None
+
+    def delivered(self, at: float) -> Self:
+        """The row of an outcome that its host has received."""
+        return self._replace(delivered_at=checked_time(at), updated_at=at, owner=None, pending=0)
+
+    def record(self) -> TaskRecord:
+        """The record of this row.
+
+        Raises:
+            JournalCorruptError: The row does not hold one.
+        """
+        try:
+            return TaskRecord(
+                record_id=unescape(self.record_id),
+                scope=Scope(unescape(self.endpoint), unescape(self.principal)),
+                tool=unescape(self.tool),
+                arguments_digest=unescape(self.arguments_digest),
+                idempotency_key=unescape(self.idempotency_key),
+                owner=unescape(self.owner),
+                fence=int(self.fence),
+                created_at=float(self.created_at),
+                updated_at=float(self.updated_at),
+                delivered_at=None if self.delivered_at is None else float(self.delivered_at),
+                state=load_state(self.state),
+            )
+        # A damaged column may hold a value of any type, and JSON nested without end.
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise JournalCorruptError(
+                f"the journal's record {self.record_id!a} cannot be read ({type(error).__name__}); "
+                "restore the journal from a backup, or remove this record and attach to its task by its ID"
+            ) from None  # the words of that error may quote answers and task IDs
+
+
+async def read_rows(rows: Iterable[Row], journal: Hashable) -> list[tuple[Row, TaskRecord]]:
+    """The rows that can be read, each with its record. Of each other one the log tells, once per process.
+
+    Lets other tasks run now and then, since a journal may hold tens of thousands of rows.
+
+    Args:
+        rows: What to read.
+        journal: The ``identity`` of the journal, for the log.
+    """
+    read: list[tuple[Row, TaskRecord]] = []
+    for number, row in enumerate(rows, 1):
+        try:
+            read.append((row, row.record()))
+        except JournalCorruptError as error:
+            _warn(str(error), journal)
+        if number % _READ_AT_ONCE == 0:
+            await checkpoint()
+    return read
+
+
+_READ_AT_ONCE = 50
+"""Rows; about 3 ms of them."""
+
+
+@lru_cache(maxsize=1024)
+def _warn(message: str, journal: Hashable) -> None:
+    logger.warning("left out of %s: %s", journal, message)
+
+
+def overtaken(row: Row) -> DrivenElsewhereError:
+    """The error for an owner whose record another client has taken, and perhaps forgotten since."""
+    return DrivenElsewhereError(
+        f"Another client has taken over the call of {row.tool!r}, so nothing is written here any more. "
+        "Await the handle again for what becomes of it there."
+    )
+
+
+@overload
+def escape(text: str) -> str: ...
+@overload
+def escape(text: str | None) -> str | None: ...
+def escape(text: object) -> str | None:
+    r"""Any text in plain ASCII, as in a Python string literal; ``None`` stays ``None``.
+
+    One to one, also for lone surrogates and NUL, so escaped texts compare as the texts do.
+    JSON would not do: it writes ``"\ud83d" + "\ude00"`` and the character of that pair alike.
+
+    Raises:
+        TypeError: Not text.
+    """
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise TypeError(f"a journal keeps text here, not {type(text).__name__}")
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text  # as nearly all of it
+    return text.encode("unicode_escape").decode("ascii")
+
+
+@overload
+def unescape(text: str) -> str: ...
+@overload
+def unescape(text: str | None) -> str | None: ...
+def unescape(text: str | None) -> str | None:
+    """The text that :func:`escape` was given."""
+    return None if text is None else text.encode("ascii").decode("unicode_escape")
+
+
+def checked_time(value: float) -> float:
+    """The time, in seconds.
+
+    Raises:
+        ValueError: It is not finite.
+    """
+    # SQLite stores NaN as NULL.
+    if not math.isfinite(value):
+        raise ValueError(f"a time must be a finite number of seconds, not {value}")
+    return value

@@ -1,0 +1,369 @@
+"""The journal in a SQLite file: what survives the death of the process.
+
+Write-ahead log with ``synchronous=FULL``, one writing thread and group commit
+(:mod:`.sqlite_writer`); the file itself is the business of :mod:`.sqlite_file`, and its columns
+are described in ``schema/``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import astuple, replace
+from dataclasses import fields as fields_of
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ..errors import JournalCorruptError
+from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
+from .record import Scope, TaskRecord
+from .row import Row, checked_time, escape, overtaken, read_rows, unescape
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from .sqlite_writer import WriterThread
+
+__all__ = ["SqliteJournal", "choose_journal"]
+
+T = TypeVar("T")
+
+_COLUMNS: Final = ", ".join(Row._fields)
+_INSERT: Final = f"INSERT INTO records ({_COLUMNS}) VALUES ({', '.join('?' * len(Row._fields))})"
+_CHANGES: Final = ", ".join(f"{name} = excluded.{name}" for name in Row._fields if name != "record_id")
+
+_CLAIM: Final = f"{_INSERT} ON CONFLICT DO NOTHING"
+# The write of an owner whose record was taken changes no row.
+_SAVE: Final = f"""{_INSERT} ON CONFLICT (record_id) DO UPDATE SET {_CHANGES}
+    WHERE records.fence = excluded.fence"""
+_SAVE_KNOWN: Final = f"""UPDATE records SET ({_COLUMNS}) = ({", ".join("?" * len(Row._fields))})
+    WHERE record_id = ? AND fence = ?"""
+_UNDELIVERED: Final = "record_id = ? AND fence = ? AND pending = 1 AND due_at IS NULL"
+_FORGET_DELIVERED: Final = f"DELETE FROM records WHERE {_UNDELIVERED} AND idempotency_key IS NULL"
+_DELIVER: Final = f"""UPDATE records SET delivered_at = ?, updated_at = ?, owner = NULL, pending = 0
+    WHERE {_UNDELIVERED}"""
+_REMOVE: Final = "DELETE FROM records WHERE record_id = ? AND fence = ?"
+_PRUNE: Final = """DELETE FROM records WHERE sequence IN
+    (SELECT sequence FROM records WHERE delivered_at < :before OR expires_at < :before LIMIT 5000)"""
+
+_SELECT: Final = f"SELECT {_COLUMNS} FROM records"
+_BY_ID: Final = f"{_SELECT} WHERE record_id = ?"
+_BY_KEY: Final = f"{_SELECT} WHERE endpoint = ? AND principal = ? AND idempotency_key = ?"
+_BY_TASK: Final = f"""{_SELECT} WHERE endpoint = ? AND principal = ? AND task_id = ?
+    ORDER BY created_at DESC, sequence DESC LIMIT 1"""
+_ALL: Final = f"{_SELECT} WHERE endpoint = ? AND principal = ? ORDER BY created_at, sequence"
+_PENDING: Final = f"""{_SELECT} WHERE endpoint = ? AND principal = ? AND pending = 1
+    ORDER BY created_at, sequence"""
+
+_LEASE: Final = tuple(field.name for field in fields_of(Lease))
+_RENEW: Final = f"""INSERT OR REPLACE INTO leases ({", ".join(_LEASE)})
+    VALUES ({", ".join("?" * len(_LEASE))})"""
+_LEASE_BY_ID: Final = f"SELECT {', '.join(_LEASE)} FROM leases WHERE lease_id = ?"
+_OLD_LEASES: Final = "DELETE FROM leases WHERE expires_at < ?"
+_END_LEASE: Final = "DELETE FROM leases WHERE lease_id = ?"
+_TAKE: Final = "UPDATE records SET owner = ?, fence = fence + 1 WHERE record_id = ?"
+_RELEASE: Final = """UPDATE records SET owner =
+    CASE WHEN pending = 1 AND due_at IS NULL THEN NULL ELSE owner || '/left' END WHERE owner = ?"""
+
+_LONGEST_TIMEOUT_S: Final = 86_400.0
+
+
+class SqliteJournal(Journal):
+    """A journal in a SQLite file, which any number of processes may share.
+
+    A coroutine that writes returns once the write is synced to the disk. Several event loops of one
+    process may use one journal. A process must not be forked while it is open.
+
+    Args:
+        path: The file; it and missing folders are made for the user alone. ``None`` is
+            ``mcp-tasks-client/journal.sqlite3`` in the user's folder for state.
+        busy_timeout_s: Seconds to wait while another process writes.
+        retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
+            a task after its time-to-live.
+
+    Raises:
+        ValueError: ``path`` is ``":memory:"``, or ``busy_timeout_s`` is not between 0 and a day.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        busy_timeout_s: float = 5.0,
+        retention_s: float = Journal.retention_s,
+    ) -> None:
+        if not 0 <= busy_timeout_s <= _LONGEST_TIMEOUT_S:
+            raise ValueError(
+                f"busy_timeout_s must be between 0 and {_LONGEST_TIMEOUT_S}, not {busy_timeout_s}"
+            )
+        if path == ":memory:":
+            raise ValueError("SqliteJournal keeps a file; use MemoryJournal() for one in memory")
+        if path is None:
+            import platformdirs  # imported on use: only who names no file needs it
+
+            path = platformdirs.user_state_path("mcp-tasks-client", appauthor=False) / "journal.sqlite3"
+        self.retention_s = retention_s
+        self._path = Path(path).absolute()
+        # Imported on use, and SQLite with it: who keeps a journal in memory needs neither. Here, since
+        # opening happens in an event loop, and fails with a JournalError or not at all.
+        from .sqlite_writer import WriterThread, not_open
+
+        self._new_writer = partial(WriterThread, self._path, busy_timeout_s, _renew)
+        self._not_open = not_open
+        self._lock = threading.Lock()
+        self._writer: WriterThread | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file, as an absolute path."""
+        return self._path
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for journals in the same file."""
+        return self._path
+
+    def __repr__(self) -> str:
+        return f"SqliteJournal({str(self._path)!r})"
+
+    async def open(self) -> None:
+        """Make or check the file, and commit a first write to it.
+
+        Raises:
+            JournalLockedError: Another process held it for ``busy_timeout_s``, or has it open in an
+                older version of this package.
+            JournalCorruptError: It is damaged, or no database. It is left as it is.
+            JournalSchemaError: It is another program's or a newer version's. It is left as it is.
+            JournalError: It cannot be opened for writing, is no file, or has a second hard link.
+        """
+        with self._lock:
+            if self._writer is None or not self._writer.enter():
+                self._writer = self._new_writer()
+                self._writer.enter()
+            writer = self._writer
+        try:
+            # The first thing the thread answers, or refuses, once it has opened the file.
+            await writer.put(lambda connection: None, writes=False).wait(self._path)
+        except BaseException:
+            await writer.leave()
+            raise
+
+    async def aclose(self) -> None:
+        """Count one user less; the last one's leaving finishes every write and closes the file."""
+        if self._writer is not None:
+            await self._writer.leave()
+
+    def aclose_soon(self) -> None:
+        """Count one user less; ten seconds after the last one's leaving the file is closed."""
+        if self._writer is not None:
+            self._writer.leave_soon()
+
+    async def claim(self, record: TaskRecord) -> TaskRecord:
+        """Store a new record, unless its key is taken; returns the one that stands."""
+        row = Row.of(record)
+
+        def operation(connection: sqlite3.Connection) -> Row:
+            if connection.execute(_CLAIM, row).rowcount:
+                return row
+            standing = _one(connection, _BY_KEY, row.endpoint, row.principal, row.idempotency_key)
+            # Without a key, or under another one, it can only be this very record.
+            return standing or _one(connection, _BY_ID, row.record_id) or row
+
+        standing = await self._run(operation, writes=True)
+        return record if standing is row else standing.record()
+
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+        """Store a record as it now is, new or not, and sync it to the disk."""
+        row = Row.of(record)
+        statement = (_SAVE_KNOWN, (*row, row.record_id, row.fence)) if known else (_SAVE, row)
+
+        def operation(connection: sqlite3.Connection) -> None:
+            if not connection.execute(*statement).rowcount:
+                raise overtaken(row)
+
+        await self._run(operation, writes=True)
+
+    def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+        """Note that hosts have had these outcomes, with the next transaction or by itself soon."""
+        checked_time(at)
+        outcomes = [(escape(record_id), fence) for record_id, fence in fences.items()]
+
+        def operation(connection: sqlite3.Connection) -> None:
+            connection.executemany(_FORGET_DELIVERED, outcomes)
+            connection.executemany(_DELIVER, [(at, at, *outcome) for outcome in outcomes])
+
+        self._opened().put_unattended(operation)
+
+    async def remove(self, record: TaskRecord) -> None:
+        """Forget a record, if there is one and it was not taken since."""
+        arguments = (escape(record.record_id), record.fence)
+
+        def operation(connection: sqlite3.Connection) -> None:
+            connection.execute(_REMOVE, arguments)
+
+        await self._run(operation, writes=True)
+
+    async def by_id(self, record_id: str) -> TaskRecord | None:
+        """The record of this ``record_id``."""
+        return await self._find(_BY_ID, escape(record_id))
+
+    async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
+        """The record of an idempotency key."""
+        return await self._find(_BY_KEY, *_scope(scope), escape(idempotency_key))
+
+    async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
+        """The newest record of a task."""
+        return await self._find(_BY_TASK, *_scope(scope), escape(task_id))
+
+    async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
+        """The records of a scope, oldest first; with ``pending`` by an index of those alone."""
+        query, arguments = _PENDING if pending else _ALL, _scope(scope)
+        rows = await self._run(lambda connection: _all(connection, query, *arguments), writes=False)
+        return [record for _, record in await read_rows(rows, self.identity)]
+
+    async def prune(self, before: float) -> int:
+        """Forget what is old, at most 5,000 records of it, and old leases."""
+
+        def operation(connection: sqlite3.Connection) -> int:
+            connection.execute(_OLD_LEASES, (before - LEASES_KEPT_S,))
+            return connection.execute(_PRUNE, {"before": before}).rowcount
+
+        return await self._run(operation, writes=True)
+
+    # ── who drives what ───────────────────────────────────────────────────────────────────────
+
+    async def renew(self, lease: Lease) -> bool:
+        """Store a lease; false if it had run out, or was not there."""
+        return await self._run(lambda connection: _renew(connection, lease), writes=True)
+
+    def keep_renewing(self, source: LeaseSource) -> None:
+        """Have the writing thread renew the lease, with what else it writes or by itself."""
+        self._opened().keep_renewing(source)
+
+    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+        """Become the owner of a record that is free."""
+        key, mine = escape(record_id), escape(owner)
+
+        def look(connection: sqlite3.Connection) -> tuple[Row, Row] | None:
+            row = _one(connection, _BY_ID, key)
+            return None if row is None else (row, _as_taken(row, mine, _judge(connection, mine, gone)))
+
+        def take(connection: sqlite3.Connection) -> tuple[Row, Row] | None:
+            found = look(connection)
+            _store_taken(connection, mine, [] if found is None else [found])
+            return found
+
+        # Who only follows the call of another looks often, and must not hold up those who write.
+        found = await self._run(look, writes=False)
+        if found is not None and found[0] != found[1]:
+            found[0].record()  # what cannot be read is not taken
+            found = await self._run(take, writes=True)
+        return None if found is None else Taken(found[1].record(), unescape(found[0].owner))
+
+    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+        """Become the owner of whatever is pending, free and can be read."""
+        arguments, mine = _scope(scope), escape(owner)
+        # Read before the transaction, since others wait for the end of that.
+        rows = await self._run(lambda connection: _all(connection, _PENDING, *arguments), writes=False)
+        records = dict(await read_rows(rows, self.identity))
+
+        def operation(connection: sqlite3.Connection) -> list[tuple[Row, Row]]:
+            is_free = _judge(connection, mine, gone)
+            taken = []
+            for row in _all(connection, _PENDING, *arguments):
+                if row not in records:  # it has changed since, or cannot be read
+                    with suppress(JournalCorruptError):
+                        records[row] = row.record()
+                if row in records:
+                    taken.append((row, row if row.owner == mine else _as_taken(row, mine, is_free)))
+            _store_taken(connection, mine, taken)
+            return [(before, after) for before, after in taken if after.owner == mine]
+
+        taken = await self._run(operation, writes=True)
+        return [
+            Taken(replace(records[before], owner=owner, fence=after.fence), unescape(before.owner))
+            for before, after in taken
+        ]
+
+    async def release(self, *names: str) -> None:
+        """Release what these owners have, and forget these leases."""
+        owners, leases = [(escape(name),) for name in names], [(name,) for name in names]
+
+        def operation(connection: sqlite3.Connection) -> None:
+            connection.executemany(_RELEASE, owners)
+            connection.executemany(_END_LEASE, leases)
+
+        await self._run(operation, writes=True)
+
+    async def _find(self, query: str, *arguments: str) -> TaskRecord | None:
+        row = await self._run(lambda connection: _one(connection, query, *arguments), writes=False)
+        return None if row is None else row.record()
+
+    async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
+        return await self._opened().put(operation, writes=writes).wait(self._path)
+
+    def _opened(self) -> WriterThread:
+        if self._writer is None:
+            raise self._not_open(self._path)
+        return self._writer
+
+
+def choose_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal:
+    """The journal that an argument stands for: itself, a file, or the user's own if ``None``.
+
+    Raises:
+        TypeError: It is none of these.
+    """
+    if isinstance(journal, Journal):
+        return journal
+    if journal is None or isinstance(journal, str | os.PathLike):
+        return SqliteJournal(journal)
+    raise TypeError(f"journal must be a path, a Journal or None, not {type(journal).__name__}")
+
+
+def _judge(connection: sqlite3.Connection, owner: str, gone: Judge) -> Callable[[str | None], bool]:
+    """Says whether ``owner`` may take what another owner has; asks ``gone`` once for each."""
+
+    @cache
+    def is_free(other: str | None) -> bool:
+        if other is None or other == owner:
+            return True
+        name = unescape(other)
+        lease = connection.execute(_LEASE_BY_ID, (name.rpartition("/")[0],)).fetchone()
+        return gone(name, None if lease is None else Lease(*lease))
+
+    return is_free
+
+
+def _as_taken(row: Row, owner: str, is_free: Callable[[str | None], bool]) -> Row:
+    """The row as it is once ``owner`` has taken it; the same one if it is not to be had."""
+    if row.delivered_at is not None or not is_free(row.owner):
+        return row
+    return row._replace(owner=owner, fence=row.fence + 1)
+
+
+def _store_taken(connection: sqlite3.Connection, owner: str, taken: Iterable[tuple[Row, Row]]) -> None:
+    changed = [(owner, after.record_id) for before, after in taken if after is not before]
+    connection.executemany(_TAKE, changed)
+
+
+def _renew(connection: sqlite3.Connection, lease: Lease) -> bool:
+    before = connection.execute(_LEASE_BY_ID, (lease.lease_id,)).fetchone()
+    connection.execute(_RENEW, astuple(lease))
+    return before is not None and Lease(*before).expires_at >= lease.renewed_at
+
+
+def _scope(scope: Scope) -> tuple[str, str]:
+    return escape(scope.endpoint), escape(scope.principal)
+
+
+def _one(connection: sqlite3.Connection, query: str, *arguments: str | None) -> Row | None:
+    row = connection.execute(query, arguments).fetchone()
+    return None if row is None else Row._make(row)
+
+
+def _all(connection: sqlite3.Connection, query: str, *arguments: str) -> list[Row]:
+    return [Row._make(row) for row in connection.execute(query, arguments)]

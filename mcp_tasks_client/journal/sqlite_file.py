@@ -1,0 +1,420 @@
+"""The journal's SQLite file: made, recognised, brought up to date and proven writable.
+
+``application_id`` says that a file is a journal and ``user_version`` which of :func:`scripts` it has
+seen. Both are only ever written in rollback-journal mode, by somebody who has the file to
+himself, so that the first page of the file itself tells the truth, whatever a write-ahead log
+beside it holds. That page is looked at before anything is done: another program's file, a newer
+version's, and what is no database at all stay byte for byte as they are.
+
+A file is not searched for damage when it is opened. Where SQLite meets damage it says so, and that
+is a :class:`JournalCorruptError`; a log whose middle has rotted ends there, as SQLite reads it.
+
+A new file gives free pages back to its disk (``auto_vacuum = INCREMENTAL``). A file that version 0.1
+made keeps them for later records, since only a ``VACUUM`` of the whole file could change that.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from functools import cache, lru_cache, partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
+
+__all__ = ["APPLICATION_ID", "connect", "explain", "give_back", "identity", "scripts"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+APPLICATION_ID: Final = 0x4D435054
+"""``MCPT``, at byte 68 of the file."""
+
+_SCRIPTS: Final = ("0001.sql", "0002.sql", "0003.sql")
+_SMALLEST: Final = 512
+_LOG_HEADER: Final = 32
+_RETRY_S: Final = 0.01
+_GIVEN_BACK_AT_ONCE: Final = 1000
+_SIDECARS: Final = ("", "-wal", "-shm", "-journal")
+
+# Closing any descriptor of a file drops all of the process's locks on it, SQLite's included. So
+# a file that is made here is closed before anything else of ours can open it.
+_making = threading.Lock()
+
+
+@cache
+def scripts() -> tuple[str, ...]:
+    """The SQL that makes and migrates a file: number n, from 0, takes version n to n + 1.
+
+    A released script is never edited; a change is another script at the end.
+    """
+    folder = resources.files(__package__) / "schema"
+    return tuple(folder.joinpath(name).read_text(encoding="utf-8") for name in _SCRIPTS)
+
+
+def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection that is ready for use, after a first committed write.
+
+    Makes the file (0600) and missing folders (0700) if need be.
+
+    Args:
+        path: Absolute.
+        busy_timeout_s: Seconds to wait for other processes, here in all and later at each lock.
+
+    Raises:
+        JournalError: The file is refused for what it is.
+        sqlite3.Error: See :func:`explain`.
+        OSError: Likewise.
+    """
+    deadline = time.monotonic() + busy_timeout_s
+    # SQLite follows symbolic links and names what it puts beside the file after their target.
+    target = Path(os.path.realpath(path))
+    while True:
+        try:
+            _make(target)
+            _look(target)
+            _tighten(target)
+            return _prepare(target, busy_timeout_s, deadline)
+        except sqlite3.OperationalError as error:
+            # A change of the journal mode does not wait for a lock; it fails at once.
+            if not _is_lock(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(_RETRY_S)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """What tells the file at ``path`` from another put in its place; ``None`` if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def give_back(connection: sqlite3.Connection, *, keep: int) -> bool:
+    """Give free pages back to the disk, some at once; true if there are more of them.
+
+    Args:
+        connection: In no transaction.
+        keep: Pages that may stay. Nothing is done before there are twice as many, since new records
+            need some soon.
+    """
+    try:
+        free, gives_back = connection.execute(
+            """SELECT (SELECT freelist_count FROM pragma_freelist_count),
+                (SELECT auto_vacuum FROM pragma_auto_vacuum) = 2"""
+        ).fetchone()
+        if not gives_back or free <= 2 * keep:
+            return False
+        pages = min(free - keep, _GIVEN_BACK_AT_ONCE)
+        connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+    except sqlite3.Error as error:  # as of a lock: there will be another time
+        logger.debug("free pages of the journal were not given back: %s", error)
+        return False
+    return bool(free - pages > 2 * keep)
+
+
+def explain(error: Exception, path: Path) -> JournalError:
+    """The error to raise for one of SQLite's or the system's, with what to do next.
+
+    Always a new one, as one failed commit is raised by everybody who waited for it.
+    """
+    if isinstance(error, JournalError):
+        return type(error)(str(error))
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return _full(path, str(error))  # what a full disk is called where the log's index is made
+    match _code(error):
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
+            return JournalLockedError(
+                f"the journal {path} is held by another process ({error}); "
+                "wait until it is done or stop it, or give this one a journal of its own"
+            )
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return _damaged(path, str(error))
+        case sqlite3.SQLITE_FULL:
+            return _full(path, str(error))
+        case sqlite3.SQLITE_CONSTRAINT:
+            return JournalError(
+                f"the journal {path} refuses the record ({error}): another one holds its idempotency key; "
+                "read that one by its key"
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return _unwritable(path, str(error))
+    if isinstance(error, OSError):
+        return _unwritable(path, error.strerror or str(error))
+    return JournalError(
+        f"the journal {path} could not be read or written ({type(error).__name__}: {error}); "
+        "check its disk, and try again or use another path"
+    )
+
+
+def _damaged(path: Path, why: str) -> JournalCorruptError:
+    return JournalCorruptError(
+        f"the journal {path} is damaged or no database at all ({why}) and was left as it is; "
+        "restore it from a backup, or move it away with all that lies beside it to begin an empty one"
+    )
+
+
+def _orphaned(path: Path, log: Path) -> JournalCorruptError:
+    # SQLite would delete the log, and all that was committed to it.
+    return JournalCorruptError(
+        f"the journal {path} is missing or empty, but its log {log} is there and was left as it is; "
+        "put the file back beside its log, or move the log away to begin an empty journal"
+    )
+
+
+def _full(path: Path, why: str) -> JournalError:
+    return JournalError(f"there is no room left for the journal {path} ({why}); make some and try again")
+
+
+def _unwritable(path: Path, why: str) -> JournalError:
+    return JournalError(
+        f"the journal {path} cannot be opened for writing ({why}); "
+        "check who owns it and its folder, or use another path"
+    )
+
+
+def _code(error: Exception) -> int:
+    """SQLite's primary error code; 0 for an error that is not SQLite's own."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _is_lock(error: sqlite3.Error) -> bool:
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+
+
+def _make(path: Path) -> None:
+    """Make an empty file where there is none, never readable by others, not even for a moment."""
+    with _making:
+        logs = _logs(path)  # asked first: whoever makes the file meanwhile makes its log later
+        if path.exists():
+            return
+        if logs:
+            raise _orphaned(path, logs[0])
+        # Path.mkdir(parents=True) would give the folders in between the default mode.
+        for folder in reversed([p for p in path.parents if not p.exists()]):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _logs(path: Path) -> list[Path]:
+    """What lies beside the file and holds changes of it, the write-ahead log first."""
+    beside = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
+    return [log for log in beside if _size(log) > _LOG_HEADER]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # not there, or not for us to see; opening will tell
+        return 0
+
+
+def _look(path: Path) -> None:
+    """Refuse what is not ours, before SQLite could change it or put anything beside it."""
+    logs = _logs(path)  # asked first: a log that appears later is somebody's who writes at this moment
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise JournalError(f"the journal {path} is not a file; give the path of one")
+    if found.st_nlink > 1:
+        raise JournalError(
+            f"the journal {path} has {found.st_nlink} names (hard links), and what is committed under one is "
+            "lost for another; remove all names but one, or make a copy"
+        )
+    if os.name != "nt" and path.parent.stat().st_mode & stat.S_IWOTH:
+        _warn_of_folder(path.parent)
+    if not os.access(path, os.W_OK):  # SQLite would open it nevertheless, and put a log beside it
+        raise _unwritable(path, os.strerror(errno.EACCES))
+    if 0 < found.st_size < _SMALLEST:  # SQLite takes a single byte for an empty file
+        raise _damaged(path, f"{found.st_size} bytes")
+    # A crash while the file is made leaves a rollback journal beside an empty file, and no other log.
+    if found.st_size == 0 and logs and logs[0].name.endswith("-wal"):
+        raise _orphaned(path, logs[0])
+    # Not by open() and read(): closing the file would drop the locks of a connection that this
+    # process has to it already, and the next process to close would then delete the write-ahead
+    # log under that connection. SQLite closes a file only when that is safe.
+    with closing(_open(path, "mode=ro&immutable=1", timeout_s=0)) as connection:
+        try:
+            _version(connection, path)
+        except sqlite3.DatabaseError as error:
+            # A checkpoint that was cut short looks like damage without the write-ahead log.
+            if _code(error) != sqlite3.SQLITE_CORRUPT:
+                raise
+        # SQLite reads a page of which a part is missing as if it ended in zeros.
+        if not logs and found.st_size % _pragma(connection, "page_size"):
+            raise _damaged(path, f"{found.st_size} bytes, the last page is cut short")
+
+
+@lru_cache(maxsize=1024)
+def _warn_of_folder(folder: Path) -> None:
+    logger.warning(
+        "every user of this machine can write to %s and so can replace the journal in it; "
+        "take that right away, or keep the journal in a folder of your own",
+        folder,
+    )
+
+
+def _tighten(path: Path) -> None:
+    """Take away what others may do with the file, and with what a crash left beside it."""
+    for suffix in _SIDECARS:
+        with suppress(FileNotFoundError):
+            file = path.with_name(path.name + suffix)
+            mode = stat.S_IMODE(file.stat().st_mode)
+            if mode & 0o077:
+                file.chmod(mode & 0o600)
+
+
+def _prepare(path: Path, busy_timeout_s: float, deadline: float) -> sqlite3.Connection:
+    connection = _open(path, "mode=rw", timeout_s=max(0.0, deadline - time.monotonic()))
+    try:
+        version = _version(connection, path)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA fullfsync = ON")  # on macOS a plain fsync stops at the drive's cache
+        if version < len(scripts()):
+            _migrate(connection, path)
+        if (mode := _pragma(connection, "journal_mode = WAL")) != "wal":
+            raise JournalError(
+                f"the journal {path} cannot have a write-ahead log here (SQLite stays in mode {mode}); "
+                "put it on a local disk"
+            )
+        connection.execute(
+            "INSERT OR REPLACE INTO meta VALUES ('opened_at', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))"
+        )
+        _pragma(connection, f"busy_timeout = {round(busy_timeout_s * 1000)}")
+    except BaseException:
+        _close_untouched(connection, path)
+        raise
+    return connection
+
+
+def _close_untouched(connection: sqlite3.Connection, path: Path) -> None:
+    """Close, and leave a write-ahead log that was found beside the file where it is.
+
+    The last connection to close moves the log into the file and deletes it, which is not for us to do
+    to a file that we refuse. A second one keeps the first from being the last, and one that may only
+    read cannot move anything.
+    """
+    with ExitStack() as stack:
+        stack.callback(connection.close)
+        if _logs(path):
+            with suppress(sqlite3.Error):
+                reader = stack.enter_context(closing(_open(path, "mode=ro", timeout_s=0)))
+                stack.callback(connection.close)  # before the reader; closing twice does no harm
+                _pragma(reader, "user_version")  # takes the lock that it keeps until it closes
+
+
+def _open(path: Path, query: str, *, timeout_s: float) -> sqlite3.Connection:
+    # mode=rw and not rwc, for SQLite would make the file with the rights that umask leaves.
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?{query}", uri=True, isolation_level=None, timeout=timeout_s
+    )
+    # Damaged text is to be found where the row is read, whose record_id can then be named.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    return connection
+
+
+def _pragma(connection: sqlite3.Connection, pragma: str) -> Any:
+    return connection.execute(f"PRAGMA {pragma}").fetchone()[0]
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """The file's ``user_version``; 0 for an empty one, which becomes ours."""
+    # In one statement, for somebody else may be making the file between two.
+    application_id, version, tables = connection.execute(
+        """SELECT (SELECT application_id FROM pragma_application_id),
+            (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_master)"""
+    ).fetchone()
+    if (application_id, version, tables) == (0, 0, 0):
+        return 0
+    if application_id != APPLICATION_ID:
+        raise JournalSchemaError(
+            f"{path} is another program's database (application_id {application_id:#x}) "
+            "and was left as it is; use another path"
+        )
+    if version < 1:  # set in the transaction that made the file ours
+        raise _damaged(path, f"schema version {version}")
+    if version > len(scripts()):
+        raise JournalSchemaError(
+            f"the journal {path} was written by a newer version (schema {version}, not {len(scripts())}) "
+            "and was left as it is; upgrade mcp-tasks-client or use another path"
+        )
+    return int(version)
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the file to the newest version, in one transaction, while nobody else has it open."""
+    # Leaving the write-ahead log also fails while an older version still uses the file.
+    _pragma(connection, "journal_mode = DELETE")
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file; others stay as they are
+    connection.create_function("state_3", 1, _state_3)
+    connection.create_function("expires_at_3", 1, _expires_at_3)
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        version = _version(connection, path)  # somebody else may have been here meanwhile
+        for script in scripts()[version:]:
+            for statement in _statements(script):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(scripts())}")
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # none is open if SQLite gave it up itself
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> Iterator[str]:
+    # executescript() would commit the transaction that it runs in.
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _state_3(text: Any) -> Any:
+    """A state of version 2 as version 3 has it; one that cannot be read stays as it is."""
+    state = _parsed(text)
+    if state is None:
+        return text
+    names: dict[str, str | None] = {
+        "memo": None,
+        "singly": None,
+    }  # of keys that changed: the new name; None if it is gone
+    if state.get("kind") == "observing":
+        names["request_state"] = "session_data"
+    if names.keys().isdisjoint(state):
+        return text
+    renamed = {names.get(key, key): value for key, value in state.items()}
+    renamed.pop(None, None)
+    return json.dumps(renamed, separators=(",", ":"))
+
+
+def _expires_at_3(text: Any) -> float | None:
+    """When the time-to-live of an observed task has passed; ``None`` if it has none."""
+    state = _parsed(text)
+    if state is None or state.get("kind") != "observing":
+        return None
+    match state.get("received_at"), state.get("ttl_ms"):
+        case (int() | float() as received_at, int() | float() as ttl_ms):
+            return received_at + ttl_ms / 1000
+    return None
+
+
+def _parsed(text: Any) -> dict[str, Any] | None:
+    try:
+        state = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return state if isinstance(state, dict) else None

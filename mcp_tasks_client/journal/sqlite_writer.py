@@ -1,0 +1,426 @@
+"""The one thread that touches a journal's file, and group commit.
+
+Callers leave an operation and wait for it. The thread takes whatever has gathered, runs all
+that writes in one transaction and wakes the callers once that is committed, so that a thousand
+of them share one sync of the disk. SQLite's calls block, which nothing in an event loop may do;
+a thread for each call, or a commit for each, is ten times slower.
+
+What nobody waits for shares those transactions: deliveries, and the renewal of leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import math
+import os
+import sqlite3
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import anyio
+
+from ..errors import DrivenElsewhereError, JournalError
+from ..uncut import on_asyncio
+from .base import Lease, LeaseSource
+from .sqlite_file import connect, explain, give_back, identity
+
+__all__ = ["Job", "WriterThread", "not_open"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+T = TypeVar("T")
+Operation: TypeAlias = Callable[[sqlite3.Connection], T]
+
+_LINGER_S: Final = 10.0
+"""Seconds for which a file stays open after its last user has left without waiting."""
+
+_SHARE_S: Final = 0.05
+"""Seconds for which what nobody waits for waits for a transaction to share."""
+
+_TICK_S: Final = 1.0
+"""Seconds after which the thread looks at the leases, and at what could not be written."""
+
+_CLOSING_S: Final = 10.0
+_EXIT_S: Final = 2.0
+
+_FREE_PAGES_KEPT: Final = 256
+"""Free pages that stay in the file while it is in use (1 MB), for the next records."""
+
+
+class Waiter:
+    """A task of some event loop that waits for the thread."""
+
+    def __init__(self) -> None:
+        self._done: asyncio.Future[None] | anyio.Event
+        self.call_soon: Callable[..., object]
+        """Has the event loop call a function; may be called from any thread."""
+
+        # anyio names no public function for this in all the versions that the package allows.
+        if on_asyncio():
+            loop = asyncio.get_running_loop()
+            self._done = loop.create_future()  # an event costs three times as much
+            self.call_soon = loop.call_soon_threadsafe
+        else:
+            import trio
+
+            self._done = anyio.Event()
+            self.call_soon = trio.lowlevel.current_trio_token().run_sync_soon
+
+    def wake(self) -> None:
+        """End :meth:`wait`. To be called in the event loop."""
+        if isinstance(self._done, anyio.Event):
+            self._done.set()
+        elif not self._done.done():  # cancelled, with the task
+            self._done.set_result(None)
+
+    async def wait(self) -> None:
+        """Return once the thread is done."""
+        if isinstance(self._done, anyio.Event):
+            await self._done.wait()
+        else:
+            await self._done
+
+
+class Job(Generic[T]):
+    """An operation on the connection, and who waits for it.
+
+    Args:
+        operation: What the thread runs.
+        writes: Whether it needs a transaction.
+        waiter: Who waits; ``None`` if nobody does.
+    """
+
+    def __init__(self, operation: Operation[T], *, writes: bool, waiter: Waiter | None) -> None:
+        self.writes = writes
+        self.waiter = waiter
+        self.error: Exception | None = None
+        self.result: T
+        self._operation = operation
+
+    def run(self, connection: sqlite3.Connection) -> None:
+        """Run the operation. What it raises is kept for whoever waits."""
+        self.error = None
+        try:
+            self.result = self._operation(connection)
+        except Exception as error:
+            self.error = error
+
+    async def wait(self, path: Path) -> T:
+        """Wait until the operation is done and, if it writes, committed.
+
+        Raises:
+            JournalError: It failed, or its commit did.
+        """
+        assert self.waiter is not None
+        await self.waiter.wait()
+        match self.error:
+            case None:
+                return self.result
+            case DrivenElsewhereError():
+                raise self.error
+            case JournalError():
+                raise explain(self.error, path)
+            case _:
+                raise explain(self.error, path) from self.error
+
+
+class WriterThread:
+    """A connection and the thread it lives in, from the opening of a file to its closing.
+
+    Args:
+        path: The file.
+        busy_timeout_s: Seconds to wait while another process writes.
+        renew: Stores a lease; returns false if it had run out or was not there.
+    """
+
+    def __init__(
+        self, path: Path, busy_timeout_s: float, renew: Callable[[sqlite3.Connection, Lease], bool]
+    ) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._renew = renew
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._users = 0
+        self._close_at = math.inf
+        self._ended = False
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: look what else there is to do
+        self._unattended: list[Job[Any]] = []
+        self._failing = False  # the last try of what nobody waits for
+        self._sources: list[LeaseSource] = []
+        self._closing: list[Waiter] = []
+        # A daemon, so that a journal that nobody closed does not keep the interpreter from ending.
+        self._thread = threading.Thread(target=self._serve, name="mcp-tasks-journal", daemon=True)
+        self._thread.start()
+        atexit.register(self._close_at_exit)
+
+    # ── called by event loops ─────────────────────────────────────────────────────────────────
+
+    def enter(self) -> bool:
+        """Count one more user. False if the thread has ended, so that it takes a new one.
+
+        Raises:
+            JournalError: The process was forked since the file was opened.
+        """
+        self._check_process()
+        with self._lock:
+            if self._ended:
+                return False
+            self._users += 1
+            self._close_at = math.inf
+            return True
+
+    def leave_soon(self) -> None:
+        """Count one user less. The last one's leaving closes the file some seconds later."""
+        self._leave(_LINGER_S)
+
+    async def leave(self) -> None:
+        """Count one user less. The last one's leaving finishes what is queued and closes the file."""
+        waiter = Waiter()
+        if self._leave(0, waiter):
+            # Twice a wait for another process's lock, and time for the disk; shielded, since background
+            # work must not outlive the scope it belongs to.
+            with anyio.move_on_after(2 * self._busy_timeout_s + _CLOSING_S, shield=True):
+                await waiter.wait()
+
+    def put(self, operation: Operation[T], *, writes: bool) -> Job[T]:
+        """Queue an operation. It will run, whether or not anybody waits for it.
+
+        Raises:
+            JournalError: The journal is not open, or the process was forked since it was opened.
+        """
+        self._check_process()
+        job = Job(operation, writes=writes, waiter=Waiter())
+        with self._lock:
+            self._check_open()
+            self._jobs.put(job)
+        return job
+
+    def put_unattended(self, operation: Operation[object]) -> None:
+        """Have an operation that nobody waits for share the next transaction, or the next after that.
+
+        Raises:
+            JournalError: As from :meth:`put`.
+        """
+        self._check_process()
+        with self._lock:
+            self._check_open()
+            if not self._unattended:
+                self._jobs.put(None)
+            self._unattended.append(Job(operation, writes=True, waiter=None))
+
+    def keep_renewing(self, source: LeaseSource) -> None:
+        """Store the lease of ``source`` whenever it is due.
+
+        Raises:
+            JournalError: As from :meth:`put`.
+        """
+        self._check_process()
+        with self._lock:
+            self._check_open()
+            if source not in self._sources:
+                self._sources.append(source)
+                self._jobs.put(None)
+
+    def _check_process(self) -> None:
+        # Asked before the lock is taken: in a forked process nobody might ever release it.
+        if os.getpid() != self._pid:
+            raise JournalError(
+                f"the journal {self._path} was opened in another process, before a fork; "
+                "fork before it is opened, or start this process by spawn"
+            )
+
+    def _check_open(self) -> None:
+        if not self._users:
+            raise not_open(self._path)
+
+    def _leave(self, after_s: float, waiter: Waiter | None = None) -> bool:
+        """Whether the file is now to be closed."""
+        if os.getpid() != self._pid:
+            return False
+        with self._lock:
+            self._users = max(0, self._users - 1)
+            if self._users or self._ended:
+                return False
+            self._close_at = time.monotonic() + after_s
+            if waiter is not None:
+                self._closing.append(waiter)
+            self._jobs.put(None)
+            return True
+
+    def _close_at_exit(self) -> None:
+        """Write what nobody waits for, even if the interpreter ends before it was time."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._users, self._close_at = 0, -math.inf
+                self._jobs.put(None)
+            self._thread.join(_EXIT_S)
+
+    # ── the thread ────────────────────────────────────────────────────────────────────────────
+
+    def _serve(self) -> None:
+        try:
+            connection = connect(self._path, self._busy_timeout_s)
+        except Exception as error:
+            self._refuse_all(error)
+            return
+        opened = identity(self._path)
+        while not self._is_over():
+            jobs = self._take()
+            writing = [job for job in jobs if job.writes]
+            self._commit(connection, writing, opened)
+            _wake_for(writing)
+            # After the commit, and outside of it: a reader needs no lock, and may see everything.
+            reading = [job for job in jobs if not job.writes]
+            for job in reading:
+                job.run(connection)
+            _wake_for(reading)
+            while self._jobs.empty() and give_back(connection, keep=_FREE_PAGES_KEPT):
+                pass
+        while give_back(connection, keep=0):
+            pass
+        with suppress(sqlite3.Error):  # everything is committed; the next opening tidies up
+            connection.close()
+        self._end()
+
+    def _refuse_all(self, error: Exception) -> None:
+        """Answer everything with the error of opening, until those who asked have left."""
+        while not self._is_over():
+            jobs = self._take()
+            for job in jobs:
+                job.error = error
+            _wake_for(jobs)
+        self._end()
+
+    def _is_over(self) -> bool:
+        with self._lock:
+            if self._close_at > time.monotonic():
+                self._release_closers()  # of whom another user has come between
+                return False
+            self._ended = self._jobs.empty() and not (self._unattended and not self._failing)
+            return self._ended
+
+    def _end(self) -> None:
+        atexit.unregister(self._close_at_exit)
+        with self._lock:
+            self._release_closers()
+
+    def _release_closers(self) -> None:
+        _wake(self._closing)
+        self._closing = []
+
+    def _take(self) -> list[Job[Any]]:
+        """Wait for jobs. None come back where only what nobody waits for is to be done."""
+        try:
+            job = self._jobs.get(timeout=self._patience_s())
+            if job is None and self._jobs.empty() and self._close_at == math.inf:
+                job = self._jobs.get(timeout=_SHARE_S)
+        except Empty:
+            return []
+        jobs = [job, *(self._jobs.get() for _ in range(self._jobs.qsize()))]
+        return [job for job in jobs if job is not None]
+
+    def _patience_s(self) -> float | None:
+        with self._lock:
+            tick = _TICK_S if self._sources or self._unattended else math.inf
+            patience_s = min(tick, max(0.0, self._close_at - time.monotonic()))
+        return None if patience_s == math.inf else patience_s
+
+    def _commit(
+        self, connection: sqlite3.Connection, asked: list[Job[Any]], opened: tuple[int, int] | None
+    ) -> None:
+        """Run what writes in one transaction: what fails by itself fails alone, a commit for all."""
+        with self._lock:
+            unattended, self._unattended = self._unattended, []
+            sources = list(self._sources)
+        renewals = [(source, lease, self._renewal(lease)) for source, lease in _due(sources)]
+        ours = [*unattended, *(job for *_, job in renewals)]
+        jobs = [*ours, *asked]
+        if not jobs:
+            return
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for job in jobs:
+                job.run(connection)
+                if job.error is not None and not connection.in_transaction:
+                    raise job.error  # a full disk, for one, undoes the whole transaction
+            connection.execute("COMMIT")
+            if identity(self._path) != opened:
+                raise JournalError(
+                    f"the journal {self._path} was removed or replaced while it was in use, so what is "
+                    "written now would be lost; put it back, or close and open it to begin an empty one"
+                )
+        except Exception as error:
+            with suppress(sqlite3.Error):  # none is open if SQLite gave it up itself
+                connection.execute("ROLLBACK")
+            for job in jobs:
+                job.error = error
+        self._retry_later([job for job in unattended if job.error is not None])
+        self._tell(next((job.error for job in ours if job.error is not None), None))
+        for source, lease, job in renewals:
+            if job.error is None:
+                with _logged("the renewal of a lease"):
+                    source.renewed(lease, had_lapsed=not job.result)
+
+    def _renewal(self, lease: Lease) -> Job[bool]:
+        return Job(lambda connection: self._renew(connection, lease), writes=True, waiter=None)
+
+    def _retry_later(self, failed: list[Job[Any]]) -> None:
+        with self._lock:
+            self._unattended = failed + self._unattended
+
+    def _tell(self, error: Exception | None) -> None:
+        """Log the first failure of a row."""
+        if error is not None and not self._failing:
+            logger.warning("deliveries and leases will be tried again: %s", explain(error, self._path))
+        self._failing = error is not None
+
+
+def not_open(path: Path) -> JournalError:
+    """The error for whoever uses a journal without having opened it."""
+    return JournalError(f"the journal {path} is not open; open it first (async with journal)")
+
+
+def _due(sources: Iterable[LeaseSource]) -> Iterator[tuple[LeaseSource, Lease]]:
+    for source in sources:
+        with _logged("the lease of this process"):
+            lease = source.due()
+            if lease is not None:
+                yield source, lease
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Keep the thread alive, whatever the code of others raises."""
+    try:
+        yield
+    except Exception:
+        logger.exception("%s could not be looked after", what)
+
+
+def _wake_for(jobs: Iterable[Job[Any]]) -> None:
+    _wake(job.waiter for job in jobs if job.waiter is not None)
+
+
+def _wake(waiters: Iterable[Waiter]) -> None:
+    """Wake those who wait, with one call for each event loop."""
+    loops: defaultdict[Callable[..., object], list[Waiter]] = defaultdict(list)
+    for waiter in waiters:
+        loops[waiter.call_soon].append(waiter)
+    for call_soon, sleeping in loops.items():
+        # Both loops say by a RuntimeError that they have closed: nobody waits there any more.
+        with suppress(RuntimeError):
+            call_soon(_wake_each, sleeping)
+
+
+def _wake_each(waiters: list[Waiter]) -> None:
+    for waiter in waiters:
+        waiter.wake()
