@@ -1,0 +1,378 @@
+"""The client: ``call_tool`` that takes its time, handles, and what the journal remembers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+
+from mcp_types import CallToolResult
+
+from .callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
+from .engine.engine import Engine, OnAbandon
+from .engine.environment import Environment
+from .engine.idempotency import OnUnknown
+from .engine.live_call import LiveCall, OnUpdate
+from .handle import TaskHandle, TaskReference
+from .journal.base import Journal
+from .journal.record import Scope, TaskRecord
+from .journal.sqlite import choose_journal
+from .policy import PollPolicy, ReceivePolicy
+from .sessions.base import Limits, Session, ToolCall
+
+if TYPE_CHECKING:
+    import fastmcp
+    import mcp
+
+    from .sessions.http.session import AnyAuth, AnyClient, HttpSession
+
+__all__ = ["TasksClient"]
+
+TaskPreference: TypeAlias = Literal["auto", "always", "never"]
+
+_TASK_TTL_S: Final = 3600.0
+
+
+class TasksClient:
+    """Calls the tools of one MCP server, and sees tasks through to their results.
+
+    Use it as ``async with TasksClient(...) as client``; nothing of it runs outside that block. On
+    the way out, tasks that are not done are left to the server and to the journal.
+
+    Args:
+        server: The server's URL; or the host's own client, connected and made with
+            ``extensions=[TasksExtension()]``: an ``mcp.Client``, a ``fastmcp.Client`` or an
+            ``mcp.ClientSession``; or a :class:`Session`. What is not given here is taken from the
+            client's extension, callbacks from the client itself.
+        journal: ``None`` is the user's default SQLite file; a path is another file; a
+            :class:`Journal` is used as it is (``MemoryJournal()`` opts out of durability).
+        endpoint: Names the server in the journal; derived from the URL or the command if ``None``,
+            and required where there is neither.
+        principal: On whose behalf; records of one principal are never used for another. ``None`` is the
+            extension's, or else ``""``.
+        elicitation: Answers ``elicitation/create``, form and URL.
+        sampling: Answers ``sampling/createMessage``.
+        roots: Answers ``roots/list``.
+        poll: Latency against load.
+        receive: Limits of the tasks that an older server may have the client run. Only for a server
+            that is given by its URL.
+        on_abandon: What happens to the task of a ``call_tool`` that times out or is cancelled:
+            ``"detach"`` lets it go on, ``"cancel"`` sends ``tasks/cancel``. ``None`` is the extension's,
+            or else ``"detach"``.
+        http_client: An ``httpx.AsyncClient`` or ``httpx2.AsyncClient`` with your transport, proxies,
+            certificates. Not closed.
+        headers: Sent with every request.
+        auth: User and password, or any auth of httpx or httpx2.
+        task_preference: Whether an older server, which has the client ask for tasks, is asked for
+            them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes
+            plain calls.
+        task_ttl_s: Seconds for which such a server is asked to keep a task and its result.
+        environment: Clock, jitter, process and probe, for tests; ``None`` is the real ones.
+
+    Raises:
+        TypeError: ``server`` or ``journal`` is none of the above.
+        ValueError: The URL is not an HTTP one, the server needs an ``endpoint``, a word is none of those that
+            it can be, or HTTP options or ``receive`` are given for a client of the host's own.
+    """
+
+    def __init__(
+        self,
+        server: str | Session | mcp.Client | fastmcp.Client[Any] | mcp.ClientSession,
+        *,
+        journal: Journal | str | os.PathLike[str] | None = None,
+        endpoint: str | None = None,
+        principal: str | None = None,
+        elicitation: ElicitationCallback | None = None,
+        sampling: SamplingCallback | None = None,
+        roots: RootsCallback | None = None,
+        poll: PollPolicy | None = None,
+        receive: ReceivePolicy | None = None,
+        on_abandon: OnAbandon | None = None,
+        http_client: AnyClient | None = None,
+        headers: Mapping[str, str] | None = None,
+        auth: AnyAuth | None = None,
+        task_preference: TaskPreference = "auto",
+        task_ttl_s: float = _TASK_TTL_S,
+        environment: Environment | None = None,
+    ) -> None:
+        if task_preference not in ("auto", "always", "never"):
+            raise ValueError(f'task_preference must be "auto", "always" or "never", got {task_preference!r}')
+        if not task_ttl_s > 0:
+            raise ValueError(f"task_ttl_s must be more than 0 seconds, got {task_ttl_s}")
+        session: Session
+        if isinstance(server, str | Session):
+            environment = environment or Environment()
+            inputs: Inputs = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
+            policy = poll or PollPolicy()
+            if isinstance(server, str):
+                session = _by_url(
+                    server,
+                    inputs,
+                    policy,
+                    environment,
+                    older={
+                        "receive": receive,
+                        "task_preference": task_preference,
+                        "task_ttl_s": task_ttl_s,
+                    },
+                    http_client=http_client,
+                    headers=headers,
+                    auth=auth,
+                    endpoint=endpoint,
+                )
+            else:
+                session = server
+            self._engine = Engine(
+                session=session,
+                journal=choose_journal(journal),
+                inputs=inputs,
+                policy=policy,
+                scope=Scope(endpoint or session.endpoint, principal or ""),
+                on_abandon="detach" if on_abandon is None else on_abandon,
+                handle_of=self._handle,
+                environment=environment,
+            )
+            return
+        if not _is_client(server):
+            raise TypeError(f"server must be a URL, a client or a Session, not {type(server).__name__}")
+        if any(option is not None for option in (http_client, headers, auth)):
+            raise ValueError("http_client, headers and auth belong to the client; give them to that one")
+        if receive is not None:
+            raise ValueError("a client of your own runs no tasks for its server; give a URL, or no receive")
+        # Needs the SDK, which whoever has a client of it has.
+        from .sessions.sdk.over_client import OverClient
+
+        over = OverClient.of(
+            server,
+            journal=journal,
+            endpoint=endpoint,
+            principal=principal,
+            elicitation=elicitation,
+            sampling=sampling,
+            roots=roots,
+            poll=poll,
+            on_abandon=on_abandon,
+        )
+        self._engine = Engine(
+            session=over.session,
+            journal=over.journal,
+            inputs=over.inputs,
+            policy=over.policy,
+            scope=over.scope,
+            on_abandon=over.on_abandon,
+            handle_of=self._handle,
+            environment=environment or over.environment,
+        )
+
+    def _handle(self, live: LiveCall) -> TaskHandle:
+        return TaskHandle(self._engine, live)
+
+    # ── calling ───────────────────────────────────────────────────────────────────────────────
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        on_unknown: OnUnknown = "raise",
+        on_update: OnUpdate | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> CallToolResult:
+        """Call a tool and return its result, however long the server takes for it.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments, as JSON values.
+            timeout: Seconds for all of it, requests, questions and waiting included; ``None`` is
+                no limit. When it is over the task goes on, see ``on_abandon``.
+            idempotency_key: Makes the call one that can be repeated: a second call with the same
+                key joins the first or returns its result, in this process or a later one.
+            on_unknown: Under a key, what to do about an earlier call whose reply was lost:
+                ``"raise"``, or ``"resend"`` if the tool may run twice.
+            on_update: Gets each changed :class:`Task`. It may be a coroutine function; it should be
+                quick. What it raises is logged and otherwise ignored.
+            meta: Further entries for the request's ``_meta``.
+
+        Returns:
+            The server's result, unchanged; ``is_error`` is a result like any other.
+
+        Raises:
+            TaskError: The call ended in an error, or its task was cancelled or is gone.
+            WaitTimeoutError: ``timeout`` is over; ``.handle`` is the task.
+            InputUnansweredError: A question got no usable answer; ``.handle`` is the task.
+            OutcomeUnknownError: The key's earlier call was sent and its reply was lost.
+            IdempotencyConflictError: The key belongs to another tool or other arguments.
+            SessionError: The server could not be reached, or refused, or broke the protocol.
+            JournalError: The journal could not be written; what depended on it was not done.
+            ValueError: Arguments or options make no sense.
+        """
+        return await self._engine.call(
+            _call(name, arguments, meta),
+            timeout=timeout,
+            key=idempotency_key,
+            on_unknown=on_unknown,
+            on_update=on_update,
+        )
+
+    async def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | None = None,
+        on_unknown: OnUnknown = "raise",
+        meta: Mapping[str, Any] | None = None,
+    ) -> TaskHandle:
+        """Call a tool and return as soon as the server has answered, with a task or a result.
+
+        The task is observed in the background until it ends or the client closes, and its
+        questions are answered by the callbacks meanwhile.
+
+        Args and errors are those of :meth:`call_tool`, up to the server's first answer.
+        """
+        live = await self._engine.start(
+            _call(name, arguments, meta), key=idempotency_key, on_unknown=on_unknown
+        )
+        return self._handle(live)
+
+    # ── finding again ─────────────────────────────────────────────────────────────────────────
+
+    async def resume(self) -> list[TaskHandle]:
+        """Take up every unfinished task of this endpoint and principal that nobody in this process drives.
+
+        Also returns handles of finished calls whose outcome nobody has received yet. Observation
+        goes on in the background as with :meth:`start_tool`, at the pace that was kept before.
+
+        Returns:
+            Handles, oldest first.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        return [self._handle(live) for live in await self._engine.resume()]
+
+    async def attach(self, task_id_or_reference: str | TaskReference) -> TaskHandle:
+        """A handle for a task that is known by its ID or by a handle's reference.
+
+        It is observed in the background. A task that the journal does not know yet becomes part of it
+        and is looked at once before this returns; whatever that brought, ``result()`` tells.
+
+        Raises:
+            ValueError: The ID is empty, or the reference belongs to another endpoint or principal
+                or names a call of which this journal holds nothing.
+            JournalError: The journal could not be read or written.
+        """
+        return self._handle(await self._engine.attach(task_id_or_reference))
+
+    async def records(self, *, pending: bool = False) -> list[TaskRecord]:
+        """What the journal knows of this endpoint and principal, oldest first.
+
+        A call without an idempotency key is forgotten as soon as its outcome was delivered.
+
+        Args:
+            pending: Only tasks that are not over, and outcomes that nobody has received. It then takes
+                as long as there are of those, however many others there are.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        return await self._engine.records(pending=pending)
+
+    async def prune(self, older_than_s: float | None = None) -> int:
+        """Forget what is old, in the whole journal, whoever made it.
+
+        Calls whose outcome was delivered, and tasks whose time-to-live has passed. Happens by itself, with
+        the journal's ``retention_s``. An outcome that was not delivered is never forgotten, nor a call of
+        unknown outcome. Under the key of what is forgotten, a call is a new one.
+
+        Args:
+            older_than_s: Seconds since the delivery, at least a minute, for others may be waiting for
+                the same call; ``None`` is the journal's ``retention_s``.
+
+        Returns:
+            How many calls.
+
+        Raises:
+            JournalError: The journal could not be written.
+            ValueError: ``older_than_s`` is negative.
+        """
+        if older_than_s is not None and not older_than_s >= 0:
+            raise ValueError(f"older_than_s cannot be negative, got {older_than_s}")
+        return await self._engine.prune(older_than_s)
+
+    # ── opening and closing ───────────────────────────────────────────────────────────────────
+
+    async def __aenter__(self) -> Self:
+        """Open the journal, which proves that it can be written. Nothing is sent yet.
+
+        Raises:
+            JournalError: The journal cannot be used; the message says why and what to do.
+        """
+        await self._engine.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Let go of every task, finish what has to be written, close."""
+        await self._engine.__aexit__(exc_type, exc, traceback)
+
+
+def _by_url(
+    url: str,
+    inputs: Inputs,
+    policy: PollPolicy,
+    environment: Environment,
+    *,
+    older: dict[str, Any],
+    **options: Any,
+) -> Session:
+    """The session of a server by URL: native, or that of whichever older version the server speaks."""
+    from .sessions.http.other_version import DiscoveringSession
+    from .sessions.http.session import HttpSession
+
+    def speak_other(http: HttpSession) -> Session:
+        # Loaded only for a server that turns out to need it.
+        from .tasks_2025_11_25.session import session_over
+
+        return session_over(http, inputs=inputs, clock=environment.clock, **older)
+
+    http = HttpSession(
+        url,
+        capabilities=inputs.capabilities,
+        limits=Limits(tasks_in_flight=policy.polls_in_flight),
+        sleep=environment.clock.sleep,
+        **options,
+    )
+    return DiscoveringSession(http, speak_other)
+
+
+def _is_client(server: object) -> bool:
+    """Whether ``server`` is a client of the official SDK or of FastMCP. Imports neither."""
+    return any(kind.__module__.partition(".")[0] in ("mcp", "fastmcp") for kind in type(server).__mro__)
+
+
+def _call(name: str, arguments: Mapping[str, Any] | None, meta: Mapping[str, Any] | None) -> ToolCall:
+    return ToolCall(name=name, arguments=_json(name, arguments), meta=_json(name, meta) if meta else None)
+
+
+_JSON: Final = json.JSONEncoder(allow_nan=False)  # made once: json.dumps would make one each time
+
+
+def _json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A copy that later changes do not reach, and proof that it can be sent."""
+    if not value:
+        return {}
+    try:
+        copied = json.loads(_JSON.encode(dict(value)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"the arguments of {name!r} cannot be sent as JSON: {error}") from None
+    assert isinstance(copied, dict)
+    return copied

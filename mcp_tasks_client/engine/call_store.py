@@ -1,0 +1,445 @@
+"""One step of one call: event → advance → commit. And who may commit: the owner of the record.
+
+Everything that an engine writes to the journal is written here, and each commit is a crash point.
+A step is never cut in half: it runs to its end whatever happens to the task that asked for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+from weakref import WeakValueDictionary
+
+import anyio
+import anyio.lowlevel
+
+from ..errors import DrivenElsewhereError, JournalError
+from ..journal.base import Taken
+from ..journal.guarded import GuardedJournal
+from ..journal.record import Scope, TaskRecord
+from ..machine import advance
+from ..machine.actions import Action, Forget, Save
+from ..machine.events import (
+    AnswerReady,
+    CallFailed,
+    CallLost,
+    CallRefused,
+    CallReturned,
+    CancelFailed,
+    Event,
+    InputAsked,
+    PollFailed,
+    TaskCreated,
+    UpdateFailed,
+)
+from ..machine.states import Calling, Finished, OutcomeUnknown, State
+from ..policy import PollPolicy
+from ..uncut import run_to_its_end
+from .crash_points import (
+    CLAIM,
+    ENROL,
+    LEAVE,
+    PRUNE,
+    RELEASE,
+    TAKE,
+    TAKE_BACK,
+    TAKE_PENDING,
+    Passage,
+    commit_of,
+)
+from .environment import Environment
+from .live_call import LiveCall, Nobody, Ours, Theirs, driven_elsewhere, forgotten, overtaken
+from .process_lease import ProcessLease
+
+__all__ = ["BATCH", "CallStore"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_REPLIES: Final = (CallFailed, CallLost, CallRefused, CallReturned, InputAsked, TaskCreated)
+
+_SPARED_S: Final = 60.0
+"""Seconds after its delivery for which an outcome is kept in any case: others may follow the same call."""
+
+BATCH: Final = 50
+"""Calls that are taken up between two moments in which the event loop is free for others."""
+
+_TRIES_TO_LEAVE: Final = 3
+"""Without a pause, since a journal that is locked has waited already."""
+
+
+class CallStore:
+    """The journal, for all calls of one client.
+
+    Args:
+        journal: Where records go.
+        policy: What the machine decides by.
+        environment: Clock, process and probe.
+
+    Attributes:
+        live: The live call of each record, by ``record_id``. Weak: calls that nobody needs are forgotten.
+    """
+
+    def __init__(self, journal: GuardedJournal, policy: PollPolicy, environment: Environment) -> None:
+        self.journal = journal
+        self.live: WeakValueDictionary[str, LiveCall] = WeakValueDictionary()
+        self._policy = policy
+        self._clock = environment.clock
+        self._passing = Passage(environment.probe)
+        self._lease, self._owner = ProcessLease.join(journal, environment)
+        self._remembering = 0
+        self._remembered: set[LiveCall] = set()
+        self._uncommitted: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
+
+    @property
+    def uncommitted(self) -> list[LiveCall]:
+        """Calls that hold replies or answers that could not be committed."""
+        return list(self._uncommitted)
+
+    def add(self, call: LiveCall) -> LiveCall:
+        """The live call of a record: the one given, unless there is one already."""
+        call = self.live.setdefault(call.record.record_id, call)
+        if self._remembering:
+            self._remembered.add(call)
+        return call
+
+    def adopt(self, record: TaskRecord) -> LiveCall:
+        """The live call of a record that was read from the journal."""
+        return self.add(LiveCall(record, Nobody(ours_until=None)))
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Keep every live call while records are read and matched with them.
+
+        A record that was read a moment ago may be out of date; its live call never is.
+        """
+        self._remembering += 1
+        self._remembered.update(self.live.values())
+        try:
+            yield
+        finally:
+            self._remembering -= 1
+            if not self._remembering:
+                self._remembered.clear()
+
+    def new_ownership(self) -> Ours:
+        """The ownership of a call that begins here."""
+        return Ours(0)
+
+    # ── steps ─────────────────────────────────────────────────────────────────────────────────
+
+    async def apply(self, call: LiveCall, event: Event) -> tuple[Action, ...]:
+        """Advance the machine by one event, commit if it says so, and return what is to be done.
+
+        Not cancellable, and bounded by the journal's own limits. A reply or an answer that cannot be
+        committed is kept in ``call.uncommitted``, so that a full disk costs neither.
+
+        Raises:
+            JournalError: The commit failed; the state is what it was.
+            DrivenElsewhereError: Another client has taken the record. Nothing is committed.
+        """
+        if call.committing is None:
+            state, actions = self._advance(call, event)
+            record = replace(call.record, state=state)
+            if not record.kept or not any(isinstance(action, Save | Forget) for action in actions):
+                # Nothing to wait for, as after nearly every poll, and in a call without key and task.
+                call.record = record
+                return _to_do(actions)
+        return await run_to_its_end(self._commit, call, event)
+
+    async def apply_uncommitted(self, call: LiveCall) -> tuple[Action, ...]:
+        """Apply the first event that could not be committed once more. A reply that comes too late is dropped."""
+        event = call.uncommitted[0]
+        late = isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown)
+        actions: tuple[Action, ...] = ()
+        if late:
+            logger.warning("The reply to an earlier call comes too late: %r", call.record)
+        else:
+            actions = await self.apply(call, event)
+        call.uncommitted = tuple(kept for kept in call.uncommitted if kept is not event)
+        if not call.uncommitted:
+            self._uncommitted.discard(call)
+        return actions
+
+    def _advance(self, call: LiveCall, event: Event) -> tuple[State, tuple[Action, ...]]:
+        if isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown):
+            raise driven_elsewhere(call)  # another client has given the call up, and gone beyond
+        return advance(call.record.state, event, self._policy)
+
+    async def _commit(self, call: LiveCall, event: Event) -> tuple[Action, ...]:
+        async with _Turn(call):
+            state, actions = self._advance(call, event)
+            record = replace(call.record, state=state)
+            try:
+                if any(isinstance(action, Save) for action in actions):
+                    # Somebody else may be attaching the same task just now.
+                    new = isinstance(event, TaskCreated) and event.attached
+                    record = await self._save(call, record, commit_of(type(event)), new=new)
+                elif any(isinstance(action, Forget) for action in actions):
+                    await self._remove(call, commit_of(type(event)))
+            except DrivenElsewhereError:
+                call.ownership = Theirs()
+                if isinstance(event, TaskCreated) and event.attached:
+                    call.uncommitted, call.journaled = (), True  # the other client's record stands
+                elif isinstance(event, _REPLIES):
+                    self._keep(call, event)  # until it is known what the other client makes of the call
+                raise
+            except JournalError:
+                if _does_not_come_again(event):
+                    self._keep(call, event)
+                raise
+            call.record = record
+        return _to_do(actions)
+
+    def _keep(self, call: LiveCall, event: Event) -> None:
+        if not any(kept is event for kept in call.uncommitted):
+            call.uncommitted = (*call.uncommitted, event)
+        self._uncommitted.add(call)
+
+    async def _save(self, call: LiveCall, record: TaskRecord, point: str, *, new: bool = False) -> TaskRecord:
+        if isinstance(call.ownership, Theirs):
+            raise driven_elsewhere(call)
+        owner = self._owner if call.ours else None
+        record = replace(record, owner=owner, updated_at=self._clock.time())
+        # A plain call without a key costs no commit; its first is the one that holds a task ID.
+        if record.kept:
+            await self._enrol()
+            if new:
+                standing = await self._passing(point, self.journal.claim, record)
+                if (standing.owner, standing.fence) != (record.owner, record.fence):
+                    raise driven_elsewhere(call)
+            else:
+                await self._passing(point, self.journal.save, record, known=call.journaled)
+            call.journaled = True
+        return record
+
+    async def _remove(self, call: LiveCall, point: str) -> None:
+        if call.journaled:
+            await self._passing(point, self.journal.remove, call.record)
+            call.journaled = False
+
+    # ── owning ────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, call: LiveCall) -> TaskRecord:
+        """Journal the intent of a keyed call, or find the call that the key stands for.
+
+        Returns:
+            The record that stands. If it is the call's own, the call is ours.
+        """
+        return await run_to_its_end(self._claim, call)
+
+    async def _claim(self, call: LiveCall) -> TaskRecord:
+        async with _Turn(call):
+            record = replace(call.record, owner=self._owner, updated_at=self._clock.time())
+            await self._enrol()
+            standing = await self._passing(CLAIM, self.journal.claim, record)
+            if (standing.record_id, standing.fence, standing.owner) == (
+                record.record_id,
+                record.fence,
+                record.owner,
+            ):
+                call.record, call.ownership, call.journaled = record, Ours(record.fence), True
+            else:
+                call.ownership = Theirs()
+            return standing
+
+    async def take_back(self, call: LiveCall) -> None:
+        """Forget the intent of a call that was not sent."""
+
+        async def remove() -> None:
+            async with _Turn(call):
+                await self._remove(call, TAKE_BACK)
+
+        await run_to_its_end(remove)
+
+    async def take(self, call: LiveCall) -> bool:
+        """Become the owner of a call, unless another client is who is not gone.
+
+        Returns:
+            Whether it is ours. Its record is then the one that stands.
+
+        Raises:
+            OvertakenError: It was another client's, who has taken it back.
+            JournalError: Another client has brought it to its end, and it was forgotten.
+        """
+        return call.ours or await run_to_its_end(self._take, call)
+
+    async def _take(self, call: LiveCall) -> bool:
+        async with _Turn(call):
+            await self._enrol()
+            judge = self._lease.judge()
+            taken = await self._passing(TAKE, self.journal.take, call.record.record_id, self._owner, judge)
+            if taken is not None:
+                self._adopt(call, taken)
+            elif not call.journaled or any(isinstance(event, _REPLIES) for event in call.uncommitted):
+                call.ownership, call.journaled = Ours(call.record.fence), False
+            elif isinstance(call.record.state, Calling):
+                raise overtaken(call)
+            else:
+                raise forgotten(call)
+            return call.ours
+
+    async def take_pending(self, scope: Scope) -> Sequence[LiveCall]:
+        """Become the owner of all that is pending in a scope and free.
+
+        Returns:
+            All that is pending and ours, oldest first.
+        """
+        return await run_to_its_end(self._take_pending, scope)
+
+    async def _take_pending(self, scope: Scope) -> Sequence[LiveCall]:
+        await self._enrol()
+        judge = self._lease.judge()
+        taken = await self._passing(TAKE_PENDING, self.journal.take_pending, scope, self._owner, judge)
+        calls = []
+        for number, one in enumerate(taken, 1):
+            if number % BATCH == 0:
+                await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop
+            call = self.adopt(one.record)
+            async with _Turn(call):
+                # A call that was being released just then is taken by itself, when it is driven again.
+                if _fence_of(call) < one.record.fence:
+                    self._adopt(call, one)
+            calls.append(call)
+        return calls
+
+    def _adopt(self, call: LiveCall, taken: Taken) -> None:
+        """Take over what the journal says of a record that we wanted to own."""
+        record = taken.record
+        if record.owner != self._owner:
+            call.ownership, call.record = Theirs(), record
+            return
+        if record.fence == _fence_of(call) + 1 and _fence_of(call) >= 0:
+            # Nobody else had it since, so we know better than the journal, which holds only changes.
+            call.record = replace(call.record, owner=record.owner, fence=record.fence)
+            call.due_is_exact = True
+        else:
+            call.record = record
+            call.due_is_exact = taken.before is None
+            call.next_send = None  # it was to be sent as things stood before
+        call.ownership, call.journaled = Ours(record.fence), True
+
+    async def release(self, call: LiveCall) -> None:
+        """Let others take a call that nobody here drives any more. Logged if it cannot be written.
+
+        A call that is about to be sent, or has replies that are not committed, stays ours, since others
+        would go on without them. An outcome stays ours until it is delivered.
+        """
+        if call.ours and not call.uncommitted and not isinstance(call.record.state, Calling | Finished):
+            await run_to_its_end(self._release, call)
+
+    async def _release(self, call: LiveCall) -> None:
+        async with _Turn(call):
+            before = call.ownership
+            if not isinstance(before, Ours):
+                return
+            call.ownership = Nobody(ours_until=before.fence)
+            try:
+                call.record = await self._save(call, call.record, RELEASE)
+            except DrivenElsewhereError:
+                call.ownership = Theirs()
+            except JournalError as error:
+                call.ownership = before
+                logger.warning("%r could not be released: %s", call.record, error)
+
+    def deliver(self, *calls: LiveCall) -> None:
+        """Note that the host has these outcomes. Only after it has: a crash delivers them again."""
+        now = self._clock.time()
+        fences = {}
+        for call in calls:
+            if call.record.delivered_at is None and isinstance(call.record.state, Finished):
+                if call.journaled and not isinstance(call.ownership, Theirs):
+                    fences[call.record.record_id] = call.record.fence
+                call.record = replace(call.record, delivered_at=now, owner=None)
+                call.ownership = Nobody(ours_until=call.record.fence)
+        if fences:
+            self.journal.deliver(now, fences)
+
+    async def prune(self, before: float) -> int:
+        """Forget what was delivered before a time (wall clock, seconds), a little at a time.
+
+        Returns:
+            How many records.
+
+        Raises:
+            JournalError: It could not be done, or not all of it.
+        """
+        forgotten_records = 0
+        before = min(before, self._clock.time() - _SPARED_S)
+        while found := await self._passing(PRUNE, self.journal.prune, before):
+            forgotten_records += found
+        return forgotten_records
+
+    # ── the end of the client ─────────────────────────────────────────────────────────────────
+
+    async def close(self) -> None:
+        """Commit what could not be committed before, once more; and own nothing any more."""
+        await run_to_its_end(self._close)
+
+    async def _close(self) -> None:
+        for call in list(self._uncommitted):
+            try:
+                if await self._take_again(call):
+                    while call.uncommitted:
+                        await self.apply_uncommitted(call)
+                    await self._release(call)
+            except Exception as error:  # whatever it is, it must not hold up the end
+                logger.error("The reply to %r was never journaled: %s", call.record, error)
+        names = self._lease.leave(self._owner)
+        for tries_left in reversed(range(_TRIES_TO_LEAVE)):
+            try:
+                await self._passing(LEAVE, self.journal.release, *names)
+                return
+            except JournalError as error:
+                if not tries_left:
+                    logger.warning("The journal does not know yet that this client has ended: %s", error)
+
+    async def _take_again(self, call: LiveCall) -> bool:
+        return call.ours or await self._take(call)
+
+    async def _enrol(self) -> None:
+        if self._lease.is_short:
+            await self._passing(ENROL, self._lease.enrol, self.journal)
+
+
+class _Turn:
+    """The turn of one step of a call, in the order of arrival. Nearly always nobody else is there."""
+
+    def __init__(self, call: LiveCall) -> None:
+        self._call = call
+        call.committing = self._lock = call.committing or anyio.Lock()
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._lock.release()
+        if not self._lock.locked():  # else it has been handed to the next step
+            self._call.committing = None
+
+
+def _fence_of(call: LiveCall) -> int:
+    """The fence under which a call is, or was, ours; -1 if it never was."""
+    match call.ownership:
+        case Ours(fence):
+            return fence
+        case Nobody(ours_until=fence) if fence is not None:
+            return fence
+        case _:
+            return -1
+
+
+def _to_do(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """What is left to do once the commit is done."""
+    return tuple(action for action in actions if not isinstance(action, Save | Forget))
+
+
+def _does_not_come_again(event: Event) -> bool:
+    """Whether an event would be lost if it is forgotten, as the reply to a poll is not."""
+    match event:
+        case PollFailed() | UpdateFailed() | CancelFailed():
+            return event.retry_after_s is not None  # the server wants to be left alone for so long
+        case _:
+            return isinstance(event, (AnswerReady, *_REPLIES))

@@ -1,0 +1,135 @@
+"""``tasks/cancel``: journaled as a wish, sent to the server, sent again with the polls if need be.
+
+A cancellation that comes before there is a task is remembered, and sent when there is one. Sending
+outlives whoever asked for it: it goes on in the engine until the client has closed, and then
+``PollPolicy.cancel_timeout_s`` longer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from ..errors import JournalError, SessionError, TasksClientError
+from ..machine.actions import SendCancel
+from ..machine.events import CancelRequested, Event
+from ..machine.pacing import quiet_left
+from ..machine.states import Observing
+from .call_store import CallStore
+from .environment import Clock
+from .live_call import LiveCall
+from .requests import Requests
+
+__all__ = ["Cancellation"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class Cancellation:
+    """Cancels the tasks of one endpoint.
+
+    Args:
+        store: Makes the wish durable.
+        requests: Sends ``tasks/cancel``.
+        clock: Tells whether the server wants to be left alone.
+        step: Takes the step that the reply is, and does what follows from it.
+    """
+
+    def __init__(
+        self,
+        store: CallStore,
+        requests: Requests,
+        clock: Clock,
+        step: Callable[[LiveCall, Event], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._requests = requests
+        self._clock = clock
+        self._step = step
+
+    async def wish(self, call: LiveCall) -> bool:
+        """Journal the wish. Returns whether ``tasks/cancel`` is to be sent now.
+
+        Raises:
+            SessionError: The server wants to be left alone, and nobody here would send it later.
+            JournalError: The wish could not be journaled.
+        """
+        if call.attempt is not None or call.next_send is not None:
+            await self._store.apply(call, CancelRequested(now=self._clock.time()))
+            if call.attempt is not None and not call.attempt.has_left:
+                call.attempt.cut(0.0)
+            return False
+        ours = call.record.finished or await self._store.take(call)
+        while ours and call.uncommitted:
+            await self._store.apply_uncommitted(call)  # there may be a task in it that is to be cancelled
+        if call.record.finished:
+            return False
+        if not ours:
+            # Whoever drives the call sees what comes of it.
+            self._refuse_while_quiet(call, "another client drives the task. Cancel it later.")
+            return isinstance(call.record.state, Observing)
+        actions = await self._store.apply(call, CancelRequested(now=self._clock.time()))
+        call.stop_asking()
+        call.ring()
+        call.publish()
+        if any(isinstance(action, SendCancel) for action in actions):
+            return True
+        if call.driver is None:
+            self._refuse_while_quiet(call, "nobody drives the task here. Resuming it cancels it.")
+        return False
+
+    async def send(self, call: LiveCall) -> None:
+        """Send ``tasks/cancel``, and take the step that the reply is.
+
+        Raises:
+            SessionError: The server could not be told. The wish is sent again with the polls.
+            JournalError: What the server said could not be journaled.
+        """
+        if not isinstance(call.record.state, Observing):
+            return
+        event, error = await self._requests.cancel(call)
+        if event is not None and call.ours:
+            try:
+                await self._step(call, event)
+            except JournalError as failed:
+                call.park(failed)  # the server may have asked to be left alone
+                raise
+        if error is not None:
+            raise error
+
+    async def send_again(self, call: LiveCall) -> None:
+        """Send ``tasks/cancel`` on behalf of nobody who waits: what fails is logged."""
+        try:
+            await self.send(call)
+        except TasksClientError as error:
+            logger.warning("tasks/cancel for %r did not get through: %s", call.record, error)
+
+    def _refuse_while_quiet(self, call: LiveCall, and_then: str) -> None:
+        state = call.record.state
+        silence_s = quiet_left(state, self._clock.time()) if isinstance(state, Observing) else 0.0
+        if silence_s:
+            raise SessionError(
+                f"The server wants to be left alone for {silence_s:.0f} s, and {and_then}",
+                retryable=True,
+                retry_after_s=silence_s,
+            )
+
+
+async def send_within(cancellation: Cancellation, call: LiveCall, timeout_s: float) -> None:
+    """Cancel the task of a call that nobody waits for any more. What fails is logged.
+
+    Args:
+        cancellation: Cancels it.
+        call: Whose task; its ``tools/call`` may still be in flight.
+        timeout_s: Seconds for all of it.
+    """
+    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + timeout_s) as scope:
+        try:
+            if await cancellation.wish(call):
+                await cancellation.send(call)
+        except TasksClientError as error:
+            logger.warning("The abandoned %r could not be cancelled: %s", call.record, error)
+    if scope.cancelled_caught:
+        logger.warning("The abandoned %r could not be cancelled in time; its task goes on", call.record)

@@ -1,0 +1,664 @@
+"""What the ways in share: a journal, and calls that are driven, from opening to closing.
+
+:class:`Engine` is what a :class:`TasksClient` opens: it drives each call in a task group of its own, for
+as long as anybody waits for it or holds a handle that the client keeps. :class:`InlineEngine` drives a
+call in the caller's own task and opens nothing per call: the drop-in way. Both run the same coroutine,
+:meth:`Runner.drive`.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+from mcp_types import CallToolResult
+
+from ..callbacks import Inputs
+from ..errors import JournalError, OutcomeUnknownError, TasksClientError, WaitTimeoutError
+from ..journal.base import Journal
+from ..journal.guarded import GuardedJournal
+from ..journal.record import Scope, TaskRecord
+from ..machine.events import TaskCreated
+from ..machine.states import Calling, Completed, Finished
+from ..policy import PollPolicy
+from ..protocol import JSONObject
+from ..sessions.base import Session, Snapshot, ToolCall
+from ..uncut import run_to_its_end
+from .call_store import BATCH, CallStore
+from .cancellation import send_within
+from .environment import Environment
+from .idempotency import Idempotency, OnUnknown
+from .live_call import LiveCall, OnUpdate, OvertakenError
+from .outcome import read_outcome
+from .push import Push
+from .recovery import Recovery, TaskReference, begin_with_task
+from .requests import Requests
+from .runner import Runner
+
+__all__ = ["Engine", "InlineEngine", "OnAbandon"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+OnAbandon: TypeAlias = Literal["detach", "cancel"]
+
+HandleOf: TypeAlias = Callable[[LiveCall], Any]
+"""Makes the handle that errors about a call carry. Handles are made above the engine."""
+
+_PRUNE_EVERY_S: Final = 3600.0
+
+
+class Engine:
+    """Makes calls and sees tasks through, at one endpoint and for one principal.
+
+    Args:
+        session: Where requests go; closed with the engine.
+        journal: Where states go first; closed with the engine, as often as it was opened.
+        inputs: Who answers questions.
+        policy: Latency against load.
+        scope: Under which the journal keeps what is done here.
+        on_abandon: What happens to the task of a call that nobody waits for any more.
+        handle_of: Makes the handle that errors about a call carry.
+        environment: Clock, jitter, process and probe.
+
+    Raises:
+        ValueError: ``on_abandon`` is neither word.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        journal: Journal,
+        inputs: Inputs,
+        policy: PollPolicy,
+        scope: Scope,
+        on_abandon: OnAbandon,
+        handle_of: HandleOf,
+        environment: Environment | None = None,
+    ) -> None:
+        check_on_abandon(on_abandon)
+        self.handle_of = handle_of
+        self.session = session
+        self._journal = GuardedJournal(journal)
+        self._inputs = inputs
+        self._policy = policy
+        self._scope = scope
+        self._on_abandon = on_abandon
+        self._environment = environment or Environment()
+        self._clock = self._environment.clock
+        self._kept: set[LiveCall] = set()
+        self._tasks: TaskGroup | None = None
+        self._closed = False
+        self._pruned_at = -math.inf
+
+    # ── calling ───────────────────────────────────────────────────────────────────────────────
+
+    async def call(
+        self,
+        call: ToolCall,
+        *,
+        timeout: float | None,
+        key: str | None,
+        on_unknown: OnUnknown,
+        on_update: OnUpdate | None,
+    ) -> CallToolResult:
+        """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
+        live, deadline = await self._finish(call, timeout, key, on_unknown, on_update)
+        return await self.deliver(live, deadline)
+
+    async def call_raw(
+        self, call: ToolCall, *, on_update: OnUpdate | None
+    ) -> tuple[JSONObject | TasksClientError, Callable[[], None]]:
+        """Make a call and wait for its end, on behalf of somebody who is yet to be told.
+
+        Returns:
+            The result, checked and as it came, or the error that it is; and what notes that it was had.
+
+        Raises:
+            TasksClientError: There is no end yet.
+        """
+        live, deadline = await self._finish(call, None, None, "raise", on_update)
+        outcome: JSONObject | TasksClientError
+        try:
+            await read_outcome(live.record, self.session, deadline)
+            state = live.record.state
+            assert isinstance(state, Finished)
+            assert isinstance(state.outcome, Completed), "all else has raised"
+            outcome = state.outcome.result
+        except TasksClientError as error:
+            error.handle = self.handle_of(live)
+            outcome = error
+        return outcome, partial(self.store.deliver, live)
+
+    async def start(self, call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+        """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
+        while True:
+            live = await self._begin(call, key, on_unknown)
+            try:
+                if not live.record.finished:
+                    with self.held(live):
+                        await self.wait(live, lambda c: c.task is not None)
+                        self.keep(live)
+                return live
+            except (OvertakenError, OutcomeUnknownError) as error:
+                _check_repeatable(error, live, on_unknown)
+
+    async def _finish(
+        self,
+        call: ToolCall,
+        timeout: float | None,
+        key: str | None,
+        on_unknown: OnUnknown,
+        on_update: OnUpdate | None,
+    ) -> tuple[LiveCall, float]:
+        """Make a call and wait for its end. Returns it, and until when there is time to check the result."""
+        live: LiveCall | None = None
+        with anyio.move_on_after(timeout) as waiting:
+            while True:
+                live = await self._begin(call, key, on_unknown)
+                try:
+                    await self._see_through(live, on_update)
+                    break
+                except (OvertakenError, OutcomeUnknownError) as error:
+                    _check_repeatable(error, live, on_unknown)
+        if live is None:
+            raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
+        if not live.record.finished:
+            raise self.timed_out(live, timeout)
+        return live, waiting.deadline
+
+    async def _begin(self, call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+        self.check_open()
+        while True:
+            with suppress(OvertakenError):  # what the key stood for was taken back just then
+                return await self.idempotency.begin(call, key, on_unknown)
+
+    async def _see_through(self, live: LiveCall, on_update: OnUpdate | None) -> None:
+        """Wait until a call is finished. Being cancelled here is what abandons a call."""
+        if live.record.finished:
+            return
+        with self.held(live), _listening(live, on_update):
+            try:
+                await self.wait(live, lambda _: False)
+            except anyio.get_cancelled_exc_class():
+                # Not under others who wait for the same call, and not another client's task.
+                if self._on_abandon == "cancel" and live.waiters == 1 and live.ours and not self._closed:
+                    await run_to_its_end(self._cancel_abandoned, live)
+                raise
+
+    async def _cancel_abandoned(self, live: LiveCall) -> None:
+        timeout_s = self._policy.cancel_timeout_s
+        with anyio.move_on_after(timeout_s):
+            # The reply with the task ID may be on its way.
+            while isinstance(live.record.state, Calling) and not live.over:
+                await live.change()
+        await send_within(self.runner.cancellation, live, timeout_s)
+
+    # ── what handles use ──────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def held(self, live: LiveCall) -> Iterator[None]:
+        """Have a call driven for as long as the block lasts, and on if others wait for it too.
+
+        Raises:
+            TasksClientError: The client is closed.
+        """
+        self.check_open()
+        live.waiters += 1
+        try:
+            self._drive(live)
+            yield
+        finally:
+            live.waiters -= 1
+            if not live.wanted:
+                self._stop(live)
+
+    def keep(self, live: LiveCall) -> None:
+        """Have a call driven until it ends, parks, or the client closes."""
+        if not live.over and not self._closed:
+            live.kept = True
+            self._kept.add(live)
+            self._drive(live)
+
+    async def wait(self, live: LiveCall, until: Callable[[LiveCall], bool]) -> None:
+        """Wait, while the call is held, until a condition is met or the call is over.
+
+        Raises:
+            Exception: What parked the call; a copy, since several callers may wait for one call.
+        """
+        while not until(live) and not live.over:
+            await live.change()
+        if not live.record.finished and live.error is not None:
+            live.error_told = True
+            error = live.error
+            if isinstance(error, TasksClientError):
+                error = copy.copy(error)
+                error.handle = self.handle_of(live)
+            raise error from live.error.__cause__
+
+    async def deliver(self, live: LiveCall, deadline: float | None) -> CallToolResult:
+        """Give the host the outcome of a finished call, and only then note that the host has it.
+
+        Args:
+            live: The call.
+            deadline: Until when the output schema may be asked for; ``None`` leaves the result unchecked.
+
+        Raises:
+            TasksClientError: The end is an error.
+        """
+        session = None if self._closed else self.session
+        try:
+            result = await read_outcome(live.record, session, deadline)
+        except TasksClientError as error:
+            error.handle = self.handle_of(live)
+            self._delivered(live)
+            raise
+        self._delivered(live)
+        return result
+
+    async def refresh(self, live: LiveCall) -> None:
+        """Wait for the next poll of a call. It keeps the server's pace.
+
+        Raises:
+            Exception: What parked the call.
+        """
+        with self.held(live):
+            polls, live.refreshing = live.polls, live.refreshing + 1
+            try:
+                await self.wait(live, lambda c: c.polls > polls)
+            finally:
+                live.refreshing -= 1
+
+    async def cancel(self, live: LiveCall) -> None:
+        """Cancel a call: journal the wish, and tell the server; see :meth:`TaskHandle.cancel`.
+
+        Raises:
+            SessionError: The server could not be told; the wish is sent again with the polls.
+            JournalError: The wish could not be journaled, and was not sent.
+        """
+        self.check_open()
+        try:
+            await self._cancel(live)
+        except TasksClientError as error:
+            error.handle = self.handle_of(live)
+            raise
+
+    async def _cancel(self, live: LiveCall) -> None:
+        if not await run_to_its_end(self.runner.cancellation.wish, live):
+            return
+        done = anyio.Event()
+        failed: list[TasksClientError] = []
+
+        async def send() -> None:
+            try:
+                with anyio.CancelScope(shield=True) as scope:
+                    self._cancelling.add(scope)
+                    await self.runner.cancellation.send(live)
+                if scope.cancelled_caught:
+                    failed.append(TasksClientError("The client was closed first; resuming cancels the task."))
+            except TasksClientError as error:
+                failed.append(error)
+            finally:
+                self._cancelling.discard(scope)
+                if live.driver is None:
+                    await self.store.release(live)
+                done.set()
+
+        assert self._tasks is not None
+        self._tasks.start_soon(send)  # goes on though the caller goes away
+        await done.wait()
+        if failed:
+            raise failed[0]
+
+    def timed_out(self, live: LiveCall, timeout: float | None) -> WaitTimeoutError:
+        """The error of a waiting that has ended before the call."""
+        tool = live.record.tool
+        if live.task_id is None:
+            message = (
+                f"The server has not answered the call of {tool!r} within {timeout} seconds. Await "
+                "error.handle.result() at once to wait on; with an idempotency_key the call can be repeated."
+            )
+        else:
+            message = (
+                f"No outcome of {tool!r} within {timeout} seconds. Unless it was cancelled, the task goes "
+                "on: await error.handle.result(), or resume() later."
+            )
+        return WaitTimeoutError(message, handle=self.handle_of(live))
+
+    # ── what the journal holds ────────────────────────────────────────────────────────────────
+
+    async def resume(self) -> Sequence[LiveCall]:
+        """Take up every unfinished task; see :meth:`TasksClient.resume`."""
+        self.check_open()
+        calls = await self.recovery.take_pending()
+        self.check_open()
+        for number, live in enumerate(calls, 1):
+            self.keep(live)
+            if number % BATCH == 0:
+                await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop
+        return calls
+
+    async def attach(self, wanted: str | TaskReference) -> LiveCall:
+        """Observe a task that is known by its ID or reference; see :meth:`TasksClient.attach`."""
+        self.check_open()
+        if wanted == "":
+            raise ValueError("a task ID cannot be empty")
+        live = await self.recovery.find(wanted)
+        is_new = isinstance(live.record.state, Calling) and bool(live.uncommitted)
+        self.keep(live)
+        if is_new:
+            # Nothing is known of the task yet, so a first look is taken; an error waits for result().
+            live.refreshing += 1
+            try:
+                while not live.polls and not live.over:
+                    await live.change()
+            finally:
+                live.refreshing -= 1
+        return live
+
+    async def records(self, *, pending: bool) -> list[TaskRecord]:
+        """What the journal knows of this endpoint and principal; see :meth:`TasksClient.records`."""
+        self.check_open()
+        return await self._journal.records(self._scope, pending=pending)
+
+    async def prune(self, older_than_s: float | None) -> int:
+        """Forget what is old; see :meth:`TasksClient.prune`."""
+        self.check_open()
+        age_s = self._journal.retention_s if older_than_s is None else older_than_s
+        return await self.store.prune(self._clock.time() - age_s)
+
+    # ── driving ───────────────────────────────────────────────────────────────────────────────
+
+    def _drive(self, live: LiveCall) -> None:
+        """See to it that a call is driven."""
+        if live.record.finished or (live.error is not None and not live.error_told):
+            return  # what parked the call while nobody listened is told first
+        live.error = None
+        if live.attempt is not None:
+            live.attempt.keep()
+        if live.driver is None:
+            assert self._tasks is not None
+            live.driver = anyio.CancelScope()
+            self._tasks.start_soon(self._keep_driving, live)
+
+    async def _keep_driving(self, live: LiveCall) -> None:
+        """Drive a call for as long as it is wanted, also by somebody who comes while it is being stopped."""
+        while True:
+            assert live.driver is not None
+            with live.driver:
+                self.push.add(live)
+                await self.runner.drive(live)
+            if live.over or not live.wanted or self._closed:
+                break
+            live.driver = anyio.CancelScope()
+        live.driver = None
+        live.kept = False
+        self._kept.discard(live)
+        live.publish()
+
+    def _stop(self, live: LiveCall) -> None:
+        """Stop driving a call that nobody waits for: no poll, no prompt. It is released."""
+        if live.attempt is not None:
+            live.attempt.cut(self._policy.call_grace_s)
+        if live.driver is not None:
+            live.driver.cancel()
+
+    def _delivered(self, live: LiveCall) -> None:
+        self.store.deliver(live)
+        self._prune_now_and_then()
+
+    def _prune_now_and_then(self) -> None:
+        now = self._clock.time()
+        if not 0 <= now - self._pruned_at < _PRUNE_EVERY_S and self._tasks is not None and not self._closed:
+            self._pruned_at = now
+            self._tasks.start_soon(prune_old, self.store, now - self._journal.retention_s)
+
+    # ── opening and closing ───────────────────────────────────────────────────────────────────
+
+    def check_open(self) -> None:
+        """Refuse to begin anything before the opening and after the end.
+
+        Raises:
+            TasksClientError: The client is not open.
+        """
+        if self._tasks is None:
+            raise TasksClientError("The client is not open. Use: async with TasksClient(...) as client")
+        if self._closed:
+            raise TasksClientError(
+                "The client is closed. Open one again and attach the handle's reference, or resume()."
+            )
+
+    async def __aenter__(self) -> Self:
+        """Open the journal, which proves that it can be written. Nothing is sent yet.
+
+        Raises:
+            JournalError: The journal cannot be used; the message says why and what to do.
+        """
+        if self._tasks is not None:
+            raise TasksClientError("A client is opened once. Make another one.")
+        await self._journal.open()
+        try:
+            self.store = CallStore(self._journal, self._policy, self._environment)
+            requests = Requests(self.session, self._inputs, self._environment)
+            self.runner = Runner(self.store, requests, self._policy, self._environment)
+            self.idempotency = Idempotency(self.store, self._scope, self._environment)
+            self.recovery = Recovery(self.store, self._scope, self._environment)
+        except BaseException:
+            await self._journal.aclose()
+            raise
+        self._cancelling: set[anyio.CancelScope] = set()
+        tasks = anyio.create_task_group()
+        await tasks.__aenter__()
+        self._tasks = tasks
+        self.push = Push(self.store, requests, self.runner, tasks)
+        tasks.start_soon(self.push.run)
+        self._prune_now_and_then()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop driving every call, finish what has to be written, close."""
+        assert self._tasks is not None
+        self._closed = True
+        for live in list(self.store.live.values()):
+            if live.driver is not None:
+                live.park(TasksClientError("The client was closed. The task goes on; resume() it."))
+                self._stop(live)
+        for scope in self._cancelling:
+            scope.deadline = anyio.current_time() + self._policy.cancel_timeout_s
+        try:
+            self._tasks.cancel_scope.cancel()
+            # Without the block's own exception, which would come back wrapped in a group.
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            await run_to_its_end(self._close)
+
+    async def _close(self) -> None:
+        try:
+            await self.store.close()
+        finally:
+            try:
+                await self._journal.aclose()
+            except JournalError as error:  # all that it was asked to write, it has said that it has
+                logger.error("The journal could not be closed: %s", error)
+            finally:
+                await self.session.aclose()
+
+
+class InlineEngine:
+    """Sees tasks through in their callers' own tasks. Nothing of it runs but the calls themselves.
+
+    The journal is open while calls are in flight, and a little longer, so that it is not opened for each.
+
+    Args:
+        journal: Where states go first.
+        policy: Latency against load.
+        on_abandon: What happens to the task of a call that nobody waits for any more.
+        handle_of: Makes the handle that errors about a call carry.
+        environment: Clock, jitter, process and probe.
+
+    Raises:
+        ValueError: ``on_abandon`` is neither word.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        policy: PollPolicy,
+        on_abandon: OnAbandon,
+        handle_of: HandleOf,
+        environment: Environment | None = None,
+    ) -> None:
+        check_on_abandon(on_abandon)
+        self._journal = GuardedJournal(journal)
+        self._policy = policy
+        self._on_abandon = on_abandon
+        self._handle_of = handle_of
+        self._environment = environment or Environment()
+        self._store: CallStore | None = None
+        self._pruned_at = -math.inf
+
+    async def see_through(
+        self,
+        created: Snapshot,
+        tool: str,
+        *,
+        session: Session,
+        inputs: Inputs,
+        scope: Scope,
+        timeout: float | None = None,
+        listeners: Sequence[OnUpdate] = (),
+    ) -> CallToolResult:
+        """Wait for the result of a task that somebody else's ``tools/call`` was answered with.
+
+        The task is journaled before anything else. The result is not checked against the output schema.
+
+        Args:
+            created: The task, as the reply to ``tools/call`` describes it.
+            tool: What was called.
+            session: Where requests go.
+            inputs: Who answers questions.
+            scope: Under which the journal keeps the task.
+            timeout: Seconds to wait; ``None`` waits as long as it takes.
+            listeners: Told of each changed snapshot.
+
+        Raises:
+            TasksClientError: As :meth:`TasksClient.call_tool`; ``.handle`` always names the task.
+        """
+        environment = self._environment
+        if self._store is None:  # not before there is a task: an extension is made long before it is used
+            self._store = CallStore(self._journal, self._policy, environment)
+        now, jitter = environment.clock.time(), environment.jitter()
+        first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
+        live = begin_with_task(self._store, scope, tool, first)
+        live.listeners = tuple(listeners)
+        try:
+            await run_to_its_end(self._journal.open)
+            try:
+                runner = Runner(
+                    self._store, Requests(session, inputs, environment), self._policy, environment
+                )
+                await self._drive(live, runner, timeout)
+                result = await read_outcome(live.record, session, None)
+            finally:
+                self._store.deliver(live)
+                self._journal.aclose_soon()
+        except TasksClientError as error:
+            error.handle = self._handle_of(live)
+            raise
+        await self._prune_now_and_then()
+        return result
+
+    async def _drive(self, live: LiveCall, runner: Runner, timeout: float | None) -> None:
+        """Drive a call until it is finished.
+
+        Raises:
+            WaitTimeoutError: The time is over.
+            Exception: What parked the call.
+        """
+        try:
+            with anyio.move_on_after(timeout) as live.driver:
+                await runner.drive(live)
+        except anyio.get_cancelled_exc_class():
+            await self._abandon(live, runner)
+            raise
+        finally:
+            live.driver = None
+        if live.error is not None:
+            raise live.error
+        if not live.record.finished:
+            await self._abandon(live, runner)
+            raise WaitTimeoutError(
+                f"No outcome of {live.record.tool!r} within {timeout} seconds. Unless it was cancelled, the "
+                "task goes on: TasksClient(client).resume() takes it up."
+            )
+
+    async def _abandon(self, live: LiveCall, runner: Runner) -> None:
+        if self._on_abandon == "cancel":
+            await run_to_its_end(send_within, runner.cancellation, live, self._policy.cancel_timeout_s)
+            assert self._store is not None
+            await self._store.release(live)
+
+    async def _prune_now_and_then(self) -> None:
+        now = self._environment.clock.time()
+        if not 0 <= now - self._pruned_at < _PRUNE_EVERY_S:
+            self._pruned_at = now
+            assert self._store is not None
+            await prune_old(self._store, now - self._journal.retention_s)
+
+
+def check_on_abandon(on_abandon: str) -> None:
+    """Refuse a word that ``on_abandon`` cannot be.
+
+    Raises:
+        ValueError: It is neither ``"detach"`` nor ``"cancel"``.
+    """
+    if on_abandon not in ("detach", "cancel"):
+        raise ValueError(f'on_abandon must be "detach" or "cancel", got {on_abandon!r}')
+
+
+async def prune_old(store: CallStore, before: float) -> None:
+    """Forget what is old; what fails is logged and tried again an hour later."""
+    try:
+        await store.prune(before)
+    except JournalError as error:
+        logger.warning("The journal is pruned later: %s", error)
+
+
+@contextmanager
+def _listening(live: LiveCall, on_update: OnUpdate | None) -> Iterator[None]:
+    if on_update is None:
+        yield
+        return
+    live.listeners = (*live.listeners, on_update)
+    try:
+        yield
+    finally:
+        live.listeners = tuple(one for one in live.listeners if one is not on_update)
+
+
+def _check_repeatable(
+    error: OvertakenError | OutcomeUnknownError, live: LiveCall, on_unknown: OnUnknown
+) -> None:
+    """Let a call be begun once more, if what it had joined came to nothing.
+
+    The outcome of another client's call, which is gone, may be unknown. What this caller allows then is not
+    decided yet: beginning again decides it.
+    """
+    if isinstance(error, OutcomeUnknownError) and (on_unknown != "resend" or not live.followed):
+        raise error
+    live.followed = False

@@ -1,0 +1,279 @@
+"""One call as it lives in this process: its record, who owns it, who waits for it, what it does next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import anyio
+
+from ..errors import DrivenElsewhereError, JournalError, TasksClientError
+from ..journal.record import TaskRecord
+from ..machine.actions import Ask, SendCall
+from ..machine.events import Event, TaskCreated
+from ..machine.states import Observing
+from ..protocol.task import Task
+from ..sessions.base import TaskRef, ToolCall
+from .environment import Clock
+
+if TYPE_CHECKING:
+    from .tool_call import ToolCallAttempt
+
+__all__ = [
+    "LiveCall",
+    "Nobody",
+    "OnUpdate",
+    "Ours",
+    "OvertakenError",
+    "Ownership",
+    "Theirs",
+    "driven_elsewhere",
+    "forgotten",
+    "overtaken",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """The journal has our client as the owner, under this fencing token."""
+
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Theirs:
+    """Another client is the owner, and not gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nobody:
+    """No client is the owner, as far as we know.
+
+    Attributes:
+        ours_until: The fence under which the record was ours last; ``None`` if it never was.
+    """
+
+    ours_until: int | None
+
+
+OnUpdate: TypeAlias = Callable[[Task], Awaitable[None] | None]
+
+Ownership: TypeAlias = Ours | Theirs | Nobody
+
+
+class LiveCall:
+    """One call, from the moment at which it is made or taken up.
+
+    Attributes:
+        record: What is known, and journaled as far as it has to be.
+        call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
+        ownership: Who may write the record.
+        journaled: Whether the journal has, or had, the record.
+        due_is_exact: Whether the record says when the next poll is due: it was released in good order,
+            or never left us.
+        next_send: The ``tools/call`` to send next; ``None`` if there is none to send.
+        attempt: The ``tools/call`` that is under way; ``None`` if there is none.
+        asks: Questions that the machine wants asked, and that are not before the host yet.
+        uncommitted: Replies and answers whose commit failed. They are applied again first of all when the
+            call is driven again, and once more when the client closes.
+        due: When the next poll is due, by the monotonic clock.
+        error: Why the call is parked; ``None`` while it is driven, and once it is finished.
+        listeners: Told of each changed snapshot, by the coroutine that drives the call.
+        error_told: Whether anybody has been told of the error. The next waiter starts the call anew then.
+        followed: True if another client has owned the call since ``tools/call`` was last sent here.
+        refreshing: How many callers wait for the next poll.
+        polls: How many polls have been answered.
+        waiters: How many callers wait for the call.
+        kept: Whether the client drives it for handles that it gave out, though nobody waits.
+        committing: Held while a step is committed; ``None`` while nothing is.
+        driver: The scope of the coroutine that drives the call; ``None`` while there is none.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_alarm",
+        "_changed",
+        "asks",
+        "attempt",
+        "call",
+        "committing",
+        "driver",
+        "due",
+        "due_is_exact",
+        "error",
+        "error_told",
+        "followed",
+        "journaled",
+        "kept",
+        "listeners",
+        "next_send",
+        "ownership",
+        "polls",
+        "prompts",
+        "record",
+        "refreshing",
+        "uncommitted",
+        "version",
+        "waiters",
+    )
+
+    def __init__(self, record: TaskRecord, ownership: Ownership, call: ToolCall | None = None) -> None:
+        self.record = record
+        self.call = call
+        self.ownership: Ownership = ownership
+        self.journaled = not isinstance(ownership, Ours)
+        self.due_is_exact = isinstance(ownership, Ours)
+        self.next_send: SendCall | None = None
+        self.attempt: ToolCallAttempt | None = None
+        self.asks: tuple[Ask, ...] = ()
+        self.prompts: set[anyio.CancelScope] | None = None
+        self.uncommitted: tuple[Event, ...] = ()
+        self.due = math.inf
+        self.error: Exception | None = None
+        self.error_told = False
+        self.followed = False
+        self.polls = 0
+        self.refreshing = 0
+        self.listeners: tuple[OnUpdate, ...] = ()
+        self.waiters = 0
+        self.kept = False
+        self.driver: anyio.CancelScope | None = None
+        self.version = 0
+        self._alarm: anyio.CancelScope | None = None
+        self._changed: anyio.Event | None = None
+        self.committing: anyio.Lock | None = None
+
+    # ── what is known ─────────────────────────────────────────────────────────────────────────
+
+    @property
+    def task(self) -> Task | None:
+        """The latest snapshot; also that of a creation that could not be journaled."""
+        created = [event.task for event in self.uncommitted if isinstance(event, TaskCreated)]
+        return created[-1] if created else self.record.task
+
+    @property
+    def task_id(self) -> str | None:
+        """The ID of the task."""
+        if self.uncommitted:
+            return None if self.task is None else self.task.task_id
+        return self.record.task_id
+
+    @property
+    def ref(self) -> TaskRef:
+        """What the session needs to reach the task."""
+        state = self.record.state
+        assert isinstance(state, Observing), "tasks/* is sent for tasks that are being observed"
+        return TaskRef(state.task.task_id, state.session_data)
+
+    @property
+    def ours(self) -> bool:
+        """Whether the journal has us as the owner."""
+        return isinstance(self.ownership, Ours)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for: the call is finished, or parked with an error."""
+        return self.record.finished or self.error is not None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody waits for the call, or the client keeps it."""
+        return self.waiters > 0 or self.kept
+
+    def is_open(self, key: str) -> bool:
+        """Whether a question has no answer yet, and the server still waits for one."""
+        state = self.record.state
+        if isinstance(state, Observing) and key not in (state.task.input_requests or {}):
+            return False
+        return any(q.key == key and q.unanswered for q in getattr(state, "questions", ()))
+
+    # ── what changes ──────────────────────────────────────────────────────────────────────────
+
+    def publish(self) -> None:
+        """Wake everybody who waits for a change."""
+        self.version += 1
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    async def change(self) -> None:
+        """Return at the next change."""
+        if self._changed is None:
+            self._changed = anyio.Event()
+        await self._changed.wait()
+
+    def count_poll(self) -> None:
+        """Count an answered poll. Only those who wait for just that are woken."""
+        self.polls += 1
+        if self.refreshing:
+            self.publish()
+
+    def park(self, error: Exception) -> None:
+        """Stop driving for a reason that whoever waits has to hear. The task lives on."""
+        self.error, self.error_told = error, False
+        self.stop_asking()
+        self.ring()
+        self.publish()
+
+    def stop_asking(self) -> None:
+        """Withdraw the questions that are before the host, and those that wait for their turn."""
+        self.asks = ()
+        for prompt in self.prompts or ():
+            prompt.cancel()
+
+    # ── when it goes on ───────────────────────────────────────────────────────────────────────
+
+    def set_due(self, at: float) -> None:
+        """Make the next poll due, by the monotonic clock."""
+        sooner = at < self.due
+        self.due = at
+        if sooner:
+            self.ring()
+
+    def ring(self) -> None:
+        """Have the coroutine that drives the call look up from its waiting."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    async def wait_until_due(self, clock: Clock) -> bool:
+        """Wait until the next poll is due, or something else needs the driver. Returns whether it is due."""
+        left_s = self.due - clock.monotonic()
+        if left_s <= 0:
+            return True
+        with anyio.CancelScope() as self._alarm:
+            await clock.sleep(left_s)
+        self._alarm = None
+        return self.due <= clock.monotonic()
+
+    def __repr__(self) -> str:
+        return f"LiveCall({self.record!r})"
+
+
+class OvertakenError(TasksClientError):
+    """The call that a key stood for was taken back. Repeated, it joins the one that stands now, or begins."""
+
+
+def overtaken(call: LiveCall) -> OvertakenError:
+    """The error of a call that is not made after all."""
+    return OvertakenError(
+        f"This call of {call.record.tool!r} was taken back before it was sent. Repeat it, to begin it anew "
+        "or to join the one that has begun under its key."
+    )
+
+
+def forgotten(call: LiveCall) -> JournalError:
+    """The error of a call whose outcome others have had, and nobody has any more."""
+    return JournalError(
+        f"The journal has forgotten the call of {call.record.tool!r}: another client brought it to its end. "
+        "If the server still knows the task, attach its ID."
+    )
+
+
+def driven_elsewhere(call: LiveCall) -> DrivenElsewhereError:
+    """The error of a step that another client has to take."""
+    return DrivenElsewhereError(
+        f"Another client has taken over the call of {call.record.tool!r}, so it is not driven here any "
+        "more. Await the handle again for what becomes of it there."
+    )

@@ -1,0 +1,73 @@
+"""How a finished call is told to the host: its result, or the error that its end is."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from mcp_types import CallToolResult
+
+from ..errors import (
+    RemoteProtocolError,
+    TaskCancelledError,
+    TaskExpiredError,
+    TaskFailedError,
+    TaskNotFoundError,
+)
+from ..journal.record import TaskRecord
+from ..machine.states import Cancelled, Completed, Failed, Finished, Gone, Violated
+from ..protocol.text import quote
+from ..sessions.base import Session
+from .tool_result import read_result
+
+__all__ = ["read_outcome"]
+
+
+async def read_outcome(record: TaskRecord, session: Session | None, deadline: float | None) -> CallToolResult:
+    """The result of a finished call.
+
+    Args:
+        record: Of the call.
+        session: Knows the tool's output schema; ``None`` if nothing can be asked any more.
+        deadline: Until when the schema may be asked for; ``None`` leaves the result unchecked.
+
+    Raises:
+        TaskError: The call ended otherwise: failed, cancelled, expired, not found.
+        RemoteProtocolError: The result is none, or does not match the tool's output schema.
+    """
+    state = record.state
+    assert isinstance(state, Finished)
+    tool, task_id = record.tool, record.task_id
+    again = "make a new call" + (" under a new idempotency key" if record.idempotency_key is not None else "")
+    match state.outcome:
+        case Completed(result=raw):
+            return await read_result(raw, tool, task_id, session, deadline)
+        case Failed() as failed:
+            raise TaskFailedError(
+                f"The call of {tool!r} ended in error {failed.code}: "
+                f"{quote(failed.message, task_id)}. To try again, {again}.",
+                code=failed.code,
+                message=failed.message,
+                data=failed.data,
+                status_message=failed.status_message,
+            )
+        case Cancelled(status_message=message):
+            said = f": {quote(message, task_id).rstrip('.')}" if message else ""
+            raise TaskCancelledError(f"The task of {tool!r} was cancelled{said}. To try again, {again}.")
+        case Gone(why="expired"):
+            raise TaskExpiredError(
+                f"The task of {tool!r} is gone: its time-to-live has passed. Resume tasks before "
+                f"their ttlMs is over, or {again}.",
+            )
+        case Gone(message=message):
+            said = f" ({quote(message, task_id).rstrip('.')})" if message else ""
+            lost = "It may have lost it in a restart"
+            if session is not None and session.ephemeral:
+                lost = "It died with the server's process, which ended with an earlier connection"
+            raise TaskNotFoundError(
+                f"The server does not know the task of {tool!r}{said}. {lost}; "
+                f"{again} if the tool may run again.",
+            )
+        case Violated(message=message):
+            raise RemoteProtocolError(f"{message} Report it to the server's author.")
+        case _ as never:
+            assert_never(never)

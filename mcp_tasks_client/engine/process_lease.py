@@ -1,0 +1,244 @@
+"""Who drives what: an owner is one client, and a lease stands for its whole process.
+
+The journal lets an owner write only the records that it took last. The *lease* is kept once per process
+and journal, however many clients and calls there are, and the journal itself renews it in time. An
+owner is gone when its client has closed, its process has ended, or, where the process cannot be seen
+from here (another host, another container), when its lease has run out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from ..journal.base import Journal, Judge, Lease
+from .environment import Clock, Environment
+
+__all__ = ["Process", "ProcessLease"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_RENEWALS: Final = 3
+"""Renewals in the time of a lease, so that one may fail."""
+
+_CLOCK_STEP_S: Final = 0.0 if sys.platform == "linux" else 2.0
+"""Seconds by which the start of a process may seem to move, where only the wall clock tells it."""
+
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process among all that may share a journal."""
+
+    host: str
+    boot: str
+    pids: str
+    pid: int
+    started: float
+
+    @classmethod
+    def current(cls) -> Self:
+        """The process that we are."""
+        return cls(*_current(os.getpid()))
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether the lease is of this very process."""
+        return Process(lease.host, lease.boot, lease.pids, lease.pid, lease.started) == self
+
+    def sees_alive(self, lease: Lease) -> bool | None:
+        """Whether the process of a lease lives; ``None`` if that cannot be seen from here."""
+        if lease.host != self.host:
+            return None
+        if lease.boot != self.boot:
+            return False  # the host has been started again since
+        if lease.pids != self.pids:
+            return None
+        import psutil  # imported on use: only who finds another process's task looks at processes
+
+        with suppress(psutil.NoSuchProcess):
+            same = abs(_started(lease.pid) - lease.started) <= _CLOCK_STEP_S
+            return same and psutil.Process(lease.pid).status() != psutil.STATUS_ZOMBIE
+        return False
+
+
+class _Sighting(NamedTuple):
+    """A lease as it was seen last: when it had been renewed, and, by our monotonic clock, seen and run out."""
+
+    renewed_at: float
+    at: float
+    until: float
+
+
+class ProcessLease:
+    """The lease of this process in one journal, shared by all of its clients there.
+
+    Args:
+        journal: Where the lease is kept.
+        process: The process that we are.
+        environment: Clock, and how long a lease lasts.
+    """
+
+    def __init__(self, journal: Journal, process: Process, environment: Environment) -> None:
+        self._journal = journal
+        self._process = process
+        self._clock: Clock = environment.clock
+        self._lease_s = environment.lease_s
+        self._lease_id = uuid.uuid4().hex
+        self._numbers = itertools.count(1)
+        self._owners: set[str] = set()
+        self._renewed_at: float | None = None
+        self._sightings: dict[str, _Sighting] = {}
+
+    @classmethod
+    def join(cls, journal: Journal, environment: Environment) -> tuple[ProcessLease, str]:
+        """The lease of this process in a journal, and under it the owner name of one more client."""
+        process = environment.process or Process.current()
+        with _lock:
+            key = (journal.identity, process)
+            lease = _LEASES.get(key)
+            if lease is None:
+                lease = _LEASES[key] = cls(journal, process, environment)
+            owner = f"{lease._lease_id}/{next(lease._numbers)}"
+            lease._owners.add(owner)
+            return lease, owner
+
+    def leave(self, owner: str) -> tuple[str, ...]:
+        """End a client. Returns the names that the journal has to release: the last client takes the lease along."""
+        with _lock:
+            self._owners.discard(owner)
+            if self._owners:
+                return (owner,)
+            _LEASES.pop((self._journal.identity, self._process), None)
+            return (owner, self._lease_id)
+
+    # ── renewing ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the lease that the journal holds is missing, or runs out before its next renewal."""
+        renewed_at = self._renewed_at
+        return renewed_at is None or renewed_at + self._lease_s < self._clock.time() + self._renew_s
+
+    async def enrol(self, journal: Journal) -> None:
+        """Store a lease that lasts, before anything is owned, and have the journal renew it from then on."""
+        if self.is_short:
+            lease = self._lease()
+            had_lapsed = not await journal.renew(lease) and self._renewed_at is not None
+            self.renewed(lease, had_lapsed=had_lapsed)
+            journal.keep_renewing(self)
+
+    def due(self) -> Lease | None:
+        """The lease to store now; ``None`` while it is not time, or no client holds it any more."""
+        with _lock:
+            if not self._owners or self._renewed_at is None:
+                return None
+        age_s = self._clock.time() - self._renewed_at
+        return None if 0 <= age_s < self._renew_s else self._lease()
+
+    def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
+        """Note that the journal has stored the lease."""
+        self._renewed_at = lease.renewed_at
+        if had_lapsed:
+            # Fences keep whatever was taken meanwhile from being overwritten, so nothing else is done.
+            logger.warning("The lease of this process had run out. Other processes may have taken its tasks.")
+
+    @property
+    def _renew_s(self) -> float:
+        return self._lease_s / _RENEWALS
+
+    def _lease(self) -> Lease:
+        now, process = self._clock.time(), self._process
+        return Lease(
+            lease_id=self._lease_id,
+            host=process.host,
+            boot=process.boot,
+            pids=process.pids,
+            pid=process.pid,
+            started=process.started,
+            renewed_at=now,
+            expires_at=now + self._lease_s,
+        )
+
+    # ── judging others ────────────────────────────────────────────────────────────────────────
+
+    def judge(self) -> Judge:
+        """A function that says of an owner whether it is gone. The journal calls it from its own thread."""
+        now, at = self._clock.time(), self._clock.monotonic()
+
+        def gone(owner: str, lease: Lease | None) -> bool:
+            if lease is None:
+                return True
+            if self._process.holds(lease):
+                with _lock:
+                    return not any(owner in other._owners for other in _LEASES.values())
+            alive = self._process.sees_alive(lease)
+            if alive is not None:
+                return not alive
+            # The journal may have been waited for since the clock was read, or we may have been suspended.
+            return self._has_run_out(lease, now, at, max(0.0, self._clock.time() - now))
+
+        return gone
+
+    def _has_run_out(self, lease: Lease, now: float, at: float, since_s: float) -> bool:
+        """Whether nothing was heard of a process for as long as its lease lasts.
+
+        Only the wall clock is common to both processes. Whoever looks on goes by its own monotonic clock,
+        in which a suspended host does not age, nor one whose wall clock is set.
+        """
+        lasts_s = lease.expires_at - lease.renewed_at
+        seen = self._sightings.get(lease.lease_id)
+        if seen is not None and seen.renewed_at == lease.renewed_at:
+            until = seen.until
+        else:
+            until = at + min(since_s + lasts_s, lease.expires_at - now)
+            if seen is not None:  # then it was renewed since, whatever the wall clock says
+                until = max(until, seen.at + lasts_s)
+        if until < at:
+            self._sightings.pop(lease.lease_id, None)
+            return True
+        self._sightings[lease.lease_id] = _Sighting(lease.renewed_at, at + since_s, until)
+        return False
+
+
+_LEASES: Final[dict[tuple[Hashable, Process], ProcessLease]] = {}
+
+
+@cache
+def _current(pid: int) -> tuple[str, str, str, int, float]:
+    node = uuid.getnode()
+    # Without a network card the number is drawn by chance, for each process anew, and says so by a bit.
+    host = socket.gethostname() if node >> 40 & 1 else f"{socket.gethostname()}:{node:012x}"
+    boot = pids = ""
+    with suppress(OSError):  # only Linux tells
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        pids = str(Path("/proc/self/ns/pid").readlink())
+    return host, boot, pids, pid, _started(pid)
+
+
+def _started(pid: int) -> float:
+    """When a process began: seconds since the machine did, where that is told, else since the epoch.
+
+    A wall clock that is set must not make a process another one.
+
+    Raises:
+        psutil.NoSuchProcess: It has ended.
+    """
+    with suppress(OSError):  # only Linux tells; and there, no such process
+        # The name, which comes second and in brackets, may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    import psutil  # as above
+
+    return psutil.Process(pid).create_time()

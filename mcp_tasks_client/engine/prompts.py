@@ -1,0 +1,154 @@
+"""The questions of one call before the host: elicitations one after another, everything else at once.
+
+A person has one form before them at a time. What a program answers (sampling, roots) does not wait for
+that, since the server may have set a time limit of its own. A question that the server has withdrawn
+stays before the person until it is answered or the call ends; its answer is not sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+
+from ..machine.actions import Ask
+from ..machine.events import AnswerReady, AnswerUnavailable, Event
+from .live_call import LiveCall
+from .requests import Requests
+
+__all__ = ["Prompts"]
+
+_ELICITATION: Final = "elicitation/create"
+
+
+class Prompts:
+    """A task group for the questions of one call. Leaving it waits for whatever is before somebody.
+
+    Args:
+        call: Whose questions.
+        requests: Puts them to the host.
+        step: Takes the step that an answer is, and does what follows from it.
+    """
+
+    def __init__(
+        self, call: LiveCall, requests: Requests, step: Callable[[LiveCall, Event], Awaitable[None]]
+    ) -> None:
+        self._call = call
+        self._requests = requests
+        self._step = step
+        self._tasks = anyio.create_task_group()
+        self._elicitations: deque[Ask] = deque()
+        self._asks_persons = False
+        self._parks = False
+        self._at_work = 0
+        self._rests = anyio.Event()
+        self._running = 0
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._call.prompts = set()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is not None:
+            self._tasks.cancel_scope.cancel()
+        try:
+            # Without the block's own exception, which would come back wrapped in a group.
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            self._call.prompts = None
+
+    @property
+    def active(self) -> bool:
+        """Whether any question is before the host, waits for its turn, or has its answer sent."""
+        return self._running > 0
+
+    def put(self, asks: tuple[Ask, ...]) -> None:
+        """Put questions to the host, each when it is its turn."""
+        for ask in asks:
+            if ask.request.get("method") == _ELICITATION:
+                self._elicitations.append(ask)
+            else:
+                self._start(self._put, ask)
+        if self._elicitations and not self._asks_persons:
+            self._asks_persons = True
+            self._start(self._put_in_turn)
+
+    def _start(self, work: Callable[..., Awaitable[None]], *args: Ask) -> None:
+        async def run() -> None:
+            # A scope of its own, so that a question can be withdrawn while the call goes on.
+            with anyio.CancelScope() as scope:
+                prompts = self._call.prompts
+                assert prompts is not None
+                prompts.add(scope)
+                try:
+                    await work(*args)
+                except Exception as error:
+                    self._call.park(error)
+                finally:
+                    prompts.discard(scope)
+                    self._running -= 1
+
+        self._running += 1
+        self._tasks.start_soon(run)
+
+    async def _put_in_turn(self) -> None:
+        try:
+            while self._elicitations and not self._parks:
+                await self._put(self._elicitations.popleft())
+        finally:
+            self._elicitations.clear()
+            self._asks_persons = False
+
+    async def _put(self, ask: Ask) -> None:
+        """Put one question to the host, and take the step that its answer is."""
+        call = self._call
+        if not call.is_open(ask.key):
+            # Answered by an earlier run, or withdrawn by the server, which may ask it again.
+            await self._step(call, AnswerUnavailable(key=ask.key, why="withdrawn"))
+            return
+        self._begin_work()
+        try:
+            event = await self._requests.ask(call, ask)
+            if _is_cancelled() and not _is_an_answer(event):
+                return
+            if isinstance(event, AnswerReady):
+                # No checkpoint between the return of the callback and the commit of the answer.
+                await self._step(call, event)
+                return
+        finally:
+            self._end_work()
+        # The call parks for want of an answer. Whoever is before another question may finish it first.
+        self._parks = True
+        if self._at_work:
+            await self._rests.wait()
+        await self._step(call, event)
+        self._parks = call.error is not None
+
+    def _begin_work(self) -> None:
+        if not self._at_work:
+            self._rests = anyio.Event()
+        self._at_work += 1
+
+    def _end_work(self) -> None:
+        self._at_work -= 1
+        if not self._at_work:
+            self._rests.set()
+
+
+def _is_cancelled() -> bool:
+    return anyio.current_effective_deadline() == -math.inf
+
+
+def _is_an_answer(event: Event) -> bool:
+    """Whether an event is an answer, and not what a callback makes of being cancelled."""
+    return isinstance(event, AnswerReady) and event.answer.get("action") != "cancel"

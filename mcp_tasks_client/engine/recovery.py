@@ -1,0 +1,113 @@
+"""Calls found again: after a restart, by a task's ID, by a reference from elsewhere."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TypedDict
+
+from ..journal.record import Scope, TaskRecord
+from ..machine.events import TaskCreated
+from ..machine.states import Calling
+from ..protocol.task import Task
+from ..protocol.text import digest
+from .call_store import CallStore
+from .environment import Environment
+from .live_call import LiveCall
+
+__all__ = ["Recovery", "TaskReference", "begin_with_task"]
+
+
+class TaskReference(TypedDict):
+    """What it takes to find a task again: JSON, for a queue, a database row, another process.
+
+    It holds the task ID, with which anybody who can reach the server can act on the task.
+    """
+
+    endpoint: str
+    principal: str
+    tool: str | None
+    task_id: str | None
+    record_id: str
+
+
+class Recovery:
+    """Finds what the journal holds of one endpoint and principal.
+
+    Args:
+        store: Takes records.
+        scope: Whose they are.
+        environment: Stamps records.
+    """
+
+    def __init__(self, store: CallStore, scope: Scope, environment: Environment) -> None:
+        self._store = store
+        self._scope = scope
+        self._environment = environment
+
+    async def take_pending(self) -> Sequence[LiveCall]:
+        """Take all that is pending and free, oldest first."""
+        with self._store.remembering():
+            pending = await self._store.take_pending(self._scope)
+        unsaved = [call for call in self._store.uncommitted if call not in pending and call.next_send is None]
+        # What was delivered here a moment ago is not handed out again.
+        return [call for call in (*unsaved, *pending) if call.record.delivered_at is None]
+
+    async def find(self, wanted: str | TaskReference) -> LiveCall:
+        """The live call of a task that is known by its ID or reference.
+
+        Raises:
+            ValueError: The reference is another scope's, or there is nothing to find by it.
+        """
+        if isinstance(wanted, str):
+            task_id, tool, record_id = wanted, None, None
+        else:
+            if (wanted["endpoint"], wanted["principal"]) != (self._scope.endpoint, self._scope.principal):
+                raise ValueError(
+                    f"the reference belongs to endpoint {wanted['endpoint']!r} and principal "
+                    f"{wanted['principal']!r}; attach it with a client for those"
+                )
+            task_id, tool, record_id = wanted["task_id"] or "", wanted["tool"], wanted["record_id"]
+        with self._store.remembering():
+            if record_id is not None and record_id in self._store.live:
+                return self._store.live[record_id]
+            known = await self._store.journal.by_task_id(self._scope, task_id) if task_id else None
+            if known is None and record_id:
+                known = await self._store.journal.by_id(record_id)
+            if known is not None and known.scope == self._scope and (record_id is not None or not known.gone):
+                return self._store.adopt(known)
+            if task_id:
+                return self._attach(task_id, tool, known)
+        raise ValueError(
+            "there is no task ID in the reference, and this journal holds nothing of its call; attach it "
+            "with the journal that the call was made with"
+        )
+
+    def _attach(self, task_id: str, tool: str | None, gone: TaskRecord | None) -> LiveCall:
+        # The same for all who attach it at the same time, so that one of them gets to drive it.
+        name = (self._scope.endpoint, self._scope.principal, task_id, gone.record_id if gone else None)
+        record_id = digest(name)[:32]
+        if record_id in self._store.live:
+            return self._store.live[record_id]
+        # No status was ever received, so none is claimed.
+        task = Task(task_id=task_id, status="unknown")
+        now = self._environment.clock.time()
+        first = TaskCreated(task=task, now=now, jitter=0.0, attached=True)
+        return begin_with_task(self._store, self._scope, tool, first, record_id=record_id)
+
+
+def begin_with_task(
+    store: CallStore, scope: Scope, tool: str | None, first: TaskCreated, *, record_id: str | None = None
+) -> LiveCall:
+    """A live call that begins with a task, which is committed before anything else is done about it."""
+    record = TaskRecord(
+        record_id=record_id or secrets.token_hex(16),
+        scope=scope,
+        tool=tool,
+        state=Calling(),
+        created_at=first.now,
+        updated_at=first.now,
+    )
+    call = LiveCall(record, store.new_ownership())
+    call.uncommitted = (first,)
+    return store.add(call)

@@ -1,0 +1,249 @@
+"""One request of a live call becomes one event. Errors of the session become events, or typed errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
+
+from ..callbacks import InputContext, Inputs, NoAnswerError
+from ..errors import SessionError, TaskFailedError
+from ..machine.actions import Ask, SendCall
+from ..machine.events import (
+    AnswerReady,
+    AnswerUnavailable,
+    CallFailed,
+    CallLost,
+    CallRefused,
+    CallReturned,
+    CancelAcknowledged,
+    CancelFailed,
+    Event,
+    InputAsked,
+    Notified,
+    ObservationRefused,
+    Observed,
+    PollCut,
+    PollFailed,
+    Resumed,
+    TaskCreated,
+    TaskMissing,
+    Tick,
+    UpdateAcknowledged,
+    UpdateFailed,
+    UpdateRejected,
+)
+from ..machine.states import Observing
+from ..protocol import JSONObject
+from ..protocol.replies import Created, InputRequired, Returned
+from ..protocol.text import shorten
+from ..sessions.base import (
+    GATEWAY_STATUSES,
+    INVALID_PARAMS,
+    REFUSED_CODES,
+    BeforeSend,
+    Session,
+    Snapshot,
+)
+from .crash_points import ASK, CALL, CANCEL, GET, UPDATE, Passage
+from .environment import Environment
+from .live_call import LiveCall
+
+__all__ = ["Requests"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class Requests:
+    """Sends requests and puts questions, for all calls of one endpoint.
+
+    Args:
+        session: Where requests go.
+        inputs: Who answers questions.
+        environment: Clock, jitter and probe.
+    """
+
+    def __init__(self, session: Session, inputs: Inputs, environment: Environment) -> None:
+        self.session = session
+        self._inputs = inputs
+        self._clock = environment.clock
+        self._jitter = environment.jitter
+        self._passing = Passage(environment.probe)
+
+    async def call(
+        self, call: LiveCall, send: SendCall, before_send: BeforeSend
+    ) -> tuple[Event, Exception | None]:
+        """Send ``tools/call``, once.
+
+        Args:
+            call: Whose request.
+            send: What this round adds to it.
+            before_send: Awaited when the request is about to be sent.
+
+        Returns:
+            The event, and for a refused or lost call the error to tell the caller.
+        """
+        assert call.call is not None, "only a call that was made here can be sent"
+        request = call.call
+        if send.input_responses or send.request_state is not None:
+            request = replace(request, input_responses=send.input_responses, request_state=send.request_state)
+        try:
+            reply = await self._passing(CALL, self.session.call, request, before_send)
+        except SessionError as error:
+            if error.not_executed:
+                for_good = error.code in REFUSED_CODES and not error.retryable
+                return CallRefused(for_good=for_good), _refusal(error)
+            if error.code is not None and error.http_status not in GATEWAY_STATUSES:
+                return CallFailed(code=error.code, message=error.remote_message, data=error.data), None
+            return CallLost(), error
+        match reply:
+            case Returned(result):
+                return CallReturned(result=result), None
+            case InputRequired(requests, state):
+                return InputAsked(requests=requests, request_state=state), None
+            case Created(task, session_data):
+                now, jitter = self._clock.time(), self._jitter()
+                return TaskCreated(task=task, session_data=session_data, now=now, jitter=jitter), None
+
+    async def get(self, call: LiveCall) -> Event:
+        """Send ``tasks/get``, once."""
+        try:
+            snapshot = await self._passing(GET, self.session.get, call.ref)
+        except SessionError as error:
+            if _is_unknown(error):
+                return TaskMissing(message=error.remote_message, now=self._clock.time())
+            if error.retryable:
+                logger.info("%s will be polled again: %s", _name(call), error)
+                return PollFailed(
+                    now=self._clock.time(), jitter=self._jitter(), retry_after_s=error.retry_after_s
+                )
+            return ObservationRefused(error=error)
+        except Exception as error:
+            return ObservationRefused(error=_foreign("tasks/get", error))
+        return Observed(
+            task=snapshot.task,
+            session_data=snapshot.session_data,
+            now=self._clock.time(),
+            jitter=self._jitter(),
+        )
+
+    async def update(self, call: LiveCall, answers: Mapping[str, JSONObject]) -> Event:
+        """Send ``tasks/update``, once."""
+        keys = tuple(answers)
+        try:
+            await self._passing(UPDATE, self.session.update, call.ref, answers)
+        except SessionError as error:
+            if _is_unknown(error):
+                return UpdateRejected(keys=keys, message=error.remote_message)
+            if error.retryable:
+                logger.info("The answers to %s will be sent again: %s", _name(call), error)
+                return UpdateFailed(
+                    keys=keys,
+                    now=self._clock.time(),
+                    jitter=self._jitter(),
+                    retry_after_s=error.retry_after_s,
+                )
+            return ObservationRefused(error=error)
+        except Exception as error:
+            return ObservationRefused(error=_foreign("tasks/update", error))
+        return UpdateAcknowledged(keys=keys)
+
+    async def cancel(self, call: LiveCall) -> tuple[Event | None, SessionError | None]:
+        """Send ``tasks/cancel``; up to three times, since saying it twice does no harm.
+
+        Returns:
+            The event, if there is one, and the error to tell whoever wants the task cancelled.
+        """
+
+        async def send() -> None:
+            if isinstance(call.record.state, Observing):  # else a poll has found that it is over
+                await self._passing(CANCEL, self.session.cancel, call.ref)
+
+        back_off = wait_exponential(multiplier=0.1, max=1.0)
+        attempts = AsyncRetrying(
+            # A server that wants to be left alone is not asked again before the time that it names.
+            retry=retry_if_exception(
+                lambda e: isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
+            ),
+            wait=lambda attempt: back_off(attempt) + 0.1 * self._jitter(),
+            stop=stop_after_attempt(3),
+            sleep=self._clock.sleep,
+            reraise=True,
+        )
+        now = self._clock.time
+        try:
+            await attempts(send)
+        except SessionError as error:
+            if _is_unknown(error):
+                # A task that the server no longer knows needs no cancelling; the next poll says so.
+                return CancelAcknowledged(now=now()), None
+            told = copy(error)
+            told.__cause__ = error
+            if not error.retryable:
+                return None, told
+            return CancelFailed(now=now(), jitter=self._jitter(), retry_after_s=error.retry_after_s), told
+        except Exception as error:
+            return None, _foreign("tasks/cancel", error)
+        return CancelAcknowledged(now=now()), None
+
+    async def ask(self, call: LiveCall, ask: Ask) -> Event:
+        """Put one question to the host."""
+        context = InputContext(tool=call.record.tool, key=ask.key, task=call.record.task)
+        try:
+            answer = await self._passing(ASK, self._inputs.answer, context, ask.request)
+        except NoAnswerError as error:
+            return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
+        return AnswerReady(key=ask.key, answer=answer, now=self._clock.time())
+
+    # ── events that no request brings ─────────────────────────────────────────────────────────
+
+    def tick(self) -> Event:
+        """The wait for the next poll is over."""
+        return Tick(now=self._clock.time(), jitter=self._jitter())
+
+    def notify(self, snapshot: Snapshot) -> Event:
+        """A snapshot came unasked."""
+        return Notified(task=snapshot.task, session_data=snapshot.session_data, now=self._clock.time())
+
+    def cut_poll(self) -> Event:
+        """A poll was cut off before its reply."""
+        return PollCut(now=self._clock.time())
+
+    def resume(self, call: LiveCall) -> Event:
+        """The call is taken up again, by us or after another owner."""
+        now, jitter = self._clock.time(), self._jitter()
+        return Resumed(now=now, jitter=jitter, due_is_exact=call.due_is_exact)
+
+
+def _refusal(error: SessionError) -> Exception:
+    """A plain JSON-RPC error is the call's own failure, as it would be from a ``failed`` task."""
+    if type(error) is not SessionError or error.code is None or error.retryable:
+        return error  # also a rate limiter's, which may speak JSON-RPC: the call was not made, and can be
+    failed = TaskFailedError(
+        str(error), code=error.code, message=error.remote_message, data=error.data, handle=error.handle
+    )
+    failed.__cause__ = error
+    return failed
+
+
+def _is_unknown(error: SessionError) -> bool:
+    """Whether the server does not know the task, or not what was sent; a rate limiter cannot tell."""
+    return error.code == INVALID_PARAMS and not error.retryable
+
+
+def _foreign(method: str, cause: Exception) -> SessionError:
+    """What a session, an auth flow or a hook raised of its own, as a typed error."""
+    error = SessionError(
+        f"{method} could not be sent: {type(cause).__name__}: {cause}. Mend what raised it, then resume the "
+        "task."
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _name(call: LiveCall) -> str:
+    task_id = call.record.task_id
+    return f"task {shorten(task_id)}" if task_id else f"the call of {call.record.tool!r}"

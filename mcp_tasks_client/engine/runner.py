@@ -1,0 +1,293 @@
+"""The life of a call, told by the coroutine that drives it.
+
+``Runner.drive`` is the whole story. It becomes the owner of the call, takes up what an earlier owner
+left, and then goes from state to state until the call is finished, parks, or nobody waits for it:
+
+- ``Calling``: send ``tools/call``, once, and take the step that its reply is;
+- ``Gathering``: put the server's questions to the host, then call again with the answers;
+- ``Observing``: wait until the next poll is due, poll, and take the step that the snapshot is. Questions
+  are before the host meanwhile, in a task group that is open only while there are any;
+- ``OutcomeUnknown``, ``Finished``: nothing is left to do.
+
+Each step is the same three things: ``CallStore.apply`` advances the machine by one event and commits;
+``Runner.perform`` does what the machine says; whoever waits is told. Where the program stands is where
+this coroutine stands. It runs in the task group of an open client, or in the caller's own task.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Mapping
+from typing import Final, assert_never
+
+import anyio
+
+from ..errors import DrivenElsewhereError, InputUnansweredError, SessionError
+from ..host_code import was_cancelled_from_inside
+from ..machine.actions import (
+    Action,
+    Ask,
+    Finish,
+    Forget,
+    Park,
+    Poll,
+    Publish,
+    Report,
+    Save,
+    SendAnswers,
+    SendCall,
+    SendCancel,
+    StopAsking,
+    Unanswered,
+    Wake,
+)
+from ..machine.events import CallBegun, CallLost, CallRefused, Event
+from ..machine.states import Calling, Finished, Gathering, Observing, OutcomeUnknown
+from ..policy import PollPolicy
+from ..protocol import JSONObject
+from ..protocol.task import Task
+from ..protocol.text import quote
+from .call_store import CallStore
+from .cancellation import Cancellation
+from .environment import Environment
+from .live_call import LiveCall, OnUpdate, overtaken
+from .prompts import Prompts
+from .requests import Requests
+from .tool_call import ToolCallAttempt, lost_reply, missing_arguments
+
+__all__ = ["Runner"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_FIRST_LOOK_S: Final = 0.15
+_LONGEST_LOOK_S: Final = 5.0
+"""Seconds between looks at a call that another client drives: half as many again each time."""
+
+
+class Runner:
+    """Drives the calls of one endpoint.
+
+    Args:
+        store: Makes each step durable.
+        requests: Sends requests and puts questions.
+        policy: Latency against load.
+        environment: The clock by which everything waits.
+
+    Attributes:
+        cancellation: Cancels the calls that are driven here.
+    """
+
+    def __init__(
+        self, store: CallStore, requests: Requests, policy: PollPolicy, environment: Environment
+    ) -> None:
+        self._store = store
+        self._requests = requests
+        self._policy = policy
+        self._clock = environment.clock
+        self.cancellation = Cancellation(store, requests, environment.clock, self.step)
+
+    # ── the story ─────────────────────────────────────────────────────────────────────────────
+
+    async def drive(self, call: LiveCall) -> None:
+        """Drive a call until it is finished or parked. To stop before that, cancel the coroutine.
+
+        What ends the driving otherwise than by an end of the call is in ``call.error``.
+        """
+        try:
+            while not call.over:
+                try:
+                    await self._own(call)
+                    await self._take_up(call)
+                    await self._live(call)
+                except DrivenElsewhereError:
+                    continue  # another client has taken the call: look on until it lets go
+        except Exception as error:
+            call.park(error)
+        finally:
+            await self._store.release(call)
+
+    async def _own(self, call: LiveCall) -> None:
+        """Become the owner. While another client is, look now and then what becomes of the call."""
+        look_s = _FIRST_LOOK_S
+        while not (await self._store.take(call) or call.record.finished):
+            call.followed = True
+            call.publish()
+            await self._clock.sleep(look_s)
+            look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
+            call.count_poll()
+
+    async def _take_up(self, call: LiveCall) -> None:
+        """Go on from where the record stands: commit what could not be, ask and send what is open."""
+        left_off = call.record.state
+        while call.uncommitted:
+            actions = await self._store.apply_uncommitted(call)
+            # What there is to send is sent below, or with the next poll.
+            await self.perform(call, tuple(a for a in actions if not isinstance(a, SendAnswers)))
+        state = call.record.state
+        if isinstance(left_off, Observing | Gathering) and isinstance(state, Observing | Gathering):
+            if isinstance(state, Gathering) and call.call is None:
+                raise missing_arguments(call)
+            await self.step(call, self._requests.resume(call))
+            call.due_is_exact = True
+        elif isinstance(state, Calling) and call.next_send is None:
+            # Another process has sent it and died, or it was refused here.
+            await self.step(call, CallLost())
+
+    async def _live(self, call: LiveCall) -> None:
+        """Go from state to state until there is nothing left to do."""
+        while not call.over:
+            match call.record.state:
+                case Calling():
+                    await self._call(call)
+                case Gathering():
+                    await self._gather(call)
+                case Observing():
+                    await self._observe(call)
+                case OutcomeUnknown():
+                    raise lost_reply(call, None)
+                case Finished():
+                    break
+                case _ as never:
+                    assert_never(never)
+
+    async def _call(self, call: LiveCall) -> None:
+        """Send ``tools/call``, and take the step that its reply is, or its loss."""
+        send, call.next_send = call.next_send, None
+        assert send is not None, "a call that is not sent is not driven"
+        keyed = call.record.idempotency_key is not None
+        if keyed and not call.journaled:
+            standing = await self._store.claim(call)
+            if standing.record_id != call.record.record_id:
+                raise overtaken(call)
+        if send.after_s:
+            await self._clock.sleep(send.after_s)
+        call.attempt = attempt = ToolCallAttempt()
+        if anyio.current_effective_deadline() == -math.inf:
+            attempt.cut(0.0)  # nobody waits for it any more
+        try:
+            event, error = await attempt.send(self._requests, call, send)
+        finally:
+            call.attempt = None
+        if isinstance(event, CallRefused) and not attempt.has_left:
+            call.next_send = send  # for whoever waits again, or when what failed is mended
+        await self.step(call, event)
+        if isinstance(event, CallLost) or (isinstance(event, CallRefused) and not call.record.finished):
+            raise error or lost_reply(call, None)
+        if isinstance(call.record.state, Observing):
+            call.call = None  # it is not sent again, and its arguments may be large
+
+    async def _gather(self, call: LiveCall) -> None:
+        """Have the host answer what the server asks before it begins; then call again."""
+        if call.next_send is None:
+            async with Prompts(call, self._requests, self.step) as prompts:
+                asks, call.asks = call.asks, ()
+                prompts.put(asks)
+        if call.next_send is not None and not call.over:
+            send = call.next_send
+            await self.step(call, CallBegun())
+            call.next_send = send
+
+    async def _observe(self, call: LiveCall) -> None:
+        """Poll when it is due, until the task ends. Questions are before the host meanwhile."""
+        while isinstance(call.record.state, Observing) and not call.over:
+            if not call.asks:
+                await self._poll_when_due(call)
+                continue
+            async with Prompts(call, self._requests, self.step) as prompts:
+                while not call.over and (call.asks or prompts.active):
+                    asks, call.asks = call.asks, ()
+                    prompts.put(asks)
+                    await self._poll_when_due(call)
+
+    async def _poll_when_due(self, call: LiveCall) -> None:
+        if await call.wait_until_due(self._clock):
+            await self.step(call, self._requests.tick())
+
+    # ── a step, and what follows from it ──────────────────────────────────────────────────────
+
+    async def step(self, call: LiveCall, event: Event) -> None:
+        """Take one step: commit what the event means, then do what is to be done."""
+        await self.perform(call, await self._store.apply(call, event))
+
+    async def perform(self, call: LiveCall, actions: tuple[Action, ...]) -> None:
+        """Do what the machine says is to be done, in order."""
+        for action in actions:
+            match action:
+                case Wake(after_s):
+                    call.set_due(self._clock.monotonic() + after_s)
+                case Poll():
+                    await self._poll(call)
+                case Ask():
+                    call.asks = (*call.asks, action)
+                    call.ring()
+                case StopAsking():
+                    call.stop_asking()
+                case SendCall():
+                    call.next_send = action
+                case SendAnswers(answers):
+                    await self._update(call, answers)
+                case SendCancel():
+                    await self.cancellation.send_again(call)
+                case Publish(task):
+                    call.publish()
+                    for listener in call.listeners:
+                        await _tell(listener, task)
+                case Report(violation):
+                    said = quote(violation, call.record.task_id)
+                    logger.warning("The server broke the protocol for %r: %s", call.record, said)
+                case Finish():
+                    call.ring()
+                    call.publish()
+                case Park(reason):
+                    call.park(_park_error(call, reason))
+                case Save() | Forget():
+                    raise AssertionError("the store has done this")
+                case _:
+                    assert_never(action)
+
+    async def _poll(self, call: LiveCall) -> None:
+        if not isinstance(call.record.state, Observing):
+            return
+        try:
+            event = await self._requests.get(call)
+        except anyio.get_cancelled_exc_class():
+            # Cut off. The server may see the poll only now, and the next one keeps its distance from it.
+            if call.committing is None:
+                await self._store.apply(call, self._requests.cut_poll())
+            raise
+        await self.step(call, event)
+        call.count_poll()
+
+    async def _update(self, call: LiveCall, answers: Mapping[str, JSONObject]) -> None:
+        if isinstance(call.record.state, Observing):
+            await self.step(call, await self._requests.update(call, answers))
+
+
+async def _tell(listener: OnUpdate, task: Task) -> None:
+    try:
+        told = listener(task)
+        if inspect.isawaitable(told):
+            await told
+    except anyio.get_cancelled_exc_class():
+        if not was_cancelled_from_inside():
+            raise
+        logger.warning("on_update was cancelled; the call goes on")
+    except Exception:
+        logger.exception("on_update raised; the call goes on")
+
+
+def _park_error(call: LiveCall, reason: Unanswered | SessionError) -> Exception:
+    if isinstance(reason, SessionError):
+        return reason
+    if call.record.task_id is not None:
+        then = "The task waits for it and can be resumed."
+    elif call.record.idempotency_key is not None:
+        then = "Repeat the call under its key; what was answered is kept."
+    else:
+        then = "Await the handle's result to be asked again, or make a new call."
+    why = quote(reason.why, call.record.task_id)
+    error = InputUnansweredError(f"The server's question got no answer: {why}. {then}", keys=reason.keys)
+    error.__cause__ = reason.cause
+    return error

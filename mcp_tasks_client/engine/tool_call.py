@@ -1,0 +1,120 @@
+"""One ``tools/call``: sent at most once, whatever becomes of its caller.
+
+A caller that goes away before the request has left takes the call back, and nothing of it stays.
+After that the reply is waited for a little longer, since it may hold a task ID; without one the
+outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import anyio
+import anyio.lowlevel
+
+from ..errors import InputUnansweredError, OutcomeUnknownError, SessionError, TasksClientError
+from ..machine.actions import SendCall
+from ..machine.events import CallLost, CallRefused, Event
+from ..machine.states import Calling, Gathering
+from .live_call import LiveCall
+from .requests import Requests
+
+__all__ = ["ToolCallAttempt", "lost_reply", "missing_arguments"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class ToolCallAttempt:
+    """A ``tools/call`` from the decision to send it until its reply.
+
+    Attributes:
+        has_left: Whether the request may have reached the server, so that the tool may run.
+    """
+
+    __slots__ = ("_scope", "has_left")
+
+    def __init__(self) -> None:
+        self.has_left = False
+        self._scope = anyio.CancelScope(shield=True)
+
+    async def send(
+        self, requests: Requests, call: LiveCall, send: SendCall
+    ) -> tuple[Event, Exception | None]:
+        """Send the request once.
+
+        Returns:
+            The event, and the error to tell the caller. A request that was cut is ``CallLost`` if it had
+            left and ``CallRefused`` if it had not, each without an error.
+        """
+        try:
+            with self._scope:
+                event, error = await requests.call(call, send, self._before_send)
+                if isinstance(event, CallRefused) and not self.has_left:
+                    event = CallRefused()  # what was refused was to list the tools
+                return event, error
+        except Exception as error:
+            return self._unanswered(), _foreign(error)
+        return self._unanswered(), None
+
+    def cut(self, grace_s: float) -> None:
+        """Nobody waits for the reply any more. Before the request has left it is taken back."""
+        if self.has_left:
+            self._scope.deadline = anyio.current_time() + grace_s
+        else:
+            self._scope.cancel()
+
+    def keep(self) -> None:
+        """Somebody waits for the reply again."""
+        self._scope.deadline = math.inf
+
+    async def _before_send(self) -> None:
+        # A request that was cut goes no further than this.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        self.has_left = True
+
+    def _unanswered(self) -> Event:
+        return CallLost() if self.has_left else CallRefused()
+
+
+def missing_arguments(call: LiveCall) -> InputUnansweredError:
+    """The error of a call that cannot go on here, since its arguments are not known here."""
+    state = call.record.state
+    questions = state.questions if isinstance(state, Gathering) else ()
+    return InputUnansweredError(
+        f"The server asked before it began {call.record.tool!r}, and the arguments are not in the journal. "
+        "Repeat the call with its arguments and its idempotency key; what was answered is kept.",
+        keys=tuple(q.key for q in questions if q.unanswered),
+    )
+
+
+def lost_reply(call: LiveCall, cause: Exception | None) -> Exception:
+    """The error of a ``tools/call`` whose reply never came."""
+    record = call.record
+    if record.idempotency_key is not None and not isinstance(record.state, Calling):
+        error: Exception = OutcomeUnknownError(
+            f"The reply to tools/call for {record.tool!r} was lost, so the tool may have run. "
+            'Call again with on_unknown="resend" only if it may run twice.',
+            record=record,
+        )
+        error.__cause__ = cause
+        return error
+    if record.idempotency_key is None:
+        logger.warning(
+            "The reply to tools/call for %r was lost. The tool may have run; without an idempotency key "
+            "nothing is journaled before the reply, so there is nothing to resume.",
+            record.tool,
+        )
+    return cause or TasksClientError(
+        f"The call of {record.tool!r} was abandoned and its reply was lost; the tool may have run."
+    )
+
+
+def _foreign(cause: Exception) -> SessionError:
+    """What a session, an auth flow or a hook raised of its own, as a typed error."""
+    error = SessionError(
+        f"tools/call could not be sent: {type(cause).__name__}: {cause}. Mend what raised it, then repeat "
+        "the call."
+    )
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,210 @@
+"""A task in the host's hands: look at it, wait for it, cancel it, find it again elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator
+from typing import Any
+
+import anyio
+from mcp_types import CallToolResult
+
+from .engine.engine import Engine
+from .engine.live_call import LiveCall
+from .engine.recovery import TaskReference
+from .errors import TasksClientError
+from .protocol.task import Task
+from .protocol.text import quote, shorten
+
+__all__ = ["TaskHandle", "TaskReference", "detach"]
+
+
+class TaskHandle:
+    """One call of one tool, whether or not the server made a task of it.
+
+    ``await handle`` is ``await handle.result()``. A handle pickles as its reference; the other
+    side attaches that with :meth:`TasksClient.attach`.
+
+    Handles come from :class:`TasksClient`; there is no use in making one.
+    """
+
+    __slots__ = ("_engine", "_live", "_reference", "_task")
+
+    def __init__(self, engine: Engine, live: LiveCall) -> None:
+        self._engine: Engine | None = engine
+        self._live: LiveCall | None = live
+        self._reference: TaskReference | None = None
+        self._task: Task | None = None
+
+    @property
+    def reference(self) -> TaskReference:
+        """A token for :meth:`TasksClient.attach`, here or elsewhere."""
+        if self._live is None:
+            assert self._reference is not None
+            return self._reference
+        return _reference(self._live)
+
+    @property
+    def task_id(self) -> str | None:
+        """The server's ID; ``None`` while there is no task, or if the server answered at once."""
+        return self.reference["task_id"]
+
+    @property
+    def tool(self) -> str | None:
+        """The tool's name; ``None`` if the task was attached by its bare ID."""
+        return self.reference["tool"]
+
+    @property
+    def task(self) -> Task | None:
+        """The latest snapshot; ``None`` if there is no task."""
+        return self._task if self._live is None else self._live.task
+
+    @property
+    def immediate_response(self) -> str | None:
+        """What the server would have the model be told while the task goes on; ``None`` if nothing."""
+        return self.task.immediate_response if self.task is not None else None
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known; ``result()`` then returns or raises at once."""
+        return self._live is not None and self._live.record.finished
+
+    async def result(self, timeout: float | None = None) -> CallToolResult:
+        """Wait for the outcome and return it, as often as you like.
+
+        Args:
+            timeout: Seconds to wait, requests included; ``None`` waits as long as it takes.
+
+        Returns:
+            The server's result, unchanged; ``is_error`` is a result like any other. Fields that
+            ``CallToolResult`` does not name are in ``model_extra``, at every level.
+
+        Raises:
+            TaskError: The task ended otherwise: failed, cancelled, expired, not found.
+            WaitTimeoutError: The time is over. The task goes on.
+            InputUnansweredError: The server asked something that got no answer. The task goes on.
+            SessionError: The server refused to be asked, or broke the protocol.
+            JournalError: A step could not be made durable, and was therefore not taken.
+        """
+        engine, live = self._attached()
+        with anyio.move_on_after(timeout) as waiting:
+            if not live.record.finished:
+                with engine.held(live):
+                    await engine.wait(live, lambda _: False)
+        if not live.record.finished:
+            raise engine.timed_out(live, timeout)
+        return await engine.deliver(live, waiting.deadline)
+
+    async def refresh(self) -> Task:
+        """The snapshot that the next poll brings.
+
+        The poll keeps the server's pace, so this takes up to one ``pollIntervalMs``. Once the task
+        is over it returns the last snapshot at once.
+
+        Raises:
+            TasksClientError: As :meth:`result`; also if the server made no task of the call.
+        """
+        engine, live = self._attached()
+        if live.record.finished and live.task is not None:
+            return live.task
+        await engine.refresh(live)
+        if live.task is None:
+            raise TasksClientError("The server answered this call at once; there is no task.", handle=self)
+        return live.task
+
+    def updates(self) -> AsyncIterator[Task]:
+        """The task as it changes: the latest snapshot first, the final one last.
+
+        A slow reader misses intermediate snapshots, never the latest. Leaving the loop does not
+        stop the task, nor its observation.
+
+        Raises:
+            TasksClientError: While iterating: what parked the task, as :meth:`result` says. An end that
+                is no result (failed, cancelled) just ends the loop.
+        """
+        return _Updates(*self._attached())
+
+    async def cancel(self) -> None:
+        """Ask the server to cancel the task.
+
+        Cancelling is cooperative: ``result()`` then raises :class:`TaskCancelledError`, or returns
+        a result that was faster. Questions that are open are withdrawn. While ``tools/call`` is in
+        flight the wish is remembered, and the server is told as soon as there is a task. A finished
+        call has nothing to cancel. While a ``Retry-After`` runs, the server is told after it.
+
+        Raises:
+            SessionError: The server could not be told. The wish is journaled, and repeated with the
+                polls or by resuming; unless another client drives the task, then say it again.
+            JournalError: The wish could not be journaled, and was not sent.
+        """
+        engine, live = self._attached()
+        await engine.cancel(live)
+
+    def __await__(self) -> Generator[Any, Any, CallToolResult]:
+        return self.result().__await__()
+
+    def __repr__(self) -> str:
+        task_id = shorten(self.task_id) if self.task_id else None
+        status = "detached" if self._live is None else quote(self._live.record.status, self.task_id)
+        return f"<TaskHandle tool={self.tool!r} task_id={task_id!r} {status}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _detached, (self.reference, self.task)
+
+    def _attached(self) -> tuple[Engine, LiveCall]:
+        if self._engine is None or self._live is None:
+            raise TasksClientError(
+                "This handle is detached: nobody here drives its task. Use: "
+                "await client.attach(handle.reference)",
+                handle=self,
+            )
+        return self._engine, self._live
+
+
+class _Updates(AsyncIterator[Task]):
+    """Follows one call. A class, because an abandoned async generator is a warning on trio."""
+
+    def __init__(self, engine: Engine, live: LiveCall) -> None:
+        self._engine = engine
+        self._live = live
+        self._seen: Task | None = None
+        self._ended = False
+
+    async def __anext__(self) -> Task:
+        """Return the next snapshot that differs from the last one returned."""
+        live = self._live
+        while not self._ended:
+            if not live.over and live.driver is None:
+                self._engine.check_open()
+                self._engine.keep(live)
+            self._ended, task, version = live.over, live.task, live.version
+            if self._ended:
+                await self._engine.wait(live, lambda _: True)
+            if task is not None and task != self._seen:
+                self._seen = task
+                return task
+            if not self._ended and live.version == version:
+                await live.change()
+        raise StopAsyncIteration
+
+
+def detach(live: LiveCall) -> TaskHandle:
+    """A handle of a call that nobody here drives: to be attached first, like those from other processes."""
+    return _detached(_reference(live), live.task)
+
+
+def _reference(live: LiveCall) -> TaskReference:
+    record = live.record
+    return TaskReference(
+        endpoint=record.scope.endpoint,
+        principal=record.scope.principal,
+        tool=record.tool,
+        task_id=live.task_id,
+        record_id=record.record_id,
+    )
+
+
+def _detached(reference: TaskReference, task: Task | None) -> TaskHandle:
+    handle = object.__new__(TaskHandle)
+    handle._engine, handle._live = None, None
+    handle._reference, handle._task = reference, task
+    return handle
