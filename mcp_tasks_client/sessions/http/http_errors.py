@@ -134,6 +134,7 @@ class RequestErrors:
         became = "has no reply" if sent else "was not sent"
         return ConnectionLostError(
             f"{self.method} {became}: the {what} is closed. Keep it open as long as it is used.",
+            retryable=sent,  # by the next process, or the next session
             not_executed=not sent,
         )
 
