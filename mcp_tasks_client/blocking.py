@@ -1,0 +1,208 @@
+"""The same client for code without an event loop: one thread runs it, every method waits for it.
+
+Nothing is written twice: each method is made from the asynchronous one, with its signature and its
+documentation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import ExitStack
+from functools import update_wrapper
+from threading import Event
+from types import TracebackType
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from .client import TasksClient
+from .errors import TasksClientError
+from .handle import TaskHandle, TaskReference
+from .client import _is_client as is_client
+from .protocol.task import Task
+
+__all__ = ["BlockingTaskHandle", "BlockingTasksClient"]
+
+_abandoned: Final[list[ExitStack]] = []
+"""Of clients that the parent of this process had opened."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+InnerT = TypeVar("InnerT")
+
+
+class _Thread:
+    """The thread with the event loop, while the client is open."""
+
+    portal: BlockingPortal | None = None
+
+    pid = 0
+    """The process that it was started in; a child has no such thread."""
+
+    def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self.portal is None:
+            raise TasksClientError("The client is not open. Use: with BlockingTasksClient(...) as client")
+        if self.pid != os.getpid():
+            raise TasksClientError("The client was opened before a fork. Open one in this process.")
+        ended = Event()
+        future = self.portal.start_task_soon(_awaited, work, args, kwargs, ended)
+        try:
+            return future.result()  # type: ignore[no-any-return]  # _awaited is not generic
+        except BaseException:
+            # Being interrupted here (Ctrl-C) must end what is waited for there, and closing the client
+            # must not overtake it: an abandoned call may still have to tell the server.
+            if future.cancel():
+                ended.wait()
+            raise
+
+
+class _Blocking(Generic[InnerT]):
+    """Something asynchronous, and the thread it lives in."""
+
+    _inner: InnerT
+    _thread: _Thread
+
+
+def _waiting(
+    method: Callable[Concatenate[InnerT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Blocking[InnerT], P], T]:
+    """The method that waits for an asynchronous one."""
+
+    def wait(self: _Blocking[InnerT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.run(method, self._inner, *args, **kwargs)
+
+    return update_wrapper(wait, method)
+
+
+def _handing(
+    method: Callable[Concatenate[TasksClient, P], Coroutine[Any, Any, TaskHandle]],
+) -> Callable[Concatenate[BlockingTasksClient, P], BlockingTaskHandle]:
+    """The same, for methods that give out a handle."""
+
+    def wait(self: BlockingTasksClient, /, *args: P.args, **kwargs: P.kwargs) -> BlockingTaskHandle:
+        return BlockingTaskHandle(self._thread.run(method, self._inner, *args, **kwargs), self._thread)
+
+    return update_wrapper(wait, method)
+
+
+def _made_like(
+    make: Callable[P, TasksClient],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[BlockingTasksClient, P], None]]:
+    """Give a constructor the signature of the asynchronous client's."""
+
+    def like(init: Callable[..., None]) -> Callable[Concatenate[BlockingTasksClient, P], None]:
+        return update_wrapper(init, make.__init__, assigned=())
+
+    return like
+
+
+class BlockingTaskHandle(_Blocking[TaskHandle]):
+    """:class:`TaskHandle` without ``async``."""
+
+    def __init__(self, handle: TaskHandle, thread: _Thread) -> None:
+        self._inner, self._thread = handle, thread
+
+    result = _waiting(TaskHandle.result)
+    refresh = _waiting(TaskHandle.refresh)
+    cancel = _waiting(TaskHandle.cancel)
+
+    def updates(self) -> Iterator[Task]:
+        """The task as it changes; see :meth:`TaskHandle.updates`."""
+        updates = self._inner.updates()
+        while True:
+            try:
+                yield self._thread.run(updates.__anext__)
+            except StopAsyncIteration:
+                return
+
+    @property
+    def task_id(self) -> str | None:
+        """The server's ID; ``None`` while there is no task."""
+        return self._inner.task_id
+
+    @property
+    def tool(self) -> str | None:
+        """The tool's name."""
+        return self._inner.tool
+
+    @property
+    def task(self) -> Task | None:
+        """The latest snapshot."""
+        return self._inner.task
+
+    @property
+    def immediate_response(self) -> str | None:
+        """What the server would have the model be told while the task goes on; ``None`` if nothing."""
+        return self._inner.immediate_response
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._inner.done
+
+    @property
+    def reference(self) -> TaskReference:
+        """A token for ``attach``."""
+        return self._inner.reference
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("TaskHandle", "BlockingTaskHandle", 1)
+
+
+class BlockingTasksClient(_Blocking[TasksClient]):
+    """:class:`TasksClient` without ``async``: ``with BlockingTasksClient(...) as client``.
+
+    Takes the same arguments. Callbacks that are plain functions run in worker threads and may block;
+    coroutine functions run in the client's own event loop. Methods may be called from several
+    threads at once. Errors carry asynchronous handles: ``client.attach(error.handle.reference)``.
+    """
+
+    _stack: ExitStack
+
+    # A decorated function, since to a type checker a class whose __init__ is a variable is Any.
+    @_made_like(TasksClient)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if any(is_client(argument) for argument in (*args[:1], kwargs.get("server"))):
+            raise TypeError(
+                "a client lives in the event loop it was made in; give a URL, or use TasksClient there"
+            )
+        self._inner, self._thread, self._stack = TasksClient(*args, **kwargs), _Thread(), ExitStack()
+
+    call_tool = _waiting(TasksClient.call_tool)
+    records = _waiting(TasksClient.records)
+    prune = _waiting(TasksClient.prune)
+    start_tool = _handing(TasksClient.start_tool)
+    attach = _handing(TasksClient.attach)
+
+    def resume(self) -> list[BlockingTaskHandle]:
+        """See :meth:`TasksClient.resume`."""
+        return [BlockingTaskHandle(handle, self._thread) for handle in self._thread.run(self._inner.resume)]
+
+    def __enter__(self) -> Self:
+        """Start the thread and open the client; see :meth:`TasksClient.__aenter__` for its errors."""
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal())
+            stack.enter_context(portal.wrap_async_context_manager(self._inner))
+            self._thread.portal, self._thread.pid, self._stack = portal, os.getpid(), stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the client and end the thread. In a child of the process that opened it, do nothing."""
+        self._thread.portal = None
+        if self._thread.pid == os.getpid():
+            self._stack.close()
+        else:
+            _abandoned.append(self._stack)  # dropped, it would wait for the thread
+
+
+async def _awaited(work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ended: Event) -> Any:
+    try:
+        return await work(*args, **kwargs)
+    finally:
+        ended.set()
