@@ -82,6 +82,10 @@ def unused_url() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}/mcp"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the campaigns in their long forms")
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays to the end, and need not be looked at each time garbage is looked for."""
     gc.collect()
