@@ -236,7 +236,7 @@ def check_answers(requests: Mapping[str, JSONObject], answers: Answers) -> None:
     for key in requests.keys() & answers.keys():
         problem = _problem(requests[key], answers[key])
         if problem is not None:
-            raise RefusedError(INVALID_PARAMS, f"The answer to {key!r} cannot be used: {problem}")
+            raise RefusedError(INVALID_PARAMS, f"The answer to {key} cannot be used: {problem}")
 
 
 def _problem(request: JSONObject, answer: object) -> str | None:
