@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from ..errors import JournalError
 from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
 from .record import Scope, TaskRecord
-from .row import Row, escape, overtaken, read_rows, unescape
+from .row import Row, checked_time, escape, overtaken, read_rows, unescape
 
 __all__ = ["MemoryJournal"]
 
@@ -86,6 +86,7 @@ class MemoryJournal(Journal):
 
     def deliver(self, at: float, fences: Mapping[str, int]) -> None:
         """Note that hosts have had these outcomes, and forget those without a key."""
+        checked_time(at)
         with self._lock:
             self._check_open()
             for record_id, fence in fences.items():

@@ -1,0 +1,178 @@
+"""Journal files, seen as any other program sees them, and other processes that use them."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from sqlite3 import connect as sqlite_connect  # as it is, whatever a test makes of the journal's
+from typing import Any, Final, cast
+
+import anyio
+import pytest
+
+from mcp_tasks_client.journal.record import TaskRecord
+from mcp_tasks_client.journal.sqlite import SqliteJournal
+
+__all__ = [
+    "SHORT_S",
+    "OneLoop",
+    "Spy",
+    "child",
+    "commits_held",
+    "contents",
+    "line",
+    "mode",
+    "opened",
+    "posix_only",
+    "raw",
+    "run_child",
+    "spy_on",
+    "stored",
+    "write",
+]
+
+posix_only = pytest.mark.skipif(os.name == "nt", reason="Windows has neither these rights nor these signals")
+SHORT_S: Final = 0.05
+"""A busy timeout for tests in which the lock is never released."""
+
+
+class OneLoop:
+    """Tests of files, in which the event loop makes no difference."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+
+@contextmanager
+def raw(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file as any other program would see it."""
+    with closing(sqlite_connect(path, isolation_level=None, timeout=0)) as connection:
+        yield connection
+
+
+def stored(path: Path) -> list[str]:
+    with raw(path) as connection:
+        return [row[0] for row in connection.execute("SELECT record_id FROM records ORDER BY sequence")]
+
+
+async def write(path: Path, *records: TaskRecord) -> None:
+    with anyio.fail_after(30):
+        async with SqliteJournal(path) as journal:
+            for one in records:
+                await journal.save(one)
+
+
+async def opened(path: Path, busy_timeout_s: float = SHORT_S) -> None:
+    """Open and close, bounded."""
+    with anyio.fail_after(30):
+        async with SqliteJournal(path, busy_timeout_s=busy_timeout_s):
+            pass
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """All that a folder holds: names, rights and bytes."""
+    return {file.name: (file.stat().st_mode, file.read_bytes()) for file in folder.iterdir()}
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@dataclass
+class Spy:
+    """The connections that journals make, and the statements they are about to run."""
+
+    connections: list[sqlite3.Connection] = field(default_factory=list)
+    statements: list[str] = field(default_factory=list)
+    held: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.release.set()
+
+    @property
+    def commits(self) -> int:
+        return self.statements.count("COMMIT")
+
+    def __call__(self, statement: str) -> None:
+        self.statements.append(statement)
+        if statement == "COMMIT":
+            self.held.set()
+            self.release.wait(30)
+
+
+def spy_on(monkeypatch: pytest.MonkeyPatch) -> Spy:
+    spy, connect = Spy(), cast("Callable[..., sqlite3.Connection]", sqlite_connect)
+
+    def spied(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection = connect(*args, **kwargs, check_same_thread=False)
+        connection.set_trace_callback(spy)
+        spy.connections.append(connection)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", spied)
+    return spy
+
+
+@contextmanager
+def commits_held(spy: Spy) -> Iterator[threading.Event]:
+    """Stop the writing thread right before its next commit, and say when it is there."""
+    spy.held.clear()
+    spy.release.clear()
+    try:
+        yield spy.held
+    finally:
+        spy.release.set()
+
+
+PREAMBLE: Final = """
+import os, sys, anyio
+from mcp_tasks_client.errors import JournalError
+from mcp_tasks_client.journal.sqlite import SqliteJournal
+from tests.journal.samples import SCOPE, finished, observing, record
+path = sys.argv[1]
+"""
+
+
+@contextmanager
+def child(path: Path, body: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of its own that runs ``body``, an async function's, with the journal's ``path``."""
+    lines = "\n    ".join(body.strip().splitlines())
+    source = f"{PREAMBLE}\nasync def main():\n    {lines}\n\nanyio.run(main)\n"
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", source, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))},
+    )
+    with process:
+        # What blocks on the child below ends with the child, and the child ends here at the latest.
+        deadline = threading.Timer(60, process.kill)
+        deadline.start()
+        try:
+            yield process
+        finally:
+            deadline.cancel()
+            process.kill()
+
+
+def run_child(path: Path, body: str) -> list[str]:
+    with child(path, body) as process:
+        output, _ = process.communicate()
+        assert process.returncode == 0
+    return output.split()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()

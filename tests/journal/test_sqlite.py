@@ -1,0 +1,922 @@
+"""What only the journal on disk promises: durability, one file for many processes, and care with files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from sqlite3 import connect as sqlite_connect  # as it is, whatever a test makes of the journal's
+from typing import Any, Final
+
+import anyio
+import platformdirs
+import pytest
+import trio
+from anyio import to_thread
+
+from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
+from mcp_tasks_client.journal import sqlite_file, sqlite_writer
+from mcp_tasks_client.journal.base import Lease
+from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.record import TaskRecord
+from mcp_tasks_client.journal.row import Row
+from mcp_tasks_client.journal.sqlite import _ALL, _BY_KEY, _BY_TASK, _PENDING, SqliteJournal, choose_journal
+from mcp_tasks_client.journal.sqlite_file import APPLICATION_ID, scripts
+from mcp_tasks_client.machine.states import Completed
+from tests.journal.files import (
+    SHORT_S,
+    OneLoop,
+    Spy,
+    child,
+    commits_held,
+    contents,
+    line,
+    mode,
+    opened,
+    posix_only,
+    raw,
+    run_child,
+    stored,
+    write,
+)
+from tests.journal.samples import SCOPE, finished, gone, lease, observing, record
+
+pytestmark = pytest.mark.anyio
+
+
+class TestDurability:
+    @posix_only
+    def test_what_was_saved_survives_sigkill(self, path: Path) -> None:
+        body = """
+journal = SqliteJournal(path)
+await journal.open()
+await journal.claim(record(record_id="claimed", idempotency_key="order-42"))
+await journal.save(record(record_id="saved", state=observing()))
+print("done", flush=True)
+os.read(0, 1)
+"""
+        with child(path, body) as process:
+            assert line(process) == "done"
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+        assert stored(path) == ["claimed", "saved"]
+
+    @pytest.mark.parametrize("method", ["save", "claim", "remove"])
+    async def test_nobody_is_woken_before_the_commit(self, path: Path, spy: Spy, method: str) -> None:
+        returned = anyio.Event()
+
+        async def call() -> None:
+            await getattr(journal, method)(record(record_id="r"))
+            returned.set()
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                with commits_held(spy) as held:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(call)
+                        await to_thread.run_sync(held.wait, 30)
+                        await anyio.wait_all_tasks_blocked()
+                        woken = returned.is_set()
+                        spy.release.set()
+                assert returned.is_set()
+                assert not woken
+
+    async def test_the_log_is_synced_at_every_commit(self, path: Path, spy: Spy) -> None:
+        with anyio.fail_after(30):
+            async with SqliteJournal(path):
+                writing = spy.connections[-1]
+                assert writing.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+                assert writing.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+                assert writing.execute("PRAGMA fullfsync").fetchone() == (1,)
+
+    async def test_many_writers_share_a_commit(self, path: Path, spy: Spy) -> None:
+        given = [record() for _ in range(200)]
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                before = spy.commits
+                async with anyio.create_task_group() as tasks:
+                    for one in given:
+                        tasks.start_soon(journal.save, one)
+                commits = spy.commits - before
+
+        assert sorted(stored(path)) == sorted(one.record_id for one in given)
+        assert 1 <= commits <= 20
+
+    async def test_readers_need_no_transaction(self, path: Path, spy: Spy) -> None:
+        with anyio.fail_after(30):
+            async with SqliteJournal(path, busy_timeout_s=SHORT_S) as journal:
+                await journal.save(given := record(state=observing()))
+                spy.statements.clear()
+                with raw(path) as other:
+                    other.execute("BEGIN EXCLUSIVE")
+                    assert await journal.records(SCOPE, pending=True) == [given]
+                assert not [one for one in spy.statements if one.startswith("BEGIN")]
+
+    async def test_closing_finishes_what_is_queued_even_when_cancelled(self, path: Path, spy: Spy) -> None:
+        closed = anyio.Event()
+
+        async def abandon() -> None:
+            with anyio.CancelScope() as scope:
+                async with journal:
+                    scope.cancel()
+                    await journal.save(record(record_id="r"))
+            closed.set()
+
+        journal = SqliteJournal(path)
+        await opened(path)
+        with anyio.fail_after(30), commits_held(spy) as held:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(abandon)
+                await to_thread.run_sync(held.wait, 30)
+                await anyio.wait_all_tasks_blocked()
+                too_soon = closed.is_set()
+                spy.release.set()
+
+        assert not too_soon
+        assert stored(path) == ["r"]
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+    @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+    def test_a_loop_that_has_closed_is_not_waited_for(self, path: Path, spy: Spy, backend: str) -> None:
+        """The write lands, and the journal serves the next loop."""
+        journal, given = SqliteJournal(path), record()
+
+        async def abandon(held: threading.Event) -> None:
+            with anyio.fail_after(30):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(journal.save, given)
+                    await to_thread.run_sync(held.wait, 30)
+                    tasks.cancel_scope.cancel()
+
+        async def go_on() -> list[TaskRecord]:
+            with anyio.fail_after(30):
+                records = await journal.records(SCOPE)
+                await journal.aclose()
+            return records
+
+        anyio.run(journal.open, backend=backend)
+        with commits_held(spy) as held:
+            anyio.run(abandon, held, backend=backend)
+        assert anyio.run(go_on, backend=backend) == [given]
+
+    def test_a_guest_trio_and_its_host_each_wake_their_own(self, path: Path, spy: Spy) -> None:
+        journal = SqliteJournal(path)
+
+        async def host() -> None:
+            with anyio.fail_after(30):
+                async with journal:
+                    (await guest(journal.save, record(record_id="guest"))).unwrap()
+                    with commits_held(spy):
+                        async with anyio.create_task_group() as tasks:
+                            ended = guest(trio.lowlevel.checkpoint)
+                            tasks.start_soon(journal.save, record(record_id="host"))
+                            await anyio.wait_all_tasks_blocked()
+                            (await ended).unwrap()  # gone when the host is to be woken
+                            spy.release.set()
+
+        def guest(function: Callable[..., Awaitable[None]], *arguments: Any) -> asyncio.Future[Any]:
+            loop = asyncio.get_running_loop()
+            ended: asyncio.Future[Any] = loop.create_future()
+            trio.lowlevel.start_guest_run(
+                function,
+                *arguments,
+                run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+                done_callback=ended.set_result,
+                host_uses_signal_set_wakeup_fd=True,
+            )
+            return ended
+
+        asyncio.run(host())
+
+        assert stored(path) == ["guest", "host"]
+
+    @posix_only
+    def test_a_journal_that_nobody_closed_does_not_keep_the_process(self, path: Path) -> None:
+        body = """
+await SqliteJournal(path).open()
+print("end")
+"""
+        assert run_child(path, body) == ["end"]
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+    def test_a_fork_cannot_use_its_parents_journal(self, path: Path) -> None:
+        body = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside a thread: that is the point
+journal = SqliteJournal(path)
+await journal.open()
+pid = os.fork()
+try:
+    await journal.save(record(record_id="r"))
+    said = "saved"
+except JournalError as error:
+    said = "refused" if "before a fork" in str(error) else str(error)
+os.write(1, f"{said}\\n".encode())  # in one piece, for both write to the same pipe
+await journal.aclose()
+if pid == 0:
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+        assert sorted(run_child(path, body)) == ["refused", "saved"]
+        assert stored(path) == ["r"]
+
+
+class TestFailures:
+    async def test_a_record_that_cannot_be_stored_fails_alone(self, path: Path, spy: Spy) -> None:
+        holder, good = record(idempotency_key="order-42"), [record() for _ in range(4)]
+        failed: list[JournalError] = []
+
+        async def refused() -> None:
+            with pytest.raises(JournalError) as caught:
+                await journal.save(record(idempotency_key="order-42"))
+            failed.append(caught.value)
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(holder)
+                before = spy.commits
+                with commits_held(spy) as held:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(journal.save, record(record_id="first"))
+                        await to_thread.run_sync(held.wait, 30)
+                        for one in good[:2]:
+                            tasks.start_soon(journal.save, one)
+                        tasks.start_soon(refused)
+                        tasks.start_soon(refused)
+                        for one in good[2:]:
+                            tasks.start_soon(journal.save, one)
+                        await anyio.wait_all_tasks_blocked()
+                        spy.release.set()
+                commits = spy.commits - before
+
+        assert commits == 2  # the first one's, and one that all the others share
+        assert set(stored(path)) == {holder.record_id, "first", *(one.record_id for one in good)}
+        assert len({id(error) for error in failed}) == 2
+
+    async def test_a_commit_that_fails_fails_for_all_of_it_and_the_next_one_works(
+        self, path: Path, spy: Spy
+    ) -> None:
+        big = finished(Completed(result={"text": "x" * 100_000}))
+        failed: list[str] = []
+
+        async def refused(one: TaskRecord) -> None:
+            try:
+                await journal.save(one)
+            except JournalError as error:
+                failed.append(str(error))
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(record(record_id="before"))
+                connection = spy.connections[-1]
+                (pages,) = connection.execute("PRAGMA page_count").fetchone()
+                connection.execute(f"PRAGMA max_page_count = {pages}")
+
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(5):
+                        tasks.start_soon(refused, record(state=big))
+                assert [one.record_id for one in await journal.records(SCOPE)] == ["before"]
+                connection.execute("PRAGMA max_page_count = 1000000")
+                await journal.save(record(record_id="after", state=big))
+
+        assert len(failed) == 5
+        assert all("no room left" in message and str(path) in message for message in failed)
+        assert stored(path) == ["before", "after"]
+
+    async def test_a_commit_that_is_refused_leaves_no_transaction_behind(self, path: Path, spy: Spy) -> None:
+        """SQLite gives up a transaction itself after some errors, and keeps it after others."""
+
+        def refuse(action: int, argument: str | None, *_: str | None) -> int:
+            commits = action == sqlite3.SQLITE_TRANSACTION and argument == "COMMIT"
+            return sqlite3.SQLITE_DENY if commits else sqlite3.SQLITE_OK
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                spy.connections[-1].set_authorizer(refuse)
+                with pytest.raises(JournalError, match="not authorized"):
+                    await journal.save(record(record_id="lost"))
+                spy.connections[-1].set_authorizer(None)
+                await journal.save(record(record_id="after"))
+
+        assert stored(path) == ["after"]
+
+    @posix_only
+    def test_a_disk_that_fails_is_an_error_and_can_recover(self, path: Path) -> None:
+        """A limit on the size of files makes SQLite's own write fail, as an I/O error does."""
+        body = """
+import resource
+journal = SqliteJournal(path)
+await journal.open()
+await journal.save(record(record_id="before"))
+size = os.stat(path + "-wal").st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, resource.RLIM_INFINITY))
+try:
+    await journal.save(record(record_id="lost"))
+except JournalError as error:
+    print(type(error).__name__)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+await journal.save(record(record_id="after"))
+print(*[one.record_id for one in await journal.records(SCOPE)])
+await journal.aclose()
+"""
+        assert run_child(path, body) == ["JournalError", "before", "after"]
+        assert stored(path) == ["before", "after"]
+
+    async def test_a_file_removed_or_replaced_under_us_is_an_error(self, path: Path) -> None:
+        for replaced in (False, True):
+            with anyio.fail_after(30):
+                async with SqliteJournal(path) as journal:
+                    await journal.save(record())
+                    path.unlink()
+                    if replaced:
+                        path.touch()
+                    with pytest.raises(JournalError, match="removed or replaced"):
+                        await journal.save(record())
+            for file in path.parent.iterdir():
+                file.unlink()
+
+
+class TestSharing:
+    async def test_of_two_processes_that_claim_a_key_one_wins(self, path: Path) -> None:
+        body = """
+journal = SqliteJournal(path)
+await journal.open()
+print("ready", flush=True)
+os.read(0, 1)
+for number in range(50):
+    given = record(record_id=f"{os.getpid()}-{number}", idempotency_key=f"order-{number}")
+    print((await journal.claim(given)).record_id, flush=True)
+await journal.aclose()
+"""
+        with child(path, body) as one, child(path, body) as other:
+            for process in (one, other):
+                assert line(process) == "ready"
+            for process in (one, other):
+                assert process.stdin is not None
+                process.stdin.write("go")
+                process.stdin.flush()
+            told = [process.communicate()[0].split() for process in (one, other)]
+
+        assert told[0] == told[1] == stored(path)
+        assert len(told[0]) == 50
+
+    @posix_only
+    async def test_a_second_journal_of_this_process_costs_the_first_no_write(self, path: Path) -> None:
+        """Closing a file that SQLite has open would drop its locks.
+
+        Another process that closes then takes itself for the last one and deletes the write-ahead
+        log that the first journal is still writing.
+        """
+        passer_by = (
+            "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT * FROM meta').fetchall()"
+        )
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as first:
+                async with SqliteJournal(path):
+                    subprocess.run([sys.executable, "-c", passer_by, str(path)], check=True)
+                await first.save(record(record_id="r"))
+                subprocess.run([sys.executable, "-c", passer_by, str(path)], check=True)
+                copy = path.with_name("copy.sqlite3")
+                for suffix in ("", "-wal"):
+                    copied = path.with_name(path.name + suffix).read_bytes()
+                    copy.with_name(copy.name + suffix).write_bytes(copied)
+                assert stored(copy) == ["r"]
+
+    async def test_many_can_open_a_new_file_at_once(self, path: Path) -> None:
+        journals = [SqliteJournal(path) for _ in range(8)]
+        with anyio.fail_after(30):
+            async with contextlib.AsyncExitStack() as stack:
+                async with anyio.create_task_group() as tasks:
+                    for journal in journals:
+                        tasks.start_soon(journal.open)
+                        stack.push_async_callback(journal.aclose)
+                for journal in journals:
+                    await journal.save(record())
+        assert len(stored(path)) == 8
+
+    async def test_a_lock_of_another_process_is_waited_for_and_then_reported(self, path: Path) -> None:
+        await write(path)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path, busy_timeout_s=SHORT_S) as journal:
+                with raw(path) as other:
+                    other.execute("BEGIN EXCLUSIVE")
+                    for call in (journal.save(record()), journal.claim(record()), journal.remove(record())):
+                        with pytest.raises(JournalLockedError, match="held by another process"):
+                            await call
+                    other.execute("COMMIT")
+                await journal.save(record(record_id="r"))
+        assert stored(path) == ["r"]
+
+    async def test_a_lock_that_ends_in_time_costs_nothing(self, path: Path, spy: Spy) -> None:
+        with anyio.fail_after(30):
+            async with SqliteJournal(path, busy_timeout_s=30) as journal:
+                spy.statements.clear()
+                with raw(path) as other:
+                    other.execute("BEGIN IMMEDIATE")
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(journal.save, record(record_id="r"))
+                        while "BEGIN IMMEDIATE" not in spy.statements:
+                            await anyio.sleep(0)
+                        other.execute("COMMIT")
+        assert stored(path) == ["r"]
+
+    async def test_later_locks_are_waited_for_as_long_as_asked(self, path: Path, spy: Spy) -> None:
+        """And not for what was left of it when the file was opened."""
+        with anyio.fail_after(30):
+            async with SqliteJournal(path, busy_timeout_s=20):
+                assert spy.connections[-1].execute("PRAGMA busy_timeout").fetchone() == (20_000,)
+
+    async def test_a_file_locked_by_another_process_cannot_be_opened(self, path: Path) -> None:
+        await write(path, record())
+        with raw(path) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            before = path.read_bytes()
+            with pytest.raises(JournalLockedError, match=str(path)):
+                await opened(path)
+            assert path.read_bytes() == before
+            other.execute("COMMIT")
+        await opened(path)
+
+    async def test_a_new_file_locked_by_another_process_stays_empty(self, path: Path) -> None:
+        path.touch(0o600)
+        with raw(path) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(JournalLockedError):
+                await opened(path)
+            other.execute("ROLLBACK")
+        assert path.read_bytes() == b""
+        await opened(path)
+
+    async def test_all_who_open_it_are_told_why_it_cannot_be(self, path: Path) -> None:
+        path.write_bytes(b"something else")
+        journal = SqliteJournal(path)
+        failed: list[JournalError] = []
+
+        async def open_it() -> None:
+            with pytest.raises(JournalCorruptError) as caught:
+                await journal.open()
+            failed.append(caught.value)
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(open_it)
+            assert len({id(error) for error in failed}) == 3
+            path.unlink()
+            async with journal:
+                await journal.save(record())
+
+
+def header(**fields: int) -> bytes:
+    """The first page of a database of ours, with other numbers in its header."""
+    page = bytearray(4096)
+    with closing(sqlite_connect(":memory:")) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("CREATE TABLE theirs (x)")
+        page[:] = connection.serialize()[:4096]
+    struct.pack_into(">I", page, 60, fields.get("user_version", 1))
+    struct.pack_into(">I", page, 68, fields.get("application_id", APPLICATION_ID))
+    return bytes(page) + bytes(4096)
+
+
+class TestHostileFiles(OneLoop):
+    FILES: Final[dict[str, tuple[bytes, type[JournalError], str]]] = {
+        "text": (b"[client]\nurl = ...\n" * 50, JournalCorruptError, "move it away"),
+        "a single byte": (b"S", JournalCorruptError, "move it away"),
+        "a cut-off magic": (b"SQLite format 3\0", JournalCorruptError, "move it away"),
+        "zeros": (bytes(8192), JournalCorruptError, "move it away"),
+        "another program's": (header(application_id=77), JournalSchemaError, "use another path"),
+        "nobody's": (header(application_id=0, user_version=0), JournalSchemaError, "use another path"),
+        "a newer version's": (header(user_version=1000), JournalSchemaError, "upgrade mcp-tasks-client or"),
+    }
+
+    @pytest.mark.parametrize(("content", "error", "advice"), FILES.values(), ids=FILES)
+    @pytest.mark.parametrize("wal", [False, True])
+    async def test_what_is_not_ours_is_refused_and_left_as_it_is(
+        self, path: Path, content: bytes, error: type[JournalError], advice: str, wal: bool
+    ) -> None:
+        if wal and len(content) > 20:  # as such a file looks like in write-ahead mode
+            content = content[:18] + b"\2\2" + content[20:]
+        path.write_bytes(content)
+        path.chmod(0o644)
+        before = contents(path.parent)
+
+        with pytest.raises(error, match=advice) as caught:
+            await opened(path)
+
+        assert type(caught.value) is error
+        assert str(path) in str(caught.value)
+        assert contents(path.parent) == before
+
+    @pytest.mark.parametrize(("application_id", "version"), [(77, 0), (APPLICATION_ID, 1000)])
+    async def test_a_log_that_is_not_ours_is_left_beside_its_file(
+        self, tmp_path: Path, application_id: int, version: int
+    ) -> None:
+        """To open such a file as SQLite does would move the log into the file."""
+        theirs, path = tmp_path / "theirs.sqlite3", tmp_path / "crashed" / "journal.sqlite3"
+        path.parent.mkdir()
+        with raw(theirs) as connection:
+            connection.execute(f"PRAGMA application_id = {application_id}")
+            connection.execute(f"PRAGMA user_version = {version}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("CREATE TABLE theirs (x)")
+            for suffix in ("", "-wal"):
+                left = path.with_name(path.name + suffix)
+                left.write_bytes(theirs.with_name(theirs.name + suffix).read_bytes())
+        before = contents(path.parent)
+        assert len(before) == 2
+
+        with pytest.raises(JournalSchemaError):
+            await opened(path)
+
+        assert contents(path.parent) == before
+
+    async def test_a_folder_is_refused(self, path: Path) -> None:
+        path.mkdir(0o755)
+        with pytest.raises(JournalError, match="is not a file; give the path of one"):
+            await opened(path)
+        assert list(path.iterdir()) == []
+
+    @posix_only
+    async def test_a_pipe_is_refused_without_waiting_for_its_other_end(self, path: Path) -> None:
+        os.mkfifo(path)
+        with pytest.raises(JournalError, match="is not a file"):
+            await opened(path)
+
+    async def test_a_file_where_a_folder_should_be_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"content")
+        for path in (tmp_path / "file" / "journal.sqlite3", tmp_path / "file" / "a" / "journal.sqlite3"):
+            with pytest.raises(JournalError, match="cannot be opened for writing") as caught:
+                await opened(path)
+            assert type(caught.value) is JournalError
+        assert (tmp_path / "file").read_bytes() == b"content"
+
+    async def test_an_empty_file_becomes_ours(self, path: Path) -> None:
+        path.touch()
+        await write(path, record(record_id="r"))
+        assert stored(path) == ["r"]
+
+    async def test_a_file_cut_short_is_damaged(self, path: Path) -> None:
+        await write(path, *[record(state=observing("x" * 2_000)) for _ in range(50)])
+        os.truncate(path, 5 * 4096)
+        before = contents(path.parent)
+
+        with pytest.raises(JournalCorruptError):
+            await opened(path)
+
+        assert contents(path.parent) == before
+
+    async def test_a_checkpoint_cut_short_is_no_damage(self, path: Path) -> None:
+        """The first page may say more than the file holds; the write-ahead log has the rest."""
+        given = [record(state=observing("x" * 2_000)) for _ in range(50)]
+        copy = path.with_name("copy.sqlite3")
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                for one in given:
+                    await journal.save(one)
+                before, log = path.read_bytes(), path.with_name(path.name + "-wal").read_bytes()
+            copy.write_bytes(path.read_bytes()[:4096] + before[4096:])
+            copy.with_name(copy.name + "-wal").write_bytes(log)
+            async with SqliteJournal(copy) as journal:
+                assert await journal.records(SCOPE) == given
+
+
+@posix_only
+class TestRights(OneLoop):
+    @pytest.fixture(autouse=True)
+    def generous_umask(self) -> Iterator[None]:
+        before = os.umask(0)
+        yield
+        os.umask(before)
+
+    async def test_files_and_new_folders_are_the_users_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "new" / "newer" / "journal.sqlite3"
+        tmp_path.chmod(0o755)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(record())
+                rights = {file.name: mode(file) for file in path.parent.iterdir()}
+
+        names = ("journal.sqlite3", "journal.sqlite3-wal", "journal.sqlite3-shm")
+        assert rights == dict.fromkeys(names, 0o600)
+        assert [mode(folder) for folder in (path.parent, path.parent.parent, tmp_path)] == [
+            0o700,
+            0o700,
+            0o755,
+        ]
+
+    async def test_it_is_never_open_to_others_not_even_empty(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[int] = []
+        monkeypatch.setattr(Path, "chmod", lambda file, mode: seen.append(mode))
+
+        await opened(path)
+
+        assert seen == []
+        assert mode(path) == 0o600
+
+    async def test_rights_that_are_too_wide_are_taken_away(self, path: Path) -> None:
+        await write(path, record(record_id="r"))
+        copy = path.with_name("copy.sqlite3")
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(record(record_id="s"))
+                for suffix in ("", "-wal"):  # as a crash would leave them
+                    left = copy.with_name(copy.name + suffix)
+                    left.write_bytes(path.with_name(path.name + suffix).read_bytes())
+                    left.chmod(0o664)
+            async with SqliteJournal(copy):
+                rights = {file.name: mode(file) for file in path.parent.glob("copy*")}
+
+        assert len(rights) == 3
+        assert set(rights.values()) == {0o600}
+        assert stored(copy) == ["r", "s"]
+
+    async def test_a_symbolic_link_leads_to_the_file_it_names(self, tmp_path: Path) -> None:
+        link, target = tmp_path / "link", tmp_path / "elsewhere" / "journal.sqlite3"
+        link.symlink_to(target)
+
+        await write(link, record(record_id="r"))
+
+        assert stored(target) == ["r"]
+        assert mode(target) == 0o600
+        target.chmod(0o644)
+        await opened(link)
+        assert mode(target) == 0o600
+
+    @pytest.mark.parametrize("what", ["file", "folder", "owner"])
+    def test_what_may_not_be_written_is_refused(self, what: str) -> None:
+        """By a child that gives up its privileges, as nothing is forbidden to root."""
+        if what == "owner" and os.getuid() != 0:
+            pytest.skip("only root can give a file to somebody else")
+        body = """
+import tempfile
+with tempfile.TemporaryDirectory() as elsewhere:  # loads what is loaded late, while it can be read
+    async with SqliteJournal(elsewhere + "/journal.sqlite3"):
+        pass
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65_534)
+    os.setuid(65_534)
+try:
+    await SqliteJournal(path).open()
+except JournalError as error:
+    print(type(error).__name__, str(error).replace(path, "PATH").partition(";")[0], sep="|")
+"""
+        # Not in tmp_path, whose parents are closed to all but root.
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            path = folder / "journal.sqlite3"
+            anyio.run(write, path, record())
+            path.chmod({"file": 0o400, "folder": 0o600, "owner": 0o666}[what])
+            folder.chmod(0o500 if what == "folder" else 0o700)
+            if os.getuid() == 0:
+                os.chown(folder, 65_534, 65_534)
+                os.chown(path, 0 if what == "owner" else 65_534, 65_534)
+            before = contents(folder)
+
+            said = " ".join(run_child(path, body))
+            assert said.startswith("JournalError|the journal PATH cannot be opened for writing (")
+            assert contents(folder) == before
+
+
+class TestVersions(OneLoop):
+    async def test_the_file_itself_says_whose_it_is_while_it_is_in_use(self, path: Path) -> None:
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(record())
+                # The log holds what was saved; the first page must not depend on it.
+                page = path.read_bytes()[:100]
+
+        assert page.startswith(b"SQLite format 3\0")
+        assert struct.unpack_from(">I", page, 60) == (len(scripts()),)
+        assert struct.unpack_from(">I", page, 68) == (APPLICATION_ID,)
+
+    async def test_an_older_file_is_migrated_and_keeps_its_records(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        known = scripts()
+        given = [record(), record(state=observing(), idempotency_key="order-42")]
+        await write(path, *given)
+        newer = (
+            *known,
+            "CREATE TABLE added (x); -- a comment; with a semicolon\nINSERT INTO added VALUES ('a;\n');",
+            "UPDATE added SET x = x || (SELECT count(*) FROM records);",
+        )
+        monkeypatch.setattr(sqlite_file, "scripts", lambda: newer)
+
+        for _ in range(2):  # the second time there is nothing left to do
+            with anyio.fail_after(30):
+                async with SqliteJournal(path) as journal:
+                    assert await journal.records(SCOPE) == given
+            with raw(path) as connection:
+                assert connection.execute("SELECT x FROM added").fetchall() == [("a;\n2",)]
+                assert connection.execute("PRAGMA user_version").fetchone() == (len(newer),)
+                assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+        monkeypatch.setattr(sqlite_file, "scripts", lambda: known)
+        before = contents(path.parent)
+        with pytest.raises(JournalSchemaError, match="upgrade mcp-tasks-client or use another path"):
+            await opened(path)
+        assert contents(path.parent) == before
+
+    async def test_a_new_file_runs_through_every_version(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        newer = (*scripts(), "CREATE TABLE added (x);")
+        monkeypatch.setattr(sqlite_file, "scripts", lambda: newer)
+
+        await write(path, record())
+
+        with raw(path) as connection:
+            assert connection.execute("SELECT * FROM added").fetchall() == []
+
+    async def test_a_migration_that_fails_leaves_the_older_file(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given, known = record(), scripts()
+        await write(path, given)
+        monkeypatch.setattr(
+            sqlite_file,
+            "scripts",
+            lambda: (*known, "DELETE FROM records;", "INSERT INTO nowhere VALUES (1);"),
+        )
+        with pytest.raises(JournalError, match="no such table: nowhere"):
+            await opened(path)
+        monkeypatch.setattr(sqlite_file, "scripts", lambda: known)
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                assert await journal.records(SCOPE) == [given]
+
+    async def test_nobody_migrates_a_file_that_an_older_version_uses(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        known = scripts()
+        newer = (*known, "CREATE TABLE added (x);")
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as older:
+                monkeypatch.setattr(sqlite_file, "scripts", lambda: newer)
+                with pytest.raises(JournalLockedError):
+                    await opened(path)
+                await older.save(record(record_id="r"))
+            await opened(path)
+
+        assert stored(path) == ["r"]
+
+    async def test_a_migration_waits_for_the_older_version_to_leave(
+        self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """SQLite does not wait by itself where the journal mode is to change."""
+        newer = (*scripts(), "CREATE TABLE added (x);")
+        await write(path)
+        spy.statements.clear()
+        monkeypatch.setattr(sqlite_file, "scripts", lambda: newer)
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                with raw(path) as older:
+                    older.execute("SELECT * FROM meta").fetchall()
+                    tasks.start_soon(opened, path, 30.0)
+                    while spy.statements.count("PRAGMA journal_mode = DELETE") < 2:
+                        await anyio.sleep(0)
+
+        with raw(path) as connection:
+            assert connection.execute("SELECT * FROM added").fetchall() == []
+
+    async def test_of_many_that_find_an_older_file_one_migrates_it(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        newer = (*scripts(), "CREATE TABLE added (x);", "INSERT INTO added VALUES (1);")
+        await write(path)
+        monkeypatch.setattr(sqlite_file, "scripts", lambda: newer)
+
+        with anyio.fail_after(30):
+            async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+                for journal in [SqliteJournal(path) for _ in range(5)]:
+                    tasks.start_soon(stack.enter_async_context, journal)
+
+        with raw(path) as connection:
+            assert connection.execute("SELECT x FROM added").fetchall() == [(1,)]
+
+    async def test_every_script_is_part_of_the_package(self) -> None:
+        assert all("CREATE TABLE" in script for script in scripts()[:1])
+        assert int.from_bytes(b"MCPT", "big") == APPLICATION_ID
+
+
+class TestQueries(OneLoop):
+    @pytest.mark.parametrize(
+        ("query", "plan"),
+        [
+            (_PENDING, "SEARCH records USING INDEX records_pending (endpoint=? AND principal=?)"),
+            (
+                _BY_KEY,
+                "SEARCH records USING INDEX records_by_key"
+                " (endpoint=? AND principal=? AND idempotency_key=?)",
+            ),
+            (
+                _BY_TASK,
+                "SEARCH records USING INDEX records_by_task (endpoint=? AND principal=? AND task_id=?)",
+            ),
+            (_ALL, "SEARCH records USING INDEX records_by_task (endpoint=? AND principal=?)"),
+        ],
+        ids=["pending", "by_key", "by_task_id", "all"],
+    )
+    async def test_each_finds_its_rows_by_an_index(self, path: Path, query: str, plan: str) -> None:
+        await write(path)
+        with raw(path) as connection:
+            arguments = [""] * query.count("?")
+            steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", arguments)]
+
+        assert steps[0] == plan
+        # The pending ones come out of the index in their order; the others are sorted.
+        assert len(steps) == 1 or query in (_BY_TASK, _ALL)
+
+    async def test_the_pending_ones_cost_nothing_for_the_finished_ones(self, path: Path) -> None:
+        """Counted in steps of SQLite's machine, not in time."""
+        await write(path, *[record(state=observing()) for _ in range(3)])
+        with raw(path) as connection:
+            few = steps(connection, _PENDING)
+            connection.execute(
+                """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
+                INSERT INTO records SELECT NULL, 'done ' || i, endpoint, principal, tool, NULL, NULL,
+                owner, fence, created_at, updated_at, 1.0, state, task_id, status, 0, NULL, NULL
+                FROM records JOIN n WHERE sequence = 1"""
+            )
+            assert steps(connection, _PENDING) == few
+            assert steps(connection, _ALL) > 2000
+
+    async def test_people_can_look_at_it_with_any_sqlite_shell(self, path: Path) -> None:
+        await write(
+            path,
+            record(idempotency_key="order-42", state=observing("task-1")),
+            record(idempotency_key="Bücher\0", state=finished(), delivered_at=9.0),
+        )
+        with raw(path) as connection:
+            rows = connection.execute(
+                "SELECT endpoint, tool, idempotency_key, task_id, status, pending, due_at FROM records"
+            ).fetchall()
+
+        assert rows == [
+            ("https://mcp.example/", "report", "order-42", "task-1", "working", 1, 2.5),
+            ("https://mcp.example/", "report", r"B\xfccher\x00", None, "completed", 0, None),
+        ]
+
+
+def steps(connection: sqlite3.Connection, query: str) -> int:
+    counted = 0
+
+    def step() -> None:
+        nonlocal counted
+        counted += 1
+
+    arguments = (SCOPE.endpoint, SCOPE.principal)
+    connection.execute(query, arguments).fetchall()  # reads the schema, the first time
+    connection.set_progress_handler(step, 1)
+    connection.execute(query, arguments).fetchall()
+    connection.set_progress_handler(None, 0)
+    return counted
+
+
+class TestPath(OneLoop):
+    def test_without_a_path_it_is_the_users_own(self) -> None:
+        state = platformdirs.user_state_path("mcp-tasks-client", appauthor=False)
+        assert SqliteJournal().path == state / "journal.sqlite3"
+
+    def test_a_relative_path_stays_where_it_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        journal = SqliteJournal("journal.sqlite3")
+        monkeypatch.chdir("/")
+        assert journal.path == tmp_path / "journal.sqlite3"
+        assert repr(journal) == f"SqliteJournal({str(tmp_path / 'journal.sqlite3')!r})"
+
+    @pytest.mark.parametrize("name", ["a b?mode=memory&x=%20#é.db", "file:x?mode=ro", "no\\suffix"])
+    async def test_any_name_is_taken_literally(self, tmp_path: Path, name: str) -> None:
+        await write(tmp_path / name, record(record_id="r"))
+        assert [file.name for file in tmp_path.iterdir()] == [name]
+        assert stored(tmp_path / name) == ["r"]
+
+    def test_memory_is_the_other_journals(self) -> None:
+        with pytest.raises(ValueError, match=r"use MemoryJournal\(\)"):
+            SqliteJournal(":memory:")
+
+    @pytest.mark.parametrize("busy_timeout_s", [-1.0, float("nan"), float("inf"), 1e9])
+    def test_a_timeout_must_be_a_time(self, busy_timeout_s: float) -> None:
+        with pytest.raises(ValueError, match="busy_timeout_s must be between 0 and"):
+            SqliteJournal("journal.sqlite3", busy_timeout_s=busy_timeout_s)
