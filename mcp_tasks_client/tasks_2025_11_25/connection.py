@@ -2,9 +2,9 @@
 
 The server's own messages come among the events of any response, and on the stream that a GET opens.
 
-A stream that breaks is resumed by a GET with ``Last-Event-ID``, after the ``retry`` that the server named. A
-server may close the stream of a request on purpose and go on later (SEP-1699), so a ``tools/call`` whose stream
-ends early is not lost.
+A stream that breaks is resumed by a GET with ``Last-Event-ID``, after the ``retry`` that the server named.
+A server may close the stream of a request on purpose and go on later (SEP-1699), so a ``tools/call`` whose
+stream ends early is not lost.
 
 A session is never ended by a DELETE: servers bind tasks to it, and end them with it.
 """
@@ -369,7 +369,7 @@ class Connection:
             raise
 
     async def _is_denied_again(self) -> bool:
-        """Whether a ``ping`` is denied as well. A first denial may be a gateway's, or about something else."""
+        """Whether a ``ping`` is denied as well. A first denial may be a gateway's."""
         request_id = new_request_id()
         ping = self._message("ping", {"id": request_id, "method": "ping", "params": {}}, None, request_id)
 

@@ -96,12 +96,16 @@ class Inbound:
         received = self._receiver.concerns(method, params)
         task = self._task_of(connection, params, source) if method in QUESTIONS and not received else None
         if task is None:
-            if name not in self._replying and self._tracker.begin(self._reply, name, method, params, received):
+            if name not in self._replying and self._tracker.begin(
+                self._reply, name, method, params, received
+            ):
                 self._replying[name] = anyio.CancelScope()
         elif task.silenced:
             pass  # mcp 1.30 loses its session when a question of a cancelled task is answered
         elif not self._tracker.hear(task, request_id, strip_volatile(method, params)):
-            refusal = RpcError(_INVALID_PARAMS, "The task has too many open questions, or too large ones", None)
+            refusal = RpcError(
+                _INVALID_PARAMS, "The task has too many open questions, or too large ones", None
+            )
             self._tracker.begin(self._send, name, refusal)
 
     def _task_of(self, connection: Connection, params: JSONObject, source: Source) -> TrackedTask | None:

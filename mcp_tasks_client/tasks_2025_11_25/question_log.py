@@ -4,7 +4,7 @@ A question has a key that lasts: a digest of what it asks, and its ordinal among
 same. Requests only have JSON-RPC IDs, which differ when the server sends a question again, and which some
 servers reuse at once (mcp 1.30 takes an address in memory for one). So the log decides what a request is:
 
-- the same question once more: it has the ID of an open one, or it reads like an open one whose stream is gone;
+- the same question once more: it has the ID of an open one, or reads like an open one whose stream is gone;
 - a new question: anything else, even if it reads like one that is answered.
 """
 
@@ -27,7 +27,7 @@ _MAX_BYTES: Final = 1024 * 1024
 
 _DIGEST_LENGTH: Final = 16
 _PATIENCE: Final = 2
-"""Snapshots that show the task still waiting before an answer is sent once more. The first may be older than it."""
+"""Snapshots that show the task still waiting before an answer is sent once more. The first may be older."""
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class QuestionLog:
         return bool(gone)
 
     def lose_stream(self) -> None:
-        """The stream that brought the requests is gone. The server may send them again, or take an answer still."""
+        """The stream of the requests is gone. The server may send them again, or still take an answer."""
         for entry in self._open:
             entry.stream_lost = True
 
@@ -132,7 +132,7 @@ class QuestionLog:
     def oldest(self) -> JSONObject:
         """The oldest question that can be answered, by its key; empty if there is none.
 
-        One at a time, because the core sends answers only all together, and each request here has a time limit.
+        One at a time, because the core sends answers only all together, and each request has a time limit.
         """
         for entry in self._open:
             if entry.request_id is not None:
@@ -149,7 +149,7 @@ class QuestionLog:
     # ── answers ───────────────────────────────────────────────────────────────────────────────
 
     def begin_answer(self, key: str) -> RequestId | None:
-        """Note that an answer leaves now. Returns the ID of the request; ``None`` if it cannot be answered."""
+        """Note that an answer leaves now. Returns the request's ID; ``None`` if it cannot be answered."""
         entry = self._named(key)
         if entry is None or entry.request_id is None:
             return None

@@ -1,4 +1,4 @@
-"""What the journal keeps so that another process can go on with a task: the ``session_data`` of its record. Pure.
+"""What the journal keeps so that another process can go on with a task: its ``session_data``. Pure.
 
 It is JSON of our own, and opaque to the core.
 """
@@ -68,11 +68,13 @@ class SessionData:
             "open": questions,
             "answered": dict(self.answered),
         }
-        return json.dumps({name: value for name, value in named.items() if value not in (None, False, [], {})})
+        return json.dumps(
+            {name: value for name, value in named.items() if value not in (None, False, [], {})}
+        )
 
     @classmethod
     def read(cls, text: str | None) -> Self:
-        """The data in a text. What is missing or of another type is left out, since it costs no more than that.
+        """The data in a text. What is missing or of another type is left out.
 
         The text of version 0.1 holds at least ``session_id``, and the open request as ``retrieval``.
         """

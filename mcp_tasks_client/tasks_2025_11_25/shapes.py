@@ -58,7 +58,7 @@ def rename_task_fields(raw: object) -> JSONObject:
 def read_created_task(result: JSONObject) -> JSONObject | None:
     """The task in the result of a ``tools/call``; ``None`` if the call has returned.
 
-    The ``_meta`` of the reply becomes that of the task, since it may hold an immediate response for the model.
+    The ``_meta`` of the reply becomes that of the task: it may hold an immediate response for the model.
     """
     meta = result.get("_meta")
     task = result.get("task")
@@ -79,9 +79,9 @@ def read_created_task(result: JSONObject) -> JSONObject | None:
 def inline_result(task: JSONObject, reply: JSONObject | RpcError) -> JSONObject:
     """A task that is over, with what ``tasks/result`` answered.
 
-    Whatever the tool returned is its result, with ``isError`` or without, although 2025-11-25 calls the task of
-    an ``isError`` result failed. Servers answer ``tasks/result`` of a failed task with nothing but ``_meta``,
-    too. The reason is then in ``statusMessage``.
+    Whatever the tool returned is its result, with ``isError`` or without, although 2025-11-25 calls the task
+    of an ``isError`` result failed. Some servers answer ``tasks/result`` of a failed task with nothing but
+    ``_meta``. The reason is then in ``statusMessage``.
     """
     if isinstance(reply, RpcError):
         data = {} if reply.data is None else {"data": reply.data}

@@ -1,15 +1,15 @@
 """The tasks of a 2025-11-25 server that this client knows, and the ``tasks/result`` that is open for each.
 
-In ``input_required`` a server sends its questions on the stream of an open ``tasks/result``, so the client opens
-one, at most one a task. It stays open until the task ends, also while the task works: the next question comes
-on it, and the result. Three rules keep questions from being lost:
+In ``input_required`` a server sends its questions on the stream of an open ``tasks/result``, so the client
+opens one, at most one a task. It stays open until the task ends, also while the task works: the next question
+comes on it, and the result. Three rules keep questions from being lost:
 
 - An open ``tasks/result`` on which a question is open is never cancelled: mcpkit v1 runs the question in the
   context of that request, and would abort it.
-- A ``tasks/result`` whose stream nobody reads any more is cancelled by its JSON-RPC ID, which is journaled, as
-  soon as no question is open on it: when the client closes, when nobody observes the task, and by the process
-  that takes the task over. Otherwise the server would deliver the next question to it. Or its stream is
-  resumed, if the server gave its events IDs.
+- A ``tasks/result`` whose stream nobody reads any more is cancelled by its JSON-RPC ID, which is journaled,
+  as soon as no question is open on it: when the client closes, when nobody observes the task, and by the
+  process that takes the task over. Otherwise the server would deliver the next question to it. Or its stream
+  is resumed, if the server gave its events IDs.
 - What the server says between two polls is delivered at once, as a snapshot of the task.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -165,18 +165,21 @@ class TaskTracker:
         return self._tasks.get(task_id)
 
     def only_task_of(self, connection: Connection) -> TrackedTask | None:
-        """The only task that was made in an MCP session and goes on; ``None`` if there are several, or none."""
-        found = [
-            task for task in self._tasks.values() if task.connection is connection and not task.silenced
-        ]
+        """The only task of an MCP session that goes on; ``None`` if there are several, or none."""
+        found = [task for task in self._tasks.values() if task.connection is connection and not task.silenced]
         return found[0] if len(found) == 1 else None
 
     def add(self, task_id: str, connection: Connection) -> TrackedTask | None:
         """A task that the server was heard to speak of; ``None`` if there are too many of that kind."""
+        heard_of = sum(not task.observed for task in self._tasks.values())
+        if task_id not in self._tasks and heard_of >= _MAX_TASKS_HEARD_OF:
+            return None
+        return self.add_created(task_id, connection)
+
+    def add_created(self, task_id: str, connection: Connection) -> TrackedTask:
+        """A task that a call has created. The server may have spoken of it before."""
         task = self._tasks.get(task_id)
         if task is None:
-            if sum(not one.observed for one in self._tasks.values()) >= _MAX_TASKS_HEARD_OF:
-                return None
             task = TrackedTask(task_id, connection, QuestionLog(SessionData()), since=self._clock.monotonic())
             self._tasks[task_id] = task
         return task
@@ -211,7 +214,7 @@ class TaskTracker:
         self._tasks[ref.task_id] = task
         if data.progress_token is not None:
             self._tokens.setdefault(data.progress_token, {})
-        self._begin(self._settle_abandoned, task)
+        self.begin(self._settle_abandoned, task)
         return task
 
     def move(self, task: TrackedTask, connection: Connection) -> None:
@@ -302,7 +305,7 @@ class TaskTracker:
         token = params.get("progressToken")
         if not isinstance(token, str | int) or token not in self._tokens:
             return
-        said = {name: params[name] for name in ("progress", "total", "message") if name in params}
+        said: JSONObject = {name: params[name] for name in ("progress", "total", "message") if name in params}
         self._tokens[token] = said
         task = next((one for one in self._tasks.values() if one.progress_token == token), None)
         if task is None:
@@ -333,7 +336,7 @@ class TaskTracker:
         """An answer was acknowledged. Deliver the next question, and cancel what nobody reads."""
         if task.questions:
             self.deliver(task)
-        self._begin(self._settle_abandoned, task)
+        self.begin(self._settle_abandoned, task)
 
     async def wait_for_question(self, task: TrackedTask, limit_s: float) -> None:
         """Return when a question has come on the open ``tasks/result``, or after so many seconds."""
@@ -352,7 +355,7 @@ class TaskTracker:
             return
         task.event_id = None
         task.result = OpenResult(task.connection, new_request_id())
-        self._begin(self._follow, task, task.result)
+        self.begin(self._follow, task, task.result)
 
     def take_reply(self, task: TrackedTask) -> JSONObject | RpcError | None:
         """What the open ``tasks/result`` has brought, if it has."""
@@ -399,13 +402,13 @@ class TaskTracker:
         else:
             task.reopen_at = self._clock.monotonic() + _REOPEN_S  # what it means, a poll tells
 
-    def _note_lost(
-        self, task: TrackedTask, result: OpenResult, error: SessionError, lasted_s: float
-    ) -> None:
+    def _note_lost(self, task: TrackedTask, result: OpenResult, error: SessionError, lasted_s: float) -> None:
         task.result = None
         task.questions.lose_stream()
         task.failures = 0 if lasted_s > _REOPEN_S else task.failures + 1
-        pause_s = min(_REOPEN_S * 2.0 ** min(task.failures - 1, 8), _LONGEST_REOPEN_S) if task.failures else 0.0
+        pause_s = (
+            min(_REOPEN_S * 2.0 ** min(task.failures - 1, 8), _LONGEST_REOPEN_S) if task.failures else 0.0
+        )
         task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
         if not (error.not_executed or result.connection.lost):
             task.abandoned = result.request_id, None  # it may be open at the server still
@@ -418,7 +421,7 @@ class TaskTracker:
         if event_id is not None and task.result is None:
             task.abandoned, task.event_id = None, event_id
             task.result = OpenResult(task.connection, request_id, StreamCursor(event_id))
-            self._begin(self._resume, task, task.result)
+            self.begin(self._resume, task, task.result)
         elif not task.questions:
             with suppress(SessionError):
                 await self._cancel_request(task.connection, request_id)
@@ -454,11 +457,8 @@ class TaskTracker:
         """Whether a client is open, so that questions can be heard and answered."""
         return self._running is not None
 
-    def begin(self, work: Callable[..., Awaitable[Any]], *args: Any) -> bool:
+    def begin(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
         """Do something in the background. Returns False if no client is open."""
-        return self._begin(work, *args)
-
-    def _begin(self, work: Callable[..., Awaitable[Any]], *args: Any) -> bool:
         if self._running is None:
             return False
         self._running[0].start_soon(work, *args)
@@ -518,7 +518,7 @@ class TaskTracker:
                 if first and task.questions:
                     self.deliver(task)
             elif task.observed or self._clock.monotonic() - task.since > _FORGET_S:
-                self._begin(self._close_result, task)
+                self.begin(self._close_result, task)
                 if not task.questions:
                     self._tasks.pop(task.task_id, None)
         needed = {task.connection for task in self._tasks.values()}
@@ -529,7 +529,7 @@ class TaskTracker:
         """Open the GET stream of an MCP session, on which the server may send questions."""
         if self._running is not None and connection not in self._streams and not connection.lost:
             scope = self._streams[connection] = anyio.CancelScope()
-            self._begin(self._listen, connection, scope)
+            self.begin(self._listen, connection, scope)
 
     def _listen_to(self, needed: set[Connection]) -> None:
         for connection in needed:

@@ -1,0 +1,105 @@
+"""The MCP sessions at one server: the one that new calls are made in, and earlier ones that have tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+
+import anyio
+
+from ..errors import CredentialRefusedError, RemoteProtocolError, SessionError
+from ..protocol import JSONObject
+from .connection import Connection
+from .shapes import CORE_TASKS_VERSION
+
+__all__ = ["McpSessions"]
+
+
+class McpSessions:
+    """Begins MCP sessions, and goes back to those of other processes.
+
+    Args:
+        connect: Makes a connection: of the MCP session with that ID, or of a new one.
+        capabilities: What the client declares.
+        client_info: ``name`` and ``version`` of the host.
+        timeout_s: Seconds of silence after which a beginning is given up; twice as many in all.
+        begun: Called when a new session has begun.
+
+    Attributes:
+        current: The session that new calls are made in; ``None`` before the first.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[str | None], Connection],
+        capabilities: JSONObject,
+        client_info: JSONObject,
+        timeout_s: float,
+        begun: Callable[[Connection], None],
+    ) -> None:
+        self.current: Connection | None = None
+        self._connect = connect
+        self._capabilities = capabilities
+        self._client_info = client_info
+        self._timeout_s = timeout_s
+        self._begun = begun
+        self._earlier: dict[str, Connection] = {}
+        self._beginning = anyio.Lock()
+        self._failures = 0
+        self._failure: SessionError | None = None
+
+    async def begin(self) -> Connection:
+        """The current session, begun if there is none or the server has ended it.
+
+        Callers that wait for the same beginning share its failure.
+
+        Raises:
+            SessionError: The server cannot be reached, or does not speak this generation.
+        """
+        failures = self._failures
+        async with self._beginning:
+            if self._failures != failures and self._failure is not None:
+                raise copy(self._failure)
+            if self.current is None or self.current.lost:
+                connection = self._connect(None)
+                try:
+                    await self._initialize(connection)
+                except SessionError as error:
+                    self._failures, self._failure = self._failures + 1, error
+                    raise
+                self.current = connection
+                self._begun(connection)
+            return self.current
+
+    async def of_task(self, session_id: str | None, *, cancellable: bool = True) -> Connection:
+        """The session that a task was made in; the current one if nothing names it, or it is lost.
+
+        Args:
+            session_id: Its ID, which another process may have noted.
+            cancellable: Whether the server declared ``tasks.cancel`` to that process.
+
+        Raises:
+            SessionError: The current session was needed, and could not be begun.
+        """
+        if session_id is None or (self.current is not None and self.current.session_id == session_id):
+            return await self.begin()
+        self._earlier = {name: one for name, one in self._earlier.items() if not one.lost}
+        connection = self._earlier.get(session_id)
+        if connection is None:
+            connection = self._earlier[session_id] = self._connect(session_id)
+            connection.cancels_tasks = cancellable
+        return connection
+
+    async def _initialize(self, connection: Connection) -> None:
+        try:
+            await connection.initialize(self._capabilities, self._client_info, self._timeout_s)
+        except SessionError as error:
+            error.not_executed = True
+            if error.retryable or isinstance(error, CredentialRefusedError):
+                raise
+            raise RemoteProtocolError(
+                f"The server does not speak MCP {CORE_TASKS_VERSION}: {error} If it was upgraded since, a "
+                "task that was made in that version is out of reach, and only new calls can be made.",
+                not_executed=True,
+                http_status=error.http_status,
+            ) from error
