@@ -1,20 +1,89 @@
-"""Values against the JSON Schemas that a server sent: forms before they go, results when they come."""
+"""Values against the JSON Schemas that a server sent: forms before they go, results when they come.
+
+A schema is a program that the server has written, so its cost is bounded before it runs. ``jsonschema-rs``
+evaluates it, a hundred times as fast as ``jsonschema``. But it holds the interpreter's lock meanwhile, so
+that a worker thread alone would not free the event loop. Therefore:
+
+- *visits*, each of one subschema at one value, are counted from above before anything is evaluated.
+  References multiply them, which is how a schema of 1.5 KB comes to take minutes;
+- a *pattern* is matched by a keyword of our own. It counts states times characters before each match, and
+  other threads get their turn between two matches;
+- nothing may be nested too deeply, since deep nesting overflows the evaluator's stack.
+
+References stay inside the document. Nothing is ever fetched.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import unquote
 
+from . import JSONObject
 from .text import quote
 
-__all__ = ["TooCostlyError", "UnusableSchemaError", "find_mismatch", "load_validator"]
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+__all__ = [
+    "INLINE_STEPS",
+    "MAX_STEPS",
+    "TooCostlyError",
+    "UnusableSchemaError",
+    "find_mismatch",
+    "load_validator",
+]
+
+INLINE_STEPS: Final = 200_000
+"""Steps of a check that an event loop may wait for. A step takes about 10 ns."""
+
+MAX_STEPS: Final = 4_000_000
+"""Steps of a check in a worker thread: as many as may pass without a turn of another thread."""
+
+_SHARED: Final = 10
+"""Times that limit which may pass where other threads get their turn between two steps."""
+
+_MAX_LEVELS: Final = 128
+_MAX_UNFOLDED_LEVELS: Final = 200
+"""Levels of nesting of a value or a schema, and of one path through a schema with its references followed."""
+
+_STEPS_TO_COMPILE: Final = 400
+"""Steps for each JSON value in a schema; the other costs below are measured likewise."""
+
+_STEPS_TO_COUNT: Final = 50
+_STEPS_TO_EXPLAIN: Final = 2_000
+_STEPS_TO_COMPILE_PATTERN: Final = 1_500
+_CHARACTERS_TO_COMPILE_PATTERN: Final = 20
+
+_REGEX_BYTES: Final = 2**20
+_BACKTRACKS: Final = 1_000
+_BACKTRACKING_STATES: Final = 100
+"""States that a pattern with look-around or back-references counts as, at least, and one for each character
+of the text: such a pattern is tried anew at each of them."""
+
+_REGEX_TOKEN: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{\d+(?:,\d*)?\}|.", re.DOTALL)
+_NEEDS_BACKTRACKING: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
+
+_SUBSCHEMAS: Final = ("not", "if", "then", "else")
+_LISTS_OF_SUBSCHEMAS: Final = ("allOf", "anyOf", "oneOf")
+_SUBSCHEMAS_BY_NAME: Final = ("dependentSchemas", "dependencies")
+_OF_MEMBERS: Final = ("additionalProperties", "unevaluatedProperties", "propertyNames")
+_OF_ITEMS: Final = ("items", "additionalItems", "unevaluatedItems", "contains")
+
+_QUOTE_NAMES: Final = frozenset({"additionalProperties", "unevaluatedProperties", "propertyNames"})
+"""Keywords whose messages quote names that the value has made up."""
+
+_Levels: TypeAlias = list[list[Any]]
 
 
 class UnusableSchemaError(ValueError):
-    """The schema itself is not valid, so nothing can be said about the value. The message says why."""
+    """The schema is not valid, or refers to something outside itself: nothing can be said about the value."""
 
 
 class TooCostlyError(ValueError):
-    """The value cannot be checked within bounds. The message says which bound is passed."""
+    """The value cannot be checked within bounds. The message says what is too large."""
 
 
 def load_validator() -> None:
@@ -22,13 +91,315 @@ def load_validator() -> None:
     import jsonschema_rs  # noqa: F401  # for its effect
 
 
-def find_mismatch(value: Any, schema: dict[str, Any]) -> str | None:
-    """Why ``value`` does not match ``schema``, in one line; ``None`` if it does."""
-    import jsonschema_rs
+def find_mismatch(value: Any, schema: JSONObject, max_steps: int = INLINE_STEPS) -> str | None:
+    """Why ``value`` does not match ``schema``: one printable line without the value; ``None`` if it does.
 
+    Formats are not checked.
+
+    Args:
+        value: Any JSON value.
+        schema: As the server sent it, of any draft from 4 to 2020-12.
+        max_steps: ``INLINE_STEPS``, or ``MAX_STEPS`` in a worker thread.
+
+    Raises:
+        UnusableSchemaError: The schema is not valid, or refers to something outside itself.
+        TooCostlyError: The check could take more than ``max_steps``.
+    """
+    # Imported here, because most calls have nothing to check.
+    from jsonschema_rs import RegexOptions, ValidationError, validator_for
+
+    _check_document(schema, max_steps)
+    visits = _Visits(schema, _levels(value, max_steps, "the value"), max_steps)
+    patterns = _Patterns(max_steps)
     try:
-        validator = jsonschema_rs.validator_for(schema, mask="the value", offline=True)
-        error = next(validator.iter_errors(value), None)
-    except ValueError as problem:
-        raise UnusableSchemaError(quote(str(problem))) from None
-    return None if error is None else quote(error.message)
+        validator = validator_for(
+            schema,
+            mask="the value",
+            offline=True,
+            validate_formats=False,
+            pattern_options=RegexOptions(size_limit=_REGEX_BYTES),
+            keywords={"pattern": patterns.make_keyword()},
+        )
+    except ValidationError as error:
+        raise UnusableSchemaError(_describe(error)) from None
+    except Exception as error:
+        raise UnusableSchemaError(quote(f"{type(error).__name__}: {error}")) from None
+    try:
+        mismatch = _evaluate(validator, value, explain=visits.alternatives * _STEPS_TO_EXPLAIN <= MAX_STEPS)
+    except Exception as error:
+        # Such as half a surrogate pair, which the evaluator cannot hold. The message could quote the value.
+        raise UnusableSchemaError(f"the value cannot be read ({type(error).__name__})") from None
+    if patterns.failure is not None:
+        raise patterns.failure
+    return mismatch
+
+
+def _evaluate(validator: jsonschema_rs.Validator, value: Any, *, explain: bool) -> str | None:
+    from jsonschema_rs import ValidationError
+
+    if validator.is_valid(value):
+        return None
+    if not explain:
+        return "$: the value does not match, and has too many alternatives to say where"
+    try:
+        validator.validate(value)
+    except ValidationError as error:
+        return _describe(error)
+    return None
+
+
+def _describe(error: jsonschema_rs.ValidationError) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
+    keyword = error.kind.name
+    if keyword in _QUOTE_NAMES:
+        return quote(f"${path}: the value has members that {keyword} does not allow")
+    return quote(f"${path}: {error.message}")
+
+
+def _levels(value: Any, most: int, name: str) -> _Levels:
+    """The JSON values in ``value`` by their depth, ``most`` of them at most."""
+    levels, nodes = [[value]], 1
+    while containers := [v for v in levels[-1] if isinstance(v, dict | list) and v]:
+        nodes += sum(map(len, containers))
+        if nodes > most:
+            raise TooCostlyError(f"{name} holds more than {most} values")
+        if len(levels) == _MAX_LEVELS:
+            raise TooCostlyError(f"{name} is nested more than {_MAX_LEVELS} levels deep")
+        levels.append([m for v in containers for m in (v.values() if isinstance(v, dict) else v)])
+    return levels
+
+
+def _check_document(schema: JSONObject, max_steps: int) -> None:
+    """Refuse a schema whose size, patterns or ways of referring cannot be bounded.
+
+    A nested ``$id`` changes what the references below it mean.
+    """
+    identifier = "id" if "draft-04" in str(schema.get("$schema")) else "$id"
+    to_compile = 0
+    for level in _levels(schema, max_steps // _STEPS_TO_COMPILE, "the schema"):
+        for part in level:
+            if not isinstance(part, dict):
+                continue
+            if part is not schema and isinstance(part.get(identifier), str):
+                raise UnusableSchemaError(f"{identifier} inside of a schema is not supported")
+            for keyword in ("$dynamicRef", "$recursiveRef"):
+                if isinstance(part.get(keyword), str):
+                    raise UnusableSchemaError(f"{keyword} is not supported")
+            for pattern in _names(part.get("patternProperties")):
+                to_compile += _STEPS_TO_COMPILE_PATTERN + _states(pattern) * _CHARACTERS_TO_COMPILE_PATTERN
+    if to_compile > max_steps:
+        raise TooCostlyError("the schema has too many patternProperties, or too large ones")
+
+
+class _Visits:
+    """Counts, from above, how many subschemas meet how many values.
+
+    Args:
+        schema: With its references.
+        levels: The values by their depth.
+        max_steps: Of counting, and of what is counted.
+    """
+
+    def __init__(self, schema: JSONObject, levels: _Levels, max_steps: int) -> None:
+        self._schema = schema
+        self._levels = levels
+        self._max_steps = max_steps
+        self._counts: dict[tuple[int, int], int | None] = {}
+        self._alternatives: list[Any] = []
+        self._path = 0
+        visits = 0
+        for below, level in enumerate(levels):
+            visits += len(level) * self._count(schema, below)
+            if visits > max_steps:
+                raise TooCostlyError("the schema unfolds to too much for a value of this size")
+
+    @property
+    def alternatives(self) -> int:
+        """Visits that lie in the alternatives of one ``anyOf`` or ``oneOf``, at most."""
+        widest = [1] + [max(map(len, self._levels[depth:])) for depth in range(1, len(self._levels))]
+        return max(
+            (
+                sum(
+                    (self._counts.get((id(one), below)) or 0) * width
+                    for one in alternatives
+                    for below, width in enumerate(widest)
+                )
+                for alternatives in self._alternatives
+            ),
+            default=0,
+        )
+
+    def _count(self, schema: Any, below: int) -> int:
+        """Subschemas of ``schema`` that meet one value, so many levels below where ``schema`` is applied."""
+        if not isinstance(schema, dict):
+            return 1  # true or false
+        key = id(schema), below
+        if key not in self._counts:
+            if len(self._counts) * _STEPS_TO_COUNT > self._max_steps:
+                raise TooCostlyError("the schema is too large for a value that is nested so deeply")
+            if self._path == _MAX_UNFOLDED_LEVELS:
+                raise TooCostlyError(f"the schema unfolds to more than {_MAX_UNFOLDED_LEVELS} levels")
+            self._counts[key] = None
+            self._path += 1
+            self._counts[key] = self._count_anew(schema, below)
+            self._path -= 1
+        count = self._counts[key]
+        if count is None:
+            raise UnusableSchemaError("a reference leads back to itself")
+        return count
+
+    def _count_anew(self, schema: JSONObject, below: int) -> int:
+        own = 0
+        if below == 0:
+            own = 1 + sum(len(v) for v in schema.values() if isinstance(v, list | dict))
+            for keyword in ("enum", "const"):
+                if isinstance(schema.get(keyword), list | dict):
+                    own += sum(map(len, _levels(schema[keyword], self._max_steps, keyword)[2:]))
+            self._alternatives += [schema[k] for k in ("anyOf", "oneOf") if isinstance(schema.get(k), list)]
+        elif schema.get("uniqueItems"):
+            own = 2  # each item is hashed and compared whole
+        here = sum(self._count(sub, below) for sub in self._in_place(schema))
+        if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
+            here *= 3  # they evaluate everything beside them again
+        return own + here + (self._count_below(schema, below) if below else 0)
+
+    def _in_place(self, schema: JSONObject) -> Iterator[Any]:
+        """What applies to the same value as ``schema`` does."""
+        if "$ref" in schema:
+            yield self._follow(schema["$ref"])
+        for keyword in _SUBSCHEMAS:
+            if keyword in schema:
+                yield schema[keyword]
+        for keyword in _LISTS_OF_SUBSCHEMAS:
+            yield from _items(schema.get(keyword))
+        for keyword in _SUBSCHEMAS_BY_NAME:
+            yield from _members(schema.get(keyword))
+
+    def _count_below(self, schema: JSONObject, below: int) -> int:
+        """Subschemas that meet one value inside of the value that ``schema`` is applied to."""
+        inner = below - 1
+        named = max((self._count(sub, inner) for sub in _members(schema.get("properties"))), default=0)
+        patterns = schema.get("patternProperties")
+        named += sum(self._count(sub, inner) for sub in _members(patterns))
+        named += sum(self._count(schema[k], inner) for k in _OF_MEMBERS if k in schema)
+        if below == 1 and isinstance(patterns, dict):
+            named += sum(map(_states, patterns)) * self._longest_name
+        listed = [*_items(schema.get("prefixItems")), *_items(schema.get("items"))]
+        numbered = max((self._count(sub, inner) for sub in listed), default=0)
+        numbered += sum(self._count(schema[k], inner) for k in _OF_ITEMS if isinstance(schema.get(k), dict))
+        return max(named, numbered)
+
+    @cached_property
+    def _longest_name(self) -> int:
+        objects = (v for level in self._levels for v in level if isinstance(v, dict))
+        return max((len(name) for names in objects for name in names), default=0)
+
+    def _follow(self, reference: Any) -> Any:
+        """What ``reference`` refers to: a JSON Pointer into the schema."""
+        path = unquote(str(reference))
+        if path != "#" and not path.startswith("#/"):
+            raise UnusableSchemaError(f"{quote(path)} is not a reference of the form #/...")
+        found: Any = self._schema
+        for part in path.split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            try:
+                found = found[int(name) if isinstance(found, list) else name]
+            except (LookupError, TypeError, ValueError):
+                raise UnusableSchemaError(f"{quote(path)} refers to nothing") from None
+        return found
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _members(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else []
+
+
+class _Patterns:
+    """Matches patterns, and stops matching when they would take too long.
+
+    Args:
+        max_steps: Of one match.
+    """
+
+    def __init__(self, max_steps: int) -> None:
+        self.failure: UnusableSchemaError | TooCostlyError | None = None
+        self._max_steps = max_steps
+        self._left = _SHARED * max_steps
+        self._matchers: dict[str, jsonschema_rs.Validator] = {}
+
+    def make_keyword(self) -> type[jsonschema_rs.KeywordValidator]:
+        """The keyword ``pattern``, as ``jsonschema-rs`` takes it."""
+        patterns = self
+
+        class Pattern:
+            def __init__(self, _schema: JSONObject, pattern: Any, _path: list[str | int]) -> None:
+                self._pattern = pattern
+
+            def validate(self, instance: Any) -> None:
+                if isinstance(instance, str) and not patterns.match(self._pattern, instance):
+                    raise ValueError(f"the value does not match the pattern {self._pattern}")
+
+        return Pattern
+
+    def match(self, pattern: str, text: str) -> bool:
+        """Whether ``pattern`` is found in ``text``. False once there is a failure."""
+        if self.failure is not None:
+            return False
+        states = _states(pattern)
+        if _NEEDS_BACKTRACKING.search(pattern):
+            states = max(states, _BACKTRACKING_STATES) + len(text)
+        steps = states * (len(text) + 1)
+        if pattern not in self._matchers:
+            steps += _STEPS_TO_COMPILE_PATTERN + states * _CHARACTERS_TO_COMPILE_PATTERN
+        self._left -= steps
+        if steps > self._max_steps or self._left < 0:
+            return self._fail(TooCostlyError(f"the pattern {quote(pattern)} takes too long"))
+        return self._match(pattern, text)
+
+    def _match(self, pattern: str, text: str) -> bool:
+        from jsonschema_rs import FancyRegexOptions, ValidationError, ValidationErrorKind, validator_for
+
+        if pattern not in self._matchers:
+            options = FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_REGEX_BYTES)
+            try:
+                self._matchers[pattern] = validator_for({"pattern": pattern}, pattern_options=options)
+            except ValidationError:
+                return self._fail(UnusableSchemaError(f"the pattern {quote(pattern)} cannot be used"))
+        try:
+            self._matchers[pattern].validate(text)
+        except ValidationError as error:
+            if isinstance(error.kind, ValidationErrorKind.BacktrackLimitExceeded):
+                self._fail(TooCostlyError(f"the pattern {quote(pattern)} takes too long"))
+            return False
+        return True
+
+    def _fail(self, failure: UnusableSchemaError | TooCostlyError) -> bool:
+        self.failure = failure
+        return False
+
+
+def _names(value: Any) -> list[str]:
+    return list(value) if isinstance(value, dict) else []
+
+
+def _states(pattern: str) -> int:
+    """States of an automaton for ``pattern``, about. What is repeated ``{n}`` times counts so often."""
+    groups, last = [0], 0
+    for token in _REGEX_TOKEN.findall(pattern):
+        if token == "(":
+            groups.append(0)
+            continue
+        if token == ")" and len(groups) > 1:
+            last = groups.pop()
+        elif len(token) > 1 and token[0] == "{":
+            times = int(token.strip("{}").split(",")[-1] or token.strip("{},")) + token.endswith(",}")
+            groups[-1] += last * max(times - 1, 0)
+            last *= max(times, 1)
+            continue
+        else:
+            last = 1
+        groups[-1] += last
+    return sum(groups) or 1
