@@ -25,10 +25,12 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CallToolResult, Result
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from ...callbacks import ElicitationCallback, RootsCallback, SamplingCallback
-from ...engine.engine import InlineEngine, OnAbandon, OnUpdate
+from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
+from ...engine.engine import InlineEngine, OnAbandon
 from ...engine.environment import Environment
+from ...engine.live_call import OnUpdate
 from ...errors import RemoteProtocolError
+from ...handle import detach
 from ...journal.base import Journal
 from ...journal.record import Scope
 from ...journal.sqlite import choose_journal
@@ -37,7 +39,7 @@ from ...protocol import EXTENSION_ID, JSONObject, MalformedError
 from ...protocol.replies import Created, read_call_reply
 from ...protocol.task import Task
 from ...protocol.text import quote
-from ..base import Limits
+from ..base import Limits, Snapshot
 from . import introspection
 from .session import SdkSession, host_callbacks
 
@@ -123,8 +125,6 @@ class TasksExtension(ClientExtension):
         on_update: OnUpdate | None = None,
         environment: Environment | None = None,
     ) -> None:
-        if on_abandon not in ("detach", "cancel"):
-            raise ValueError(f'on_abandon must be "detach" or "cancel", got {on_abandon!r}')
         self.journal = choose_journal(journal)
         self.endpoint = endpoint
         self.principal = principal
@@ -135,6 +135,13 @@ class TasksExtension(ClientExtension):
         self.on_abandon = on_abandon
         self.on_update = on_update
         self.environment = environment or Environment()
+        self.engine = InlineEngine(
+            journal=self.journal,
+            policy=self.poll,
+            on_abandon=on_abandon,
+            handle_of=detach,
+            environment=self.environment,
+        )
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
         """Tasks, and who sees them through. The SDK asks once for each client that is made.
@@ -151,14 +158,6 @@ class TasksExtension(ClientExtension):
             )
         resolver = Resolver(self, endpoint, ephemeral=address is not None and address.ephemeral)
         return (ResultClaim(result_type="task", model=ClaimedTask, resolve=resolver),)
-
-
-@dataclass(frozen=True, slots=True)
-class _Connection:
-    """What all calls over one connection share: a cap on polls, an owner in the journal."""
-
-    session: SdkSession
-    engine: InlineEngine
 
 
 class Resolver:
@@ -190,28 +189,36 @@ class Resolver:
                 "Report it to the server's author."
             ) from None
         assert isinstance(reply, Created)  # it is for its resultType that it was claimed
-        connection = self._connection(context.session)
-        return await connection.engine.see_through(
-            connection.session,
-            reply.task,
-            reply.session_data,
+        connection = self._connections.get(context.session)
+        if connection is None:
+            connection = _Connection.over(context.session, self.extension, self._scope, self._ephemeral)
+            self._connections[context.session] = connection
+        return await self.extension.engine.see_through(
+            Snapshot(reply.task, reply.session_data),
             context.tool_name,
+            session=connection.session,
+            inputs=connection.inputs,
+            scope=self._scope,
             timeout=context.read_timeout_seconds,
-            on_update=_listeners(self.extension.on_update, claimed._progress),
+            listeners=_listeners(self.extension.on_update, claimed._progress),
         )
 
-    def _connection(self, session: ClientSession) -> _Connection:
-        connection = self._connections.get(session)
-        if connection is None:
-            connection = self._connections[session] = self._connect(_weakly(session))
-        return connection
 
-    def _connect(self, current: Callable[[], ClientSession]) -> _Connection:
-        extension = self.extension
-        session = SdkSession(
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """What all calls over one connection share. The session caps their polls."""
+
+    session: SdkSession
+    inputs: Callbacks
+
+    @classmethod
+    def over(cls, session: ClientSession, extension: TasksExtension, scope: Scope, ephemeral: bool) -> Self:
+        # Weakly, because the connection is kept for as long as the session is, and must not keep it alive.
+        current = _weakly(session)
+        ours = SdkSession(
             current,
-            endpoint=self._scope.endpoint,
-            ephemeral=self._ephemeral,
+            endpoint=scope.endpoint,
+            ephemeral=ephemeral,
             limits=Limits(tasks_in_flight=extension.poll.polls_in_flight),
         )
         inputs = host_callbacks(
@@ -220,15 +227,7 @@ class Resolver:
             sampling=extension.sampling,
             roots=extension.roots,
         )
-        engine = InlineEngine(
-            journal=extension.journal,
-            inputs=inputs,
-            policy=extension.poll,
-            scope=self._scope,
-            on_abandon=extension.on_abandon,
-            environment=extension.environment,
-        )
-        return _Connection(session, engine)
+        return cls(ours, inputs)
 
 
 def _weakly(session: ClientSession) -> Callable[[], ClientSession]:
@@ -245,10 +244,8 @@ def _weakly(session: ClientSession) -> Callable[[], ClientSession]:
 
 
 def _listeners(on_update: OnUpdate | None, progress: ProgressFnT | None) -> list[OnUpdate]:
-    listeners = [on_update] if on_update is not None else []
-    if progress is not None:
-        listeners.append(_status_messages_to(progress))
-    return listeners
+    told = _status_messages_to(progress) if progress is not None else None
+    return [listener for listener in (on_update, told) if listener is not None]
 
 
 def _status_messages_to(progress: ProgressFnT) -> OnUpdate:

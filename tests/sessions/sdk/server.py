@@ -211,7 +211,7 @@ async def in_memory(answer: Answer) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def at_loopback(answer: Answer, heads: list[str] | None = None) -> AsyncIterator[str]:
-    """A server over HTTP/1.1 for the length of the block; its URL. Notes the requests' heads, in lower case."""
+    """A server over HTTP/1.1 for the length of the block; its URL. Notes requests' heads, in lower case."""
     heads = [] if heads is None else heads
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
         port = listener.extra(SocketAttribute.local_port)
