@@ -1,20 +1,20 @@
 """Hosts that can be stopped anywhere: small programs over one client, and the world that they live in.
 
-A *life* is one process of a host. Each scenario says what the server does and what one life, or two at
-the same time, do about it; one of them is mortal. Whatever became of it, a later life then does
-what every host does after a crash, :func:`recover`, over the same file.
+A *life* is one process of a host. Each scenario says what the server does, and what one life does about
+it, or two at the same time. One of them is mortal. Whatever became of it, a later life then does what
+every host does after a crash, :func:`recover`, over the same journal.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import anyio
+import anyio.lowlevel
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import (
@@ -22,21 +22,23 @@ from mcp_tasks_client import (
     DrivenElsewhereError,
     InputUnansweredError,
     JournalError,
+    MemoryJournal,
     OutcomeUnknownError,
     SessionError,
+    Task,
     TaskError,
     TaskHandle,
+    TaskRecord,
     TasksClient,
     TasksClientError,
-    owners,
 )
-from mcp_tasks_client.old.inputs import NoAnswerError
-from mcp_tasks_client.old.journal.base import Scope, TaskRecord
-from mcp_tasks_client.old.journal.row import Row
-from mcp_tasks_client.old.points import Point, Probe
-from mcp_tasks_client.old.sessions.base import ToolCall
-from mcp_tasks_client.old.states import Completed, Finished, Observing
-from mcp_tasks_client.old.testing import (
+from mcp_tasks_client.callbacks import NoAnswerError
+from mcp_tasks_client.engine.crash_points import Point, Probe
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.journal.record import Scope
+from mcp_tasks_client.machine.states import Completed, Finished, Observing
+from mcp_tasks_client.sessions.base import Limits, ToolCall
+from mcp_tasks_client.testing import (
     Delayed,
     ErrorReply,
     Fault,
@@ -59,16 +61,13 @@ from mcp_tasks_client.old.testing import (
     vanish,
     work,
 )
-from mcp_tasks_client.old.testing.probes import Moment
-from mcp_tasks_client.old.wire import Task
-from tests.simulation.clock import ProcessClock, WorldClock
-from tests.simulation.journal import InlineJournal, copy_of, empty_journal
-from tests.simulation.process import Spot
+from mcp_tasks_client.testing.probes import Moment
+
+from ..shared_journal import ProcessJournal
+from ..virtual_time import ProcessClock, VirtualProcess, WorldClock
 
 __all__ = [
-    "KEY",
     "OLD",
-    "OURS",
     "SCENARIOS",
     "TOOL",
     "Fate",
@@ -77,7 +76,6 @@ __all__ = [
     "Scenario",
     "World",
     "result_of",
-    "templates",
 ]
 
 TOOL: Final = "tool"
@@ -88,6 +86,9 @@ THEIRS: Final = Scope("scripted", "somebody else")
 
 LIMIT_S: Final = 600.0
 """Seconds of the world after which a life that should have ended is taken for hanging."""
+
+_ANSWERING: Final[ContextVar[str | None]] = ContextVar("answering", default=None)
+"""The question whose callback has returned, for the commit of its answer."""
 
 _ATTEMPTS: Final = 30
 _PASSING: Final = (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError)
@@ -133,11 +134,11 @@ class Fate(FaultPlan):
 def failure(point: Point) -> Exception:
     """What goes wrong at a point, as the journal, the session or the host would say it."""
     match point:
-        case Point.ASK:
+        case "send: a question to the host":
             return NoAnswerError("nobody is there")
-        case Point.CALL | Point.GET | Point.UPDATE | Point.LISTEN:
+        case "send: tools/call" | "send: tasks/get" | "send: tasks/update":
             return ConnectionLostError("the connection broke", retryable=True)
-        case Point.CANCEL:  # without a Retry-After it would be said again at once, in seconds of ours
+        case "send: tasks/cancel":  # without a Retry-After it would be said again at once, in seconds of ours
             return SessionError("unavailable", retryable=True, http_status=503, retry_after_s=1.0)
         case _:
             return JournalError("the disk is full")
@@ -158,44 +159,46 @@ class Life(Probe):
         self.plan = plan
         self.pid = len(world.lives) + 1
         self.clock = ProcessClock(world.clock)
-        self.journal = InlineJournal(world.path)
+        self.journal = ProcessJournal(world.journal, self.clock)
         self.ended = anyio.Event()
         self.asked: list[str] = []
         self.returned: list[str] = []
         self.known: list[TaskRecord] = []
-        self._client: TasksClient | None = None
-        self._returning: dict[int, str] = {}
         world.lives.append(self)
         world.living.add(self.pid)
 
     async def live(self, program: Program) -> None:
         try:
-            await program(self)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.journal.write_now_and_then)
+                await program(self)
+                tasks.cancel_scope.cancel()
         except (Exception, KilledError, BaseExceptionGroup) as error:
             for one in _leaves(error):
                 if not isinstance(one, KilledError | anyio.get_cancelled_exc_class()):
                     self.world.breaks(f"life {self.pid} ended with {one!r}")
         finally:
-            self.journal.let_go()
+            self.clock.kill()
             self.world.living.discard(self.pid)
-            owners._TENURES.pop(id(self.journal), None)  # as the end of a process does
-            self.known = self.world.records()
+            with anyio.CancelScope(shield=True):
+                self.known = await self.world.records()
             self.ended.set()
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[TasksClient]:
         client = TasksClient(
-            self.world.server.session(task_timeout_s=8.0, call_read_timeout_s=30.0),
+            self.world.server.session(limits=Limits(task_timeout_s=8.0, call_read_timeout_s=30.0)),
             journal=self.journal,
             elicitation=self._ask,
-            on_abandon=self.world.scenario.on_abandon,  # type: ignore[arg-type]  # one of its two words
+            on_abandon=self.world.scenario.on_abandon,
+            environment=Environment(
+                clock=self.clock,
+                jitter=lambda: 0.0,  # so that no poll is late by chance where another would be early
+                process=VirtualProcess.numbered(self.pid, self.world.sees),
+                probe=self,
+            ),
         )
-        engine = client._engine
-        engine.clock, engine.probe = self.clock, self
-        engine.jitter = lambda: 0.0  # so that no poll is late by chance where another would be early
-        engine.place = Spot("host", "boot", "", self.pid, 0.0, self.world)
         async with client:
-            self._client = client
             yield client
 
     # ── what a host does ──────────────────────────────────────────────────────────────────────
@@ -209,7 +212,7 @@ class Life(Probe):
                 result = await client.call_tool(
                     TOOL, idempotency_key=key, on_unknown="resend" if consent else "raise"
                 )
-                return self.world.told(result.content[0].text)  # type: ignore[union-attr]  # it is a text
+                return await self.world.told(result.content[0].text)  # type: ignore[union-attr]  # a text
             except OutcomeUnknownError:
                 self.world.unknown.append(self)
                 if not scenario.may_resend:
@@ -217,7 +220,7 @@ class Life(Probe):
                 consent, self.world.consents = True, self.world.consents + 1
             except TaskError as error:
                 if not _refused(error):
-                    return self.world.told(type(error).__name__)
+                    return await self.world.told(type(error).__name__)
             except _PASSING as error:
                 consent = False
                 if key is None:
@@ -242,11 +245,11 @@ class Life(Probe):
         for _ in range(_ATTEMPTS):
             try:
                 result = await handle.result()
-                return self.world.told(result.content[0].text)  # type: ignore[union-attr]  # it is a text
+                return await self.world.told(result.content[0].text)  # type: ignore[union-attr]  # a text
             except OutcomeUnknownError:
                 return self.world.unknown.append(self)
             except TaskError as error:
-                return self.world.told(type(error).__name__)
+                return await self.world.told(type(error).__name__)
             except _PASSING:
                 await self.sleep(1.0)
         raise AssertionError("no end of attempts")
@@ -282,25 +285,20 @@ class Life(Probe):
     async def bring_home(self, client: TasksClient) -> None:
         """Resume what is pending until nothing is."""
         for _ in range(_ATTEMPTS):
-            began = self.clock.time()
+            delivered = await self.world.delivered()
             try:
                 handles = await client.resume()
             except JournalError:
                 handles = []
             async with anyio.create_task_group() as tasks:
                 for handle in handles:
-                    self._check_undelivered(handle, began)
+                    if handle.reference["record_id"] in delivered:
+                        self.world.breaks(f"life {self.pid}: resume() gave what was delivered before")
                     tasks.start_soon(self.see, handle)
             await self.sleep(5.0)
             if not any(record.pending for record in await client.records()):
                 return
         raise AssertionError("no end of attempts")
-
-    def _check_undelivered(self, handle: TaskHandle, began: float) -> None:
-        assert handle._drive is not None
-        delivered_at = handle._drive.record.delivered_at
-        if delivered_at is not None and delivered_at < began:
-            self.world.breaks(f"life {self.pid}: resume() gave what was delivered before")
 
     async def stand_still(self) -> None:
         """Be suspended, as a process may be, until somebody wakes it."""
@@ -319,39 +317,33 @@ class Life(Probe):
             await self.sleep(self.world.scenario.answer_s)
         self.world.answers += 1  # so that each would be another one
         self.returned.append(key)
-        self._returning[anyio.get_current_task().id] = key
+        _ANSWERING.set(key)
         return ElicitResult(action="accept", content={"n": self.world.answers})
 
     # ── what it passes ────────────────────────────────────────────────────────────────────────
 
     async def before(self, point: Point) -> None:
         await self.clock.awake.wait()
-        with self._ending():
-            await self.plan.before(point)
+        await self._pass(self.plan.before(point))
 
     async def after(self, point: Point) -> None:
         await self.clock.awake.wait()
-        asked = (
-            self._returning.pop(anyio.get_current_task().id, None) if point is Point.ANSWER_READY else None
-        )
-        with self._ending():
-            try:
-                await self.plan.after(point)
-            except JournalError:  # as far as anybody here knows, it was not committed
-                asked = None
-                raise
-            finally:
-                if asked is not None:
-                    self.world.committed.add(asked)
+        asked = _ANSWERING.get() if point == "commit: AnswerReady" else None
+        try:
+            await self._pass(self.plan.after(point))
+        except JournalError:  # as far as anybody here knows, it was not committed
+            asked = None
+            raise
+        finally:
+            if asked is not None:
+                self.world.committed.add(asked)
 
-    @contextmanager
-    def _ending(self) -> Iterator[None]:
+    async def _pass(self, passing: Awaitable[None]) -> None:
         """Once it is killed it begins nothing any more, as it might while it unwinds."""
         try:
-            yield
+            await passing
         except KilledError:
-            if self._client is not None:
-                self._client._engine.scheduler.closed = True
+            self.clock.kill()
             raise
 
 
@@ -364,7 +356,8 @@ async def recover(life: Life) -> None:
         tasks.start_soon(life.bring_home, client)
         if life.world.scenario.keyed:
             tasks.start_soon(life.call, client)
-        elif life.world.scenario.task_exists:
+        elif life.world.scenario.task_exists and not life.world.outcomes:
+            # Once it was delivered, nothing is known of it here, and so not when it was polled last.
             tasks.start_soon(attached, life, client)
 
 
@@ -393,7 +386,7 @@ class Scenario:
     notifies: Notifies | None = None
     delays: tuple[Point, ...] = ()
     stands_still: tuple[Point, float] | None = None
-    on_abandon: str = "detach"
+    on_abandon: Literal["detach", "cancel"] = "detach"
     answer_s: float = 0.0
     may_resend: bool = False
     task_exists: bool = False
@@ -401,7 +394,7 @@ class Scenario:
     late: bool = False
     ends: frozenset[str] | None = None
     wish: bool = False
-    template: str = "plain"
+    has_old_outcome: bool = False
 
 
 class World:
@@ -415,13 +408,11 @@ class World:
         committed: Keys of questions whose answer was committed.
     """
 
-    def __init__(self, scenario: Scenario, folder: Path) -> None:
-        self.scenario = self.plan = scenario  # a Spot looks for blind in a plan
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
         self.clock = WorldClock()
-        self.path = copy_of(folder / f"{scenario.template}.sqlite3", folder / "world.sqlite3")
-        # One for all that is looked up. As after a real kill, whoever dies is not the last to close the file.
-        self._reader = sqlite3.connect(self.path, isolation_level=None)
-        self.theirs_before = self.theirs()
+        self.journal = MemoryJournal()
+        self.theirs_before: list[TaskRecord] = []
         self.lives: list[Life] = []
         self.living: set[int] = set()
         self.broken: list[str] = []
@@ -439,15 +430,22 @@ class World:
     def breaks(self, what: str) -> None:
         self.broken.append(what)
 
-    def told(self, outcome: str) -> None:
-        if not all(record.finished for record in self.records()):
+    def sees(self, pid: int) -> bool | None:
+        return None if self.scenario.blind else pid in self.living
+
+    async def told(self, outcome: str) -> None:
+        if not all(record.finished for record in await self.records()):
             self.breaks(f"a host was told {outcome} before it was journaled")
         self.outcomes.append(outcome)
 
     async def play(self, plan: Fate, *later: Fate) -> None:
         """Lead the scenario's lives, the mortal one by a plan, and then later ones that recover."""
+        await self.journal.open()  # and never closed, since it is the disk's place here
+        for record in _there_before(self.scenario):
+            await self.journal.save(record)
+        self.theirs_before = await self.theirs()
         if self.scenario.task_exists:
-            await self.server.session().call(ToolCall(name=TOOL, arguments={}))
+            await self.server.session().call(ToolCall(name=TOOL), anyio.lowlevel.checkpoint)
             self.clock.now += 2.0  # somebody else's reply, and its hint is over
         for point in self.scenario.delays:
             plan.at(point, "before", delay(self.clock, 1.0))
@@ -473,6 +471,7 @@ class World:
             if not life.ended.is_set():
                 self.breaks(f"life {life.pid} has no end")
                 life.plan.killed = True
+                life.clock.kill()
                 tasks.cancel_scope.cancel()
                 return False
         return True
@@ -481,30 +480,23 @@ class World:
         await self.clock.wait(anyio.Event(), at)
         life.clock.go_on()
 
-    # ── what the file holds ───────────────────────────────────────────────────────────────────
+    # ── what the journal holds ────────────────────────────────────────────────────────────────
 
-    def rows(self) -> list[Row]:
-        found = self._reader.execute(f"SELECT {', '.join(Row._fields)} FROM records ORDER BY sequence")
-        return [Row(*row) for row in found]
-
-    def records(self) -> list[TaskRecord]:
+    async def records(self) -> list[TaskRecord]:
         """Ours."""
-        return [row.record() for row in self.rows() if (row.endpoint, row.principal) == ("scripted", "")]
+        return await self.journal.records(OURS)
 
-    def theirs(self) -> list[Row]:
+    async def theirs(self) -> list[TaskRecord]:
         """What nobody here may touch."""
-        return [row for row in self.rows() if row.principal]
+        return await self.journal.records(THEIRS)
 
-    def close(self) -> None:
-        # As a rule that writes; no machine fails here.
-        self._reader.execute("PRAGMA synchronous = OFF")
-        self._reader.close()
-        for suffix in ("", "-wal", "-shm"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+    async def delivered(self) -> set[str]:
+        """The IDs of our records whose outcome was delivered."""
+        return {one.record_id for one in await self.records() if one.delivered_at is not None}
 
 
-async def templates(folder: Path) -> None:
-    """The files to begin with: with a task of another principal, and with an old outcome besides."""
+def _there_before(scenario: Scenario) -> list[TaskRecord]:
+    """What the journal holds to begin with: a task of another principal, and perhaps an old outcome besides."""
     now = WorldClock().time()
     stranger = TaskRecord(
         record_id="stranger",
@@ -526,12 +518,7 @@ async def templates(folder: Path) -> None:
         delivered_at=now - 8 * 86_400,
     )
     undelivered = replace(old, record_id="theirs", scope=THEIRS, delivered_at=None)
-    empty = empty_journal(folder)
-    for name, records in {"plain": [stranger], "old": [stranger, undelivered, old]}.items():
-        journal = InlineJournal(copy_of(empty, folder / f"{name}.sqlite3"))
-        async with journal:
-            for record in records:
-                await journal.save(record)
+    return [stranger, undelivered, old] if scenario.has_old_outcome else [stranger]
 
 
 def result_of(answers: Mapping[str, Any]) -> dict[str, Any]:
@@ -655,7 +642,7 @@ _STALL: Final = Scenario(
     programs=(calls, steps_in_for_a_while),
     steps=(work(1.5, "a"), work(31.5, "b"), ask(_question("q")), work(8.0), _END),
     terms={"settle_s": 5.0, "poll_interval_ms": 2000},
-    stands_still=(Point.OBSERVED, 36.5),
+    stands_still=("commit: Observed", 36.5),
     blind=True,
     late=True,
 )
@@ -745,7 +732,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     ),
     "abandoned and joined again": Scenario(programs=(abandons_and_joins,), steps=_ASKS),
     "abandoned before it was sent": Scenario(
-        programs=(abandons_before_it_is_sent,), steps=_SHORT, delays=(Point.CLAIM,)
+        programs=(abandons_before_it_is_sent,), steps=_SHORT, delays=("commit: claim",)
     ),
     "attached by its ID": Scenario(programs=(attaches,), steps=_ASKS, keyed=False, task_exists=True),
     "missing task": Scenario(
@@ -771,7 +758,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         answer_s=0.2,
     ),
     "an old outcome is forgotten": Scenario(
-        programs=(calls_and_prunes,), steps=(reply(result_of),), template="old"
+        programs=(calls_and_prunes,), steps=(reply(result_of),), has_old_outcome=True
     ),
     "its end is told": _TOLD,
     "its end is told, without a key": replace(_TOLD, keyed=False),
@@ -780,7 +767,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "everything is told twice": replace(
         _TOLD,
         steps=(work(2.0, "a"), work(1.0, "b"), ask(_question("q1")), work(0.5), ask(_question("q2")), _END),
-        notifies=Notifies(twice=True),
+        notifies=Notifies(distort=lambda params: (params, params)),
     ),
     "its question is told, and then nothing": replace(
         _TOLD, steps=(work(2.0), *_ASKS), notifies=Notifies(breaks_after=1)

@@ -1,0 +1,206 @@
+"""One journal that the processes of a world share. What a process had not committed dies with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final, Protocol
+
+from anyio.lowlevel import checkpoint
+
+from mcp_tasks_client import JournalError, MemoryJournal, TaskRecord
+from mcp_tasks_client.journal.base import Journal, Judge, Lease, LeaseSource, Taken
+from mcp_tasks_client.journal.record import Scope
+
+from .virtual_time import ProcessClock
+
+__all__ = ["ProcessJournal", "Trouble", "Watch"]
+
+Trouble = Callable[[], JournalError | None]
+"""Asked before each write: what the disk says to it, if anything."""
+
+_LOOK_S: Final = 5.0
+"""Seconds between two times that a journal writes of its own accord."""
+
+
+class Watch(Protocol):
+    """Who is told of what is done to records."""
+
+    def enrolled(self, lease: Lease) -> None:
+        """A process stored its lease."""
+
+    def saved(self, record: TaskRecord, fence: int) -> None:
+        """A record was stored over one with that fence."""
+
+    def removed(self, record: TaskRecord) -> None:
+        """A record is no more, since its call was not made."""
+
+    def taken(self, before: str | None, owner: str) -> None:
+        """A record changed its owner."""
+
+    def forgotten(self, record: TaskRecord) -> None:
+        """A record was pruned."""
+
+
+class ProcessJournal(Journal):
+    """The journal as one process has it open.
+
+    It is the contract and nothing else: a write is durable when its coroutine returns. ``deliver`` is
+    durable with the next write, or some seconds later, or never if the process is killed first.
+
+    Args:
+        records: What all processes share; open.
+        clock: The process's. A process that is killed reads and writes nothing any more.
+        trouble: Lets writes fail.
+        watch: Told what each write does to a record.
+        fences: The fence of each record as it was stored last; shared by all processes.
+    """
+
+    def __init__(
+        self,
+        records: MemoryJournal,
+        clock: ProcessClock,
+        trouble: Trouble = lambda: None,
+        watch: Watch | None = None,
+        fences: dict[str, int] | None = None,
+    ) -> None:
+        self._records = records
+        self._clock = clock
+        self._trouble = trouble
+        self._watch = watch
+        self._fences = {} if fences is None else fences
+        self._users = 0
+        self._sources: set[LeaseSource] = set()
+        self._delivered: list[tuple[float, Mapping[str, int]]] = []
+
+    @property
+    def identity(self) -> Hashable:
+        return id(self._records)
+
+    async def write_now_and_then(self) -> None:
+        """What a journal does of its own accord: renew the lease in time, and write what was delivered."""
+        while True:
+            await self._clock.sleep(_LOOK_S)
+            if self._trouble() is None:
+                self._flush()
+                for source in list(self._sources):
+                    lease = source.due()
+                    if lease is not None:
+                        source.renewed(lease, had_lapsed=not await self._records.renew(lease))
+
+    # ── the contract ──────────────────────────────────────────────────────────────────────────
+
+    async def open(self) -> None:
+        await self._clock.pass_on()
+        self._users += 1
+
+    async def aclose(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            self._sources.clear()
+            if not self._clock.killed and self._trouble() is None:
+                self._flush()
+
+    async def claim(self, record: TaskRecord) -> TaskRecord:
+        await self._write()
+        standing = await self._records.claim(record)
+        self._note(standing)
+        return standing
+
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+        await self._write()
+        fence = self._fences.get(record.record_id)
+        await self._records.save(record, known=known)
+        self._note(record)
+        if self._watch is not None and fence is not None:
+            self._watch.saved(record, fence)
+
+    def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+        self._delivered.append((at, dict(fences)))
+
+    async def remove(self, record: TaskRecord) -> None:
+        await self._write()
+        await self._records.remove(record)
+        if self._watch is not None:
+            self._watch.removed(record)
+
+    async def by_id(self, record_id: str) -> TaskRecord | None:
+        await self._read()
+        return await self._records.by_id(record_id)
+
+    async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
+        await self._read()
+        return await self._records.by_key(scope, idempotency_key)
+
+    async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
+        await self._read()
+        return await self._records.by_task_id(scope, task_id)
+
+    async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
+        await self._read()
+        return await self._records.records(scope, pending=pending)
+
+    async def prune(self, before: float) -> int:
+        await self._write()
+        there = [await self._records.by_id(record_id) for record_id in self._fences]
+        found = await self._records.prune(before)
+        for record in there if found else ():
+            if record is not None and await self._records.by_id(record.record_id) is None:
+                del self._fences[record.record_id]
+                if self._watch is not None:
+                    self._watch.forgotten(record)
+        return found
+
+    async def renew(self, lease: Lease) -> bool:
+        await self._write()
+        if self._watch is not None:
+            self._watch.enrolled(lease)
+        return await self._records.renew(lease)
+
+    def keep_renewing(self, source: LeaseSource) -> None:
+        self._sources.add(source)
+
+    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+        await self._write()
+        taken = await self._records.take(record_id, owner, gone)
+        if taken is not None and taken.record.owner == owner:
+            self._note_taken(taken, owner)
+        return taken
+
+    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+        await self._write()
+        every = await self._records.take_pending(scope, owner, gone)
+        for taken in every:
+            self._note_taken(taken, owner)
+        return every
+
+    async def release(self, *names: str) -> None:
+        await self._write()
+        await self._records.release(*names)
+
+    # ── what stands behind it ─────────────────────────────────────────────────────────────────
+
+    async def _read(self) -> None:
+        await checkpoint()
+        await self._clock.pass_on()
+        if not self._users:
+            raise JournalError("the journal is not open")
+
+    async def _write(self) -> None:
+        await self._read()
+        trouble = self._trouble()
+        if trouble is not None:
+            raise trouble
+        self._flush()
+
+    def _flush(self) -> None:
+        for at, fences in self._delivered:
+            self._records.deliver(at, fences)
+        self._delivered.clear()
+
+    def _note(self, record: TaskRecord) -> None:
+        self._fences[record.record_id] = record.fence
+
+    def _note_taken(self, taken: Taken, owner: str) -> None:
+        self._note(taken.record)
+        if self._watch is not None:
+            self._watch.taken(taken.before, owner)
