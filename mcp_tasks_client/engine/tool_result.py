@@ -6,21 +6,26 @@ import logging
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 from mcp_types import CallToolResult
 from pydantic import ValidationError
 
 from ..errors import RemoteProtocolError
-from ..protocol.json_schema import UnusableSchemaError, find_mismatch
+from ..protocol import JSONObject, MalformedError
+from ..protocol.json_schema import MAX_STEPS, TooCostlyError, UnusableSchemaError, find_mismatch
+from ..protocol.text import quote
 from ..sessions.base import Session
-from ..protocol import JSONObject
-from ..protocol.text import redact
 
-__all__ = ["output_schema", "read_result"]
+__all__ = ["read_result"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
 _SCHEMA_TIMEOUT_S: Final = 5.0
 """Seconds that a finished result waits for its tool's output schema, at most."""
+
+_SLICE: Final = 1000
+"""Content blocks that are read before the event loop gets its turn; a block takes about 10 µs."""
 
 
 async def read_result(
@@ -33,63 +38,92 @@ async def read_result(
         tool: What was called; ``None`` if that is not known.
         task_id: Shortened, should a message quote it.
         session: Knows the tool's schema; ``None`` if nothing can be asked any more.
-        deadline: Until when the schema may be asked for; ``None`` leaves the result unchecked.
+        deadline: Until when the schema may be asked for, by the event loop's clock; ``None`` leaves the
+            result unchecked.
 
     Raises:
-        RemoteProtocolError: It is none, or does not match the schema. Its data is what came.
+        RemoteProtocolError: It is no result, does not match the tool's output schema, or cannot be checked
+            against it within bounds. The error's data is what came.
     """
     try:
-        result = CallToolResult.model_validate(raw, extra="allow")
-    except ValidationError as error:
-        problem = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, problem["loc"]))
+        result = await _read(raw)
+    except MalformedError as error:
         raise RemoteProtocolError(
-            f"The result of {tool!r} is not a CallToolResult, {where}: {problem['msg']}. It is "
+            f"The result of {tool!r} is not a CallToolResult, {quote(str(error), task_id)}. It is "
             "in the error's data as it came; report it to the server's author.",
             data=raw,
         ) from None
-    if deadline is None or result.is_error:
+    if deadline is None or session is None or tool is None or result.is_error:
         return result
-    found = await _problem(result, raw, tool, session, deadline, fresh=False)
-    if found is not None and session is not None:
-        # The schema may have changed since the tools were listed.
-        found = await _problem(result, raw, tool, session, deadline, fresh=True)
-    if found is not None:
+    try:
+        mismatch = await _find_mismatch(raw, await _output_schema(tool, session, deadline))
+        if mismatch is not None:
+            # The server may have changed the schema since its tools were listed.
+            schema = await _output_schema(tool, session, deadline, fresh=True)
+            mismatch = await _find_mismatch(raw, schema)
+    except UnusableSchemaError as error:
+        logger.info("The output of %r is not checked, its schema is unusable: %s", tool, error)
+        return result
+    except TooCostlyError as error:
         raise RemoteProtocolError(
-            f"The result of {tool!r} does not match the tool's output schema, {redact(found, task_id)}. "
+            f"The result of {tool!r} cannot be checked against the tool's output schema within bounds: "
+            f"{quote(str(error), task_id)}. It is in the error's data as it came.",
+            data=raw,
+        ) from None
+    if mismatch is not None:
+        raise RemoteProtocolError(
+            f"The result of {tool!r} does not match the tool's output schema, {quote(mismatch, task_id)}. "
             "It is in the error's data as it came; report it to the server's author.",
             data=raw,
         )
     return result
 
 
-async def output_schema(tool: str | None, session: Session | None, deadline: float, *, fresh: bool) -> dict[str, Any] | None:
+async def _read(raw: JSONObject) -> CallToolResult:
+    """``raw`` as a model. The event loop gets its turn after each slice of the content."""
+    content = raw.get("content")
+    if not isinstance(content, list) or len(content) <= _SLICE:
+        return _validate(raw)
+    result = _validate({**raw, "content": content[:_SLICE]})
+    for start in range(_SLICE, len(content), _SLICE):
+        await anyio.lowlevel.checkpoint()
+        result.content += _validate({"content": content[start : start + _SLICE]}, start).content
+    return result
+
+
+def _validate(raw: JSONObject, start: int = 0) -> CallToolResult:
+    try:
+        return CallToolResult.model_validate(raw, extra="allow")
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part + start if isinstance(part, int) else part) for part in problem["loc"])
+        raise MalformedError(f"{where}: {problem['msg']}") from None
+
+
+async def _output_schema(
+    tool: str, session: Session, deadline: float, *, fresh: bool = False
+) -> JSONObject | None:
     """What the tool promised to return, where that can be known soon enough."""
-    if session is None or tool is None:
-        return None
-    deadline = min(deadline, anyio.current_time() + _SCHEMA_TIMEOUT_S)
-    with anyio.CancelScope(deadline=deadline):
+    with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + _SCHEMA_TIMEOUT_S)):
         try:
             described = await session.tool(tool, fresh=fresh)
-            return described.output_schema if described is not None else None
         except Exception as error:
-            logger.info("The output of %r is not checked against its schema: %s", tool, error)
+            logger.info("The output of %r is not checked against its schema: %s", tool, quote(str(error)))
             return None
+        return described.output_schema if described is not None else None
     logger.info("The output of %r is not checked: tools/list takes too long", tool)
     return None
 
 
-async def _problem(
-    result: CallToolResult, raw: JSONObject, tool: str | None, session: Session | None, deadline: float, *, fresh: bool
-) -> str | None:
-    """Why the result does not match the tool's schema; ``None`` if it does, or nothing can be said."""
-    schema = await output_schema(tool, session, deadline, fresh=fresh)
+async def _find_mismatch(raw: JSONObject, schema: JSONObject | None) -> str | None:
+    """Why the result does not match the tool's schema; ``None`` if it does, or there is no schema."""
     if schema is None:
         return None
     if "structuredContent" not in raw:
         return "it has no structuredContent"
+    value: Any = raw["structuredContent"]
     try:
-        return find_mismatch(result.structured_content, schema)
-    except UnusableSchemaError as error:
-        logger.info("The output of %r is not checked, its schema is unusable: %s", tool, error)
-        return None
+        return find_mismatch(value, schema)
+    except TooCostlyError:
+        # Too much to let the event loop wait for it.
+        return await anyio.to_thread.run_sync(find_mismatch, value, schema, MAX_STEPS)

@@ -1,0 +1,165 @@
+"""A result as the host gets it: unchanged, checked where the server said what it would return."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+import anyio
+import pytest
+from mcp_types import TextContent, Tool
+
+from mcp_tasks_client import ConnectionLostError, RemoteProtocolError
+from mcp_tasks_client.engine.tool_result import read_result
+from mcp_tasks_client.sessions.base import Session
+
+pytestmark = pytest.mark.anyio
+
+OBJECT_WITH_N = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
+TASK = "task-0123456789abcdef"
+
+
+class Catalogue:
+    """A session that lists one tool, whose schema may change."""
+
+    def __init__(self, *schemas: Any) -> None:
+        self.schemas = list(schemas)
+        self.asked: list[bool] = []
+
+    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+        self.asked.append(fresh)
+        schema = self.schemas.pop(0) if len(self.schemas) > 1 else self.schemas[0]
+        if isinstance(schema, Exception):
+            raise schema
+        if schema is ...:
+            await anyio.sleep_forever()
+        if schema is None:
+            return None
+        return Tool(name=name, input_schema={"type": "object"}, output_schema=schema)
+
+
+async def read(raw: dict[str, Any], *schemas: Any, tool: str | None = "tool", deadline: float = 60) -> Any:
+    catalogue = Catalogue(*schemas)
+    result = await read_result(
+        raw, tool, TASK, cast(Session, catalogue), anyio.current_time() + deadline if deadline else None
+    )
+    return result, catalogue
+
+
+def structured(value: Any) -> dict[str, Any]:
+    return {"content": [], "structuredContent": value}
+
+
+async def test_a_result_that_matches_comes_as_it_was_sent() -> None:
+    raw = {**structured({"n": 1}), "x-more": {"a": 1}, "content": [{"type": "text", "text": "hi", "x": 1}]}
+    result, catalogue = await read(raw, OBJECT_WITH_N)
+    assert result.structured_content == {"n": 1}
+    assert result.model_extra == {"x-more": {"a": 1}}
+    assert result.content[0].text == "hi"
+    assert result.content[0].model_extra == {"x": 1}
+    assert catalogue.asked == [False]
+
+
+async def test_a_mismatch_is_told_only_after_the_schema_was_asked_for_again() -> None:
+    result, catalogue = await read(structured({"n": 1}), {"required": ["old"]}, OBJECT_WITH_N)
+    assert result.structured_content == {"n": 1}
+    assert catalogue.asked == [False, True]
+    raw = structured({"n": TASK})
+    with pytest.raises(
+        RemoteProtocolError, match=r"does not match the tool's output schema, \$\.n: the v"
+    ) as caught:
+        await read(raw, OBJECT_WITH_N)
+    assert caught.value.data is raw
+    assert TASK not in str(caught.value)
+
+
+async def test_a_result_without_structured_content_does_not_match() -> None:
+    with pytest.raises(RemoteProtocolError, match="it has no structuredContent"):
+        await read({"content": []}, {})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [None, ConnectionLostError("gone"), {"type": "nonsense"}, {"$ref": "https://a.example/never-fetched"}],
+)
+async def test_what_cannot_be_known_of_the_schema_is_not_held_against_the_result(schema: Any) -> None:
+    result, _ = await read(structured("x"), schema)
+    assert result.structured_content == "x"
+
+
+async def test_a_tool_list_that_does_not_come_holds_up_no_result_beyond_its_deadline() -> None:
+    with anyio.fail_after(4):
+        result, _ = await read(structured("x"), ..., deadline=0.01)
+    assert result.structured_content == "x"
+
+
+@pytest.mark.parametrize(
+    ("tool", "deadline", "error"), [(None, 60, False), ("tool", 0, False), ("tool", 60, True)]
+)
+async def test_nothing_is_checked_of_an_unknown_tool_or_an_error_or_without_a_deadline(
+    tool: str | None, deadline: float, error: bool
+) -> None:
+    _, catalogue = await read({**structured("x"), "isError": error}, False, tool=tool, deadline=deadline)
+    assert catalogue.asked == []
+
+
+async def test_what_cannot_be_checked_within_bounds_is_an_error_that_says_so_and_has_the_result() -> None:
+    twice = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)}
+    raw = structured("x")
+    with pytest.raises(
+        RemoteProtocolError, match=r"cannot be checked .* within bounds: the schema unfolds"
+    ) as caught:
+        await read(raw, {"$ref": "#/$defs/d0", "$defs": {**twice, "d30": {}}})
+    assert caught.value.data is raw
+
+
+@pytest.mark.parametrize("index", [0, 999, 1000, 2500])
+async def test_what_is_no_result_says_where(index: int) -> None:
+    blocks: list[Any] = [{"type": "text", "text": "x"} for _ in range(3000)]
+    blocks[index] = 7
+    with pytest.raises(RemoteProtocolError, match=rf"not a CallToolResult, content\.{index}\.") as caught:
+        await read({"content": blocks}, None)
+    assert caught.value.data == {"content": blocks}
+    with pytest.raises(RemoteProtocolError, match="content: Field required"):
+        await read({}, None)
+
+
+async def test_a_large_content_is_read_whole_and_in_order() -> None:
+    blocks = [{"type": "text", "text": str(n)} for n in range(2500)]
+    result, _ = await read({"content": blocks, "isError": True}, None)
+    assert [cast(TextContent, block).text for block in result.content] == [str(n) for n in range(2500)]
+    assert result.is_error
+
+
+async def test_the_event_loop_is_not_held_while_a_large_result_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The check of what is large runs in another thread, and a turn of the loop comes after each slice."""
+    from mcp_tasks_client.engine import tool_result
+
+    threads: list[int] = []
+
+    def find_mismatch(*args: Any) -> str | None:
+        threads.append(threading.get_ident())
+        return original(*args)
+
+    original = tool_result.find_mismatch
+    monkeypatch.setattr(tool_result, "find_mismatch", find_mismatch)
+    rows = [{"n": n} for n in range(50_000)]
+    await read(structured(rows), {"type": "array", "items": OBJECT_WITH_N})
+    assert threads[0] == threading.get_ident()
+    assert threads[1] != threading.get_ident()
+
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(count_turns)
+        await read({"content": [{"type": "text", "text": "x"}] * 20_000}, None)
+        group.cancel_scope.cancel()
+    assert turns >= 15
