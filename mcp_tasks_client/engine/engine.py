@@ -460,6 +460,7 @@ class Engine:
         await tasks.__aenter__()
         self._tasks = tasks
         self.push = Push(self.store, requests, self.runner, tasks)
+        self.runner.on_task = self.push.add
         tasks.start_soon(self.push.run)
         self._prune_now_and_then()
         return self

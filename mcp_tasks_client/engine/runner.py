@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
 import anyio
@@ -77,6 +77,7 @@ class Runner:
 
     Attributes:
         cancellation: Cancels the calls that are driven here.
+        on_task: Called with each call of which the server has just made a task.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Runner:
         self._policy = policy
         self._clock = environment.clock
         self.cancellation = Cancellation(store, requests, environment.clock, self.step)
+        self.on_task: Callable[[LiveCall], None] = lambda call: None
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
@@ -177,6 +179,7 @@ class Runner:
             raise error or lost_reply(call, None)
         if isinstance(call.record.state, Observing):
             call.call = None  # it is not sent again, and its arguments may be large
+            self.on_task(call)
 
     async def _gather(self, call: LiveCall) -> None:
         """Have the host answer what the server asks before it begins; then call again."""
