@@ -30,13 +30,6 @@ pytestmark = pytest.mark.anyio
 GET: JSONObject = {"method": "tasks/get", "params": {"taskId": "task-1", "_meta": META}}
 
 
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
-}
-GET: JSONObject = {"method": "tasks/get", "params": {"taskId": "task-1", "_meta": META}}
-
-
 def without(name: str) -> dict[str, str]:
     return {key: value for key, value in HEADERS.items() if key != name}
 

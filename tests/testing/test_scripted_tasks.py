@@ -135,7 +135,7 @@ async def test_every_kind_of_question_takes_its_kind_of_answer(
 async def test_answers_to_a_task_that_has_moved_on_are_refused_unless_it_is_lenient(
     server: ScriptedServer, clock: ManualClock, after_s: float
 ) -> None:
-    steps = [ask("a", NAME), ask("b", NAME), work(10), complete(DONE)]
+    steps: list[Step] = [ask("a", NAME), ask("b", NAME), work(10), complete(DONE)]
     server.tool("strict", steps)
     server.tool("lenient", steps, late_answers=True)
     session = server.session()
