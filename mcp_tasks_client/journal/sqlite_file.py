@@ -116,7 +116,8 @@ def give_back(connection: sqlite3.Connection, *, keep: int) -> bool:
         if not gives_back or free <= 2 * keep:
             return False
         pages = min(free - keep, _GIVEN_BACK_AT_ONCE)
-        connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+        # Not by execute(), which takes the first step of such a statement and no more: one page.
+        connection.executescript(f"PRAGMA incremental_vacuum({pages})")
     except sqlite3.Error as error:  # as of a lock: there will be another time
         logger.debug("free pages of the journal were not given back: %s", error)
         return False

@@ -32,8 +32,16 @@ from mcp_tasks_client.journal import sqlite_file, sqlite_writer
 from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.record import TaskRecord
-from mcp_tasks_client.journal.row import Row
-from mcp_tasks_client.journal.sqlite import _ALL, _BY_KEY, _BY_TASK, _PENDING, SqliteJournal, choose_journal
+from mcp_tasks_client.journal.row import Row, read_rows
+from mcp_tasks_client.journal.sqlite import (
+    _ALL,
+    _BY_KEY,
+    _BY_TASK,
+    _PENDING,
+    _PRUNE,
+    SqliteJournal,
+    choose_journal,
+)
 from mcp_tasks_client.journal.sqlite_file import APPLICATION_ID, scripts
 from mcp_tasks_client.machine.states import Completed
 from tests.journal.files import (
@@ -235,7 +243,366 @@ os.waitpid(pid, 0)
         assert stored(path) == ["r"]
 
 
-class TestFailures:
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once the condition holds, which the writing thread brings about."""
+    with anyio.fail_after(20):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+def outcome(record_id: str, **changes: Any) -> TaskRecord:
+    return record(record_id=record_id, state=finished(), **changes)
+
+
+class TestDeliveries:
+    async def test_a_delivery_shares_the_next_transaction(
+        self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_SHARE_S", 1000.0)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(outcome("keyed", idempotency_key="order-42", owner="a/1"))
+                await journal.save(outcome("unkeyed"))
+                before = spy.commits
+                journal.deliver(9.0, {"keyed": 0})
+                journal.deliver(9.0, {"unkeyed": 0})
+                await journal.save(record(record_id="next"))
+                assert spy.commits == before + 1
+                with raw(path) as other:
+                    rows = other.execute("SELECT record_id, delivered_at, owner, pending FROM records")
+                    assert rows.fetchall() == [("keyed", 9.0, None, 0), ("next", None, None, 0)]
+
+    async def test_a_delivery_is_written_within_a_moment_by_itself(self, path: Path) -> None:
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(outcome("unkeyed"))
+                journal.deliver(9.0, {"unkeyed": 0})
+                await until(lambda: stored(path) == [])
+
+    async def test_closing_finishes_a_delivery(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sqlite_writer, "_SHARE_S", 1000.0)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(outcome("unkeyed"))
+                journal.deliver(9.0, {"unkeyed": 0})
+        assert stored(path) == []
+
+    async def test_a_delivery_that_fails_is_logged_and_tried_again(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.01)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path, busy_timeout_s=SHORT_S) as journal:
+                await journal.save(outcome("unkeyed"))
+                with raw(path) as other:
+                    other.execute("BEGIN EXCLUSIVE")
+                    journal.deliver(9.0, {"unkeyed": 0})
+                    with pytest.raises(JournalLockedError):
+                        await journal.save(record(record_id="refused"))
+                    other.execute("COMMIT")
+                await until(lambda: stored(path) == [])
+        assert [one.getMessage().partition(":")[0] for one in caplog.records] == [
+            "deliveries and leases will be tried again"
+        ]
+
+    def test_a_delivery_is_not_lost_with_the_end_of_the_interpreter(self, path: Path) -> None:
+        body = """
+journal = SqliteJournal(path)
+await journal.open()
+await journal.save(record(record_id="unkeyed", state=finished()))
+journal.deliver(9.0, {"unkeyed": 0})
+journal.aclose_soon()
+"""
+        assert run_child(path, body) == []
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+        assert stored(path) == []
+
+
+class TestLingering:
+    async def test_the_file_is_closed_some_time_after_the_last_user_has_left(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_LINGER_S", 0.1)
+        journal = SqliteJournal(path)
+        with anyio.fail_after(30):
+            await journal.open()
+            journal.aclose_soon()
+            assert len(list(path.parent.iterdir())) == 3
+            await until(lambda: [file.name for file in path.parent.iterdir()] == [path.name])
+            async with journal:
+                await journal.save(record(record_id="r"))
+        assert stored(path) == ["r"]
+
+    async def test_the_file_is_not_opened_anew_for_one_who_comes_back(
+        self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_LINGER_S", 1000.0)
+        journal = SqliteJournal(path)
+        with anyio.fail_after(30):
+            await journal.open()
+            connections = len(spy.connections)
+            for _ in range(3):
+                journal.aclose_soon()
+                await journal.open()
+            assert len(spy.connections) == connections
+            journal.aclose_soon()
+            await journal.aclose()  # who does not want to wait
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+    async def test_one_who_comes_while_it_closes_finds_it_open(self, path: Path, spy: Spy) -> None:
+        journal = SqliteJournal(path)
+
+        async def come() -> None:
+            await journal.open()
+            await journal.save(record(record_id="late"))
+
+        with anyio.fail_after(30):
+            await journal.open()
+            with commits_held(spy) as held:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(journal.save, record(record_id="early"))
+                    await to_thread.run_sync(held.wait, 30)
+                    tasks.start_soon(journal.aclose)
+                    await anyio.wait_all_tasks_blocked()
+                    tasks.start_soon(come)
+                    await anyio.wait_all_tasks_blocked()
+                    spy.release.set()
+            await journal.aclose()
+        assert stored(path) == ["early", "late"]
+
+
+class Source:
+    """A lease that is due when a test says so.
+
+    Attributes:
+        told: For each renewal, when it was and whether the lease before had lapsed.
+    """
+
+    def __init__(self) -> None:
+        self.next: Lease | Exception | None = None
+        self.told: list[tuple[float, bool]] = []
+
+    def due(self) -> Lease | None:
+        if isinstance(self.next, Exception):
+            raise self.next
+        return self.next
+
+    def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
+        self.next = None
+        self.told.append((lease.renewed_at, had_lapsed))
+
+
+class TestLeases:
+    async def test_the_lease_of_a_process_is_renewed_by_itself_when_it_is_due(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.01)
+        source = Source()
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                journal.keep_renewing(source)
+                for renewed_at, had_lapsed in ((100.0, True), (130.0, False), (160.5, True)):
+                    source.next = lease("a", renewed_at=renewed_at)
+                    await until(lambda: source.next is None)
+                    assert source.told[-1] == (renewed_at, had_lapsed)
+                with raw(path) as other:
+                    rows = other.execute("SELECT lease_id, renewed_at, expires_at FROM leases").fetchall()
+                assert rows == [("a", 160.5, 190.5)]
+        assert len(source.told) == 3
+
+    async def test_a_renewal_shares_the_transaction_of_what_else_is_written(
+        self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_TICK_S", 1000.0)
+        source = Source()
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                journal.keep_renewing(source)
+                await journal.save(record())
+                before = spy.commits
+                source.next = lease("a", renewed_at=100.0)
+                await journal.save(record())
+                assert spy.commits == before + 1
+                assert source.told == [(100.0, True)]
+
+    async def test_a_lease_that_could_not_be_stored_is_stored_later(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.01)
+        source = Source()
+        with anyio.fail_after(30):
+            async with SqliteJournal(path, busy_timeout_s=SHORT_S) as journal:
+                journal.keep_renewing(source)
+                with raw(path) as other:
+                    other.execute("BEGIN EXCLUSIVE")
+                    source.next = lease("a", renewed_at=100.0)
+                    await until(lambda: bool(caplog.records))
+                    assert source.told == []
+                    other.execute("COMMIT")
+                await until(lambda: source.told == [(100.0, True)])
+        assert len(caplog.records) == 1
+
+    async def test_a_source_that_fails_does_not_stop_the_journal(
+        self, path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        source = Source()
+        source.next = RuntimeError("no clock")
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                journal.keep_renewing(source)
+                await journal.save(record(record_id="r"))
+        assert stored(path) == ["r"]
+        assert "no clock" in caplog.text
+
+    async def test_only_the_lease_that_covers_an_owner_is_looked_up(self, path: Path, spy: Spy) -> None:
+        """Those of processes that crashed may be many."""
+        given = [record(state=observing(), owner=f"{name}/1") for name in "ab"]
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                for one in given:
+                    await journal.save(one)
+                    await journal.renew(lease(str(one.owner)[0]))
+                spy.statements.clear()
+                await journal.take(given[0].record_id, "c/1", gone)
+                await journal.take_pending(SCOPE, "c/1", gone)
+        looked = [one for one in spy.statements if "FROM leases" in one]
+        assert looked
+        assert all(one.partition(" WHERE ")[2] in ("lease_id = 'a'", "lease_id = 'b'") for one in looked)
+
+
+class TestUnreadableRows(OneLoop):
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "state = '{}'",
+            "state = 'nonsense'",
+            "state = x'00ff'",
+            "state = CAST(x'ff' AS TEXT)",
+            f"state = '{'[' * 100_000}'",
+            "created_at = 'yesterday'",
+            "tool = CAST(x'ff' AS TEXT)",
+        ],
+        ids=["{}", "nonsense", "blob", "no UTF-8", "nested", "time", "tool"],
+    )
+    async def test_a_row_that_cannot_be_read_withholds_no_other(
+        self, path: Path, damage: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        bad = record(record_id="bad", idempotency_key="order-42", state=observing("bad"))
+        good = record(record_id="good", state=observing("good"))
+        await write(path, bad, good)
+        with raw(path) as connection:
+            connection.execute(f"UPDATE records SET {damage} WHERE record_id = 'bad'")
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                for _ in range(2):
+                    assert await journal.records(SCOPE) == [good]
+                    assert await journal.records(SCOPE, pending=True) == [good]
+                    (taken,) = await journal.take_pending(SCOPE, "a/1", gone)
+                    good = taken.record
+                reads: list[Callable[[], Awaitable[object]]] = [
+                    lambda: journal.by_id("bad"),
+                    lambda: journal.by_key(SCOPE, "order-42"),
+                    lambda: journal.by_task_id(SCOPE, "bad"),
+                    lambda: journal.claim(record(idempotency_key="order-42")),
+                    lambda: journal.take("bad", "a/1", gone),
+                ]
+                for read in reads:
+                    with pytest.raises(JournalCorruptError, match="record 'bad' cannot be read"):
+                        await read()
+                with raw(path) as connection:
+                    query = "SELECT owner, fence FROM records WHERE record_id = 'bad'"
+                    assert connection.execute(query).fetchone() == (None, 0)
+                await journal.save(bad)
+                assert await journal.by_id("bad") == bad
+        (told,) = caplog.records
+        assert "record 'bad' cannot be read" in told.getMessage()
+
+    async def test_an_error_about_a_row_does_not_quote_it(self, path: Path) -> None:
+        secret = '{"kind": "observing", "task": "my secret"}'
+        await write(path, given := record(state=observing()))
+        with raw(path) as connection:
+            connection.execute("UPDATE records SET state = ?", (secret,))
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                with pytest.raises(JournalCorruptError) as by_journal:
+                    await journal.by_id(given.record_id)
+        with pytest.raises(JournalCorruptError) as by_row:
+            Row.of(given)._replace(state=secret).record()
+
+        for caught in (by_journal, by_row):
+            assert "my secret" not in "".join(traceback.format_exception(caught.value))
+
+    async def test_reading_many_rows_lets_others_run(self, path: Path) -> None:
+        await write(path)
+        with raw(path) as connection:
+            connection.execute("BEGIN")
+            for number in range(500):
+                row = Row.of(record(record_id=str(number), state=observing()))
+                marks = ", ".join("?" * len(row))
+                connection.execute(f"INSERT INTO records VALUES (NULL, {marks})", row)
+            connection.execute("COMMIT")
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                await anyio.sleep(0)
+                turns += 1
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal, anyio.create_task_group() as tasks:
+                rows = await journal._run(
+                    lambda connection: connection.execute(_ALL, (SCOPE.endpoint, SCOPE.principal)).fetchall(),
+                    writes=False,
+                )
+                tasks.start_soon(count_turns)
+                read = await read_rows(map(Row._make, rows), journal.identity)
+                during = turns
+                tasks.cancel_scope.cancel()
+        assert len(read) == 500
+        assert during >= 9
+
+
+class TestFreePages(OneLoop):
+    async def test_pages_of_what_is_forgotten_are_given_back(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_FREE_PAGES_KEPT", 4)
+        large = finished(Completed(result={"text": "x" * 100_000}))
+        given = [record(state=large, idempotency_key=str(number), delivered_at=5.0) for number in range(20)]
+
+        def pages() -> int:
+            with raw(path) as connection:
+                return int(connection.execute("PRAGMA page_count").fetchone()[0])
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                empty = pages()
+                for one in given:
+                    await journal.save(one)
+                assert pages() > 400
+                assert await journal.prune(6.0) == 20
+                await until(lambda: pages() <= empty + 10)
+                await journal.save(replace(given[0], record_id="one more"))
+                await journal.prune(6.0)
+        with raw(path) as connection:
+            assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
+        assert path.stat().st_size <= (empty + 4) * 4096
+
+    async def test_a_file_that_cannot_give_back_keeps_them(self, path: Path) -> None:
+        """As one that version 0.1 made."""
+        with raw(path) as connection:
+            connection.execute("CREATE TABLE waste (x)")
+            connection.execute("INSERT INTO waste VALUES (zeroblob(1000000))")
+            connection.execute("DROP TABLE waste")
+        await write(path, record(record_id="r"))
+        with raw(path) as connection:
+            assert connection.execute("PRAGMA freelist_count").fetchone()[0] > 200
+        assert stored(path) == ["r"]
+
+
+class TestFailures(OneLoop):
     async def test_a_record_that_cannot_be_stored_fails_alone(self, path: Path, spy: Spy) -> None:
         holder, good = record(idempotency_key="order-42"), [record() for _ in range(4)]
         failed: list[JournalError] = []
@@ -350,7 +717,7 @@ await journal.aclose()
                 file.unlink()
 
 
-class TestSharing:
+class TestSharing(OneLoop):
     async def test_of_two_processes_that_claim_a_key_one_wins(self, path: Path) -> None:
         body = """
 journal = SqliteJournal(path)
@@ -557,6 +924,19 @@ class TestHostileFiles(OneLoop):
         with pytest.raises(JournalError, match="is not a file"):
             await opened(path)
 
+    async def test_a_file_with_two_names_is_refused(self, path: Path) -> None:
+        """SQLite names the log after the file: what is committed under one name is lost for the other."""
+        await write(path, record(record_id="r"))
+        other = path.with_name("other.sqlite3")
+        other.hardlink_to(path)
+        before = contents(path.parent)
+        for name in (path, other):
+            with pytest.raises(JournalError, match=r"2 names \(hard links\).*remove all names but one"):
+                await opened(name)
+        assert contents(path.parent) == before
+        other.unlink()
+        await opened(path)
+
     async def test_a_file_where_a_folder_should_be_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"content")
         for path in (tmp_path / "file" / "journal.sqlite3", tmp_path / "file" / "a" / "journal.sqlite3"):
@@ -646,6 +1026,18 @@ class TestRights(OneLoop):
         assert len(rights) == 3
         assert set(rights.values()) == {0o600}
         assert stored(copy) == ["r", "s"]
+
+    async def test_a_folder_that_others_can_write_to_is_warned_of_once(
+        self, path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await opened(path)
+        assert not caplog.records
+        path.parent.chmod(0o777)
+        for _ in range(2):
+            await opened(path)
+        (told,) = caplog.records
+        assert f"every user of this machine can write to {path.parent}" in told.getMessage()
+        assert told.levelno == logging.WARNING
 
     async def test_a_symbolic_link_leads_to_the_file_it_names(self, tmp_path: Path) -> None:
         link, target = tmp_path / "link", tmp_path / "elsewhere" / "journal.sqlite3"
@@ -846,6 +1238,15 @@ class TestQueries(OneLoop):
         # The pending ones come out of the index in their order; the others are sorted.
         assert len(steps) == 1 or query in (_BY_TASK, _ALL)
 
+    async def test_what_is_old_is_found_by_indexes(self, path: Path) -> None:
+        await write(path)
+        with raw(path) as connection:
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {_PRUNE}", {"before": 1.0}).fetchall()
+        steps = " ".join(row[3] for row in plan)
+        assert "records_delivered (delivered_at<?)" in steps
+        assert "records_expiring (expires_at<?)" in steps
+        assert "SCAN" not in steps
+
     async def test_the_pending_ones_cost_nothing_for_the_finished_ones(self, path: Path) -> None:
         """Counted in steps of SQLite's machine, not in time."""
         await write(path, *[record(state=observing()) for _ in range(3)])
@@ -920,3 +1321,12 @@ class TestPath(OneLoop):
     def test_a_timeout_must_be_a_time(self, busy_timeout_s: float) -> None:
         with pytest.raises(ValueError, match="busy_timeout_s must be between 0 and"):
             SqliteJournal("journal.sqlite3", busy_timeout_s=busy_timeout_s)
+
+    async def test_an_argument_may_be_a_path_or_a_journal(self, tmp_path: Path) -> None:
+        memory = MemoryJournal()
+        assert choose_journal(memory) is memory
+        chosen = choose_journal(tmp_path / "journal.sqlite3")
+        assert chosen.identity == tmp_path / "journal.sqlite3"
+        assert choose_journal(None).identity == SqliteJournal().path
+        with pytest.raises(TypeError, match="must be a path, a Journal or None, not int"):
+            choose_journal(7)  # type: ignore[arg-type]
