@@ -25,7 +25,7 @@ from ...errors import (
 )
 from ...protocol import MalformedError
 from ...protocol.replies import RpcError
-from ...protocol.text import header_value, quote, redact
+from ...protocol.text import header_value, quote, shorten
 from ..base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES
 from .transport import Failures
 
@@ -283,7 +283,7 @@ class RequestErrors:
         text = text[:_QUOTED_AT_MOST]
         for secret in self._secrets if self._task_id is None else (self._task_id, *self._secrets):
             for form in _forms(secret):
-                text = redact(text, form)
+                text = text.replace(form, shorten(secret))
         return quote(text)
 
     def _reason(self, error: Exception, failures: Failures) -> str:

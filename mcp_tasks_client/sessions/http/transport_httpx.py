@@ -81,6 +81,7 @@ class HttpxTransport(Transport):
             stream=self._body(request.content),
             extensions=built.extensions,
         )
+        sent.read()  # so that hooks and auth flows see its content
         response = await self._client.send(sent, auth=self._auth, follow_redirects=False, stream=True)
         return _HttpxResponse(response)
 

@@ -1,0 +1,20 @@
+"""Fixtures of the tests of the session over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tasks_client.sessions.http.session import HttpSession
+
+from .scripted import CLIENT_INFO, ScriptedServer
+
+
+@pytest.fixture
+def server() -> ScriptedServer:
+    return ScriptedServer()
+
+
+@pytest.fixture
+def session(server: ScriptedServer) -> HttpSession:
+    """Made outside of any event loop, as hosts do at import time."""
+    return server.session(client_info=CLIENT_INFO)

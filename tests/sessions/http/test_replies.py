@@ -1,0 +1,306 @@
+"""From an HTTP response to the reply in it. Reading is the same on both event loops."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError
+from mcp_tasks_client.sessions.base import Limits
+from mcp_tasks_client.sessions.http.session import HttpSession
+
+from .scripted import REF, TASK, TASK_ID, RawResponse, ScriptedServer, events, fail_to_get, result, rpc_id
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+REPLY = 'data: {"jsonrpc":"2.0","id":ID,"result":{"taskId":"t","status":"working"}}'
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        [REPLY, "\n\n"],
+        ["event: message\r\n", REPLY, "\r\n\r\n"],
+        [REPLY, "\n"],
+        [REPLY],
+        ["id: 1\nretry: 5\ndata:\n\n", ": ping\n\n", REPLY, "\n\n"],
+        ['data: {"jsonrpc":"2.0","method":"notifications/tasks","params":{}}\n\n', REPLY, "\n\n"],
+        ['data: {"jsonrpc":"2.0","id":ID,"method":"ping"}\n\n', REPLY, "\n\n"],
+        ["event: ping\ndata: not json\n\n", REPLY, "\n\n"],
+        ['data: {"jsonrpc":"2.0","id":ID,\n', 'data: "result":{"taskId":"t","status":"working"}}\n\n'],
+        [REPLY, "\n\n", "data: garbage after the reply\n\n"],
+    ],
+)
+async def test_the_response_is_found_in_an_event_stream(
+    server: ScriptedServer, session: HttpSession, stream: list[str]
+) -> None:
+    server.answers("tasks/get", events(*stream))
+    assert (await session.get(REF)).task.task_id == "t"
+
+
+async def test_only_line_ends_end_a_line_of_an_event_stream(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    """Python's ``splitlines`` knows more of them than the format does; JSON may hold those as they are."""
+    said = "a\u2028b\u2029c\u0085d"
+    reply = REPLY.replace('"working"', f'"working","statusMessage":"{said}"')
+    server.answers("tasks/get", events(reply, "\n\n"))
+    assert (await session.get(REF)).task.status_message == said
+
+
+async def test_a_byte_order_mark_is_no_part_of_an_event_stream(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    server.answers("tasks/get", events("\ufeff", REPLY, "\n\n"))
+    assert (await session.get(REF)).task.task_id == "t"
+    message = REPLY.replace('"working"', '"working","statusMessage":"\ufeffsic"')
+    server.answers("tasks/get", events(message, "\n\n"))
+    assert (await session.get(REF)).task.status_message == "\ufeffsic"
+
+
+@pytest.mark.parametrize(
+    "stream", ["", ": ping\n\n", 'data: {"jsonrpc":"2.0","method":"x"}\n\n', "data:\n\n", REPLY[:-9]]
+)
+async def test_a_stream_that_ends_before_the_response_has_lost_it(
+    server: ScriptedServer, session: HttpSession, stream: str
+) -> None:
+    server.answers("tasks/get", events(stream))
+    lost = await fail_to_get(session)
+    assert type(lost) is ConnectionLostError
+    assert lost.retryable
+    assert not lost.not_executed
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        "data: {\n\n",
+        "data: []\n\n",
+        'data: {"jsonrpc":"2.0","id":"other","result":{}}\n\n',
+        'data: {"jsonrpc":"1.0","id":ID,"result":{}}\n\n',
+    ],
+)
+async def test_a_stream_with_something_else_in_it_is_malformed(
+    server: ScriptedServer, session: HttpSession, stream: str
+) -> None:
+    server.answers("tasks/get", events(stream))
+    malformed = await fail_to_get(session)
+    assert type(malformed) is RemoteProtocolError
+    assert malformed.retryable
+
+
+@pytest.mark.parametrize(
+    "media_type", ["application/json; charset=utf-8", "text/plain", "Application/JSON", ""]
+)
+async def test_a_reply_is_read_whatever_its_content_type(
+    server: ScriptedServer, session: HttpSession, media_type: str
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = json.dumps({"jsonrpc": "2.0", "id": rpc_id(request), "result": TASK}).encode()
+        return httpx.Response(200, content=body, headers={"content-type": media_type})
+
+    server.answers("tasks/get", answer)
+    assert (await session.get(REF)).task.task_id == TASK_ID
+
+
+@pytest.mark.parametrize("status", [200, 202, 400, 404, 500])
+async def test_a_reply_is_read_whatever_the_status(
+    server: ScriptedServer, session: HttpSession, status: int
+) -> None:
+    server.answers("tasks/get", result(TASK, status))
+    assert (await session.get(REF)).task.task_id == TASK_ID
+
+
+async def test_json_that_only_python_reads_is_read(server: ScriptedServer, session: HttpSession) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = '{"jsonrpc":"2.0","id":%d,"result":{"taskId":"t","status":"working","x":NaN,"y":"\\ud800"}}'
+        return httpx.Response(200, content=(body % rpc_id(request)).encode())
+
+    server.answers("tasks/get", answer)
+    assert ((await session.get(REF)).task.model_extra or {})["y"] == "\ud800"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" \n",
+        b"<html>Welcome to our hotel</html>",
+        b'{"jsonrpc":"2.0","id":ID,"result":{"taskId"',
+        b'[{"jsonrpc":"2.0","id":ID,"result":{}}]',
+        b"null",
+        b'"text"',
+        b"{}",
+        b'{"id":ID,"result":{"taskId":"t","status":"working"}}',
+        b'{"jsonrpc":"2.0","id":ID}',
+        b'{"jsonrpc":"2.0","id":ID,"result":null}',
+        b'{"jsonrpc":"2.0","id":ID,"result":[]}',
+        b'{"jsonrpc":"2.0","id":ID,"error":"no"}',
+        b'{"jsonrpc":"2.0","id":ID,"error":"no","result":{"taskId":"t","status":"working"}}',
+        b'{"jsonrpc":"2.0","id":99,"result":{"taskId":"t","status":"working"}}',
+        b'{"jsonrpc":"2.0","id":null,"result":{"taskId":"t","status":"working"}}',
+        b'{"jsonrpc":"2.0","id":true,"result":{"taskId":"t","status":"working"}}',
+        b'{"jsonrpc":"2.0","id":"ID","result":{"taskId":"t","status":"working"}}',
+        b'{"jsonrpc":"2.0","id":99,"error":{"code":-32602,"message":"another task is unknown"}}',
+        b'{"jsonrpc":"2.0","method":"notifications/tasks","params":{}}',
+        b"[" * 100_000,
+        b'{"jsonrpc":"2.0","id":ID,"result":{"taskId":"t","status":"working","x":' + b"9" * 5000 + b"}}",
+        b"\xff\xfe\xff",
+        b'{"jsonrpc":"2.0","id":ID,"result":{"status":"working"}}',
+        b'{"jsonrpc":"2.0","id":ID,"result":{"taskId":"t"}}',
+        b'{"jsonrpc":"2.0","id":ID,"result":{"taskId":"","status":"working"}}',
+    ],
+)
+async def test_a_success_that_is_no_reply_is_malformed_and_may_pass(
+    server: ScriptedServer, session: HttpSession, body: bytes
+) -> None:
+    server.answers("tasks/get", lambda r: httpx.Response(200, content=body.replace(b"ID", b"%d" % rpc_id(r))))
+    malformed = await fail_to_get(session)
+    assert type(malformed) is RemoteProtocolError
+    assert malformed.retryable
+    assert not malformed.not_executed
+    assert "try again" in str(malformed)
+    assert ("empty body" in str(malformed)) == (not body.strip())
+
+
+def bare_deflate(data: bytes) -> bytes:
+    stream = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return stream.compress(data) + stream.flush()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("GZIP", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", bare_deflate),
+        ("identity", bytes),
+        ("Identity, gzip", gzip.compress),
+    ],
+)
+async def test_the_compressions_that_were_offered_are_read(
+    server: ScriptedServer, session: HttpSession, encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = json.dumps({"jsonrpc": "2.0", "id": rpc_id(request), "result": TASK}).encode()
+        return httpx.Response(200, content=pack(body), headers={"content-encoding": encoding})
+
+    server.answers("tasks/get", answer)
+    assert (await session.get(REF)).task.task_id == TASK_ID
+
+
+def two_members(data: bytes) -> bytes:
+    """A gzip file of more than one part, as ``cat`` makes of two."""
+    return gzip.compress(data[:20]) + gzip.compress(data[20:])
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1_000_000])
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("x-gzip", gzip.compress),
+        ("gzip", two_members),
+        ("deflate", zlib.compress),
+        ("deflate", bare_deflate),
+    ],
+)
+async def test_a_compressed_reply_is_read_in_whatever_pieces_it_comes(
+    server: ScriptedServer, session: HttpSession, encoding: str, pack: Callable[[bytes], bytes], size: int
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = pack(json.dumps({"jsonrpc": "2.0", "id": rpc_id(request), "result": TASK}).encode())
+        pieces = [body[at : at + size] for at in range(0, len(body), size)]
+        return RawResponse(200, *pieces, content_encoding=encoding)
+
+    server.answers("tasks/get", answer)
+    assert (await session.get(REF)).task.task_id == TASK_ID
+
+
+@pytest.mark.parametrize("first", [10, 1001], ids=["first part small", "first part as large as allowed"])
+async def test_a_bomb_in_a_later_part_of_a_gzip_file_does_not_go_off(
+    server: ScriptedServer, first: int
+) -> None:
+    bomb = gzip.compress(b" " * 50_000_000)
+    server.answers(
+        "tasks/get", lambda _: RawResponse(200, gzip.compress(b" " * first) + bomb, content_encoding="gzip")
+    )
+    tracemalloc.start()
+    try:
+        refused = await fail_to_get(server.session(limits=Limits(max_response_bytes=1000)))
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert "larger than 1000 bytes" in str(refused)
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "gzip, br", "compress", "gzip, gzip, gzip"])
+async def test_no_other_compression_is_read(
+    server: ScriptedServer, session: HttpSession, encoding: str
+) -> None:
+    server.answers("tasks/get", lambda _: RawResponse(200, b"\x00", content_encoding=encoding))
+    refused = await fail_to_get(session)
+    assert type(refused) is RemoteProtocolError
+    assert not refused.retryable
+    assert "Content-Encoding" in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [("gzip", b"no gzip"), ("gzip", b"\x1f\x8b\x08\x00" + b"\xff" * 99), ("deflate", b"\xff" * 99)],
+)
+async def test_damaged_compression_is_malformed(
+    server: ScriptedServer, session: HttpSession, encoding: str, body: bytes
+) -> None:
+    server.answers("tasks/get", lambda _: RawResponse(200, body, content_encoding=encoding))
+    malformed = await fail_to_get(session)
+    assert type(malformed) is RemoteProtocolError
+    assert malformed.retryable
+
+
+async def test_a_body_that_a_hook_of_the_callers_has_read_is_read_all_the_same(
+    server: ScriptedServer,
+) -> None:
+    async def read(response: httpx.Response) -> None:
+        await response.aread()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = json.dumps({"jsonrpc": "2.0", "id": rpc_id(request), "result": TASK}).encode()
+        return RawResponse(200, gzip.compress(body), content_encoding="gzip")
+
+    server.answers("tasks/get", answer)
+    async with server.client(event_hooks={"response": [read]}) as client:
+        assert (await server.session(http_client=client).get(REF)).task.task_id == TASK_ID
+        refused = await fail_to_get(server.session(http_client=client, limits=Limits(max_response_bytes=40)))
+        assert "raise max_response_bytes" in str(refused)
+
+
+@pytest.mark.parametrize("as_events", [False, True])
+async def test_a_reply_may_be_as_large_as_allowed_and_no_larger(
+    server: ScriptedServer, as_events: bool
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        head = b'{"jsonrpc":"2.0","id":%d,"result":{"taskId":"t","status":"working","x":"' % rpc_id(request)
+        lead = b"data: " if as_events else b""
+        body = lead + head + b"x" * (2000 - len(lead) - len(head) - 3) + b'"}}'
+        kind = "text/event-stream" if as_events else "application/json"
+        return httpx.Response(200, content=body, headers={"content-type": kind})
+
+    server.answers("tasks/get", answer)
+    assert (await server.session(limits=Limits(max_response_bytes=2000)).get(REF)).task.task_id == "t"
+    refused = await fail_to_get(server.session(limits=Limits(max_response_bytes=1999)))
+    assert type(refused) is RemoteProtocolError
+    assert not refused.retryable
+    assert "larger than 1999 bytes; raise max_response_bytes" in str(refused)
