@@ -285,7 +285,34 @@ class TaskTracker:
                 self.deliver(task, raw)
             case "completed" | "failed" | "input_required":
                 task.latest = {**task.latest, **raw}
+                self._act_on_status(task)
+
+    def _act_on_status(self, task: TrackedTask) -> None:
+        """Fetch what belongs to the latest status, before a poll is due."""
+        if self._running is None or task.task_id not in self._running[1].refs():
+            return
+        match task.latest.get("status"):
+            case "completed" | "failed":
+                self.begin(self._fetch_end, task)
+            case "input_required":
                 self.open_result(task)
+
+    async def _fetch_end(self, task: TrackedTask) -> None:
+        """Deliver the end of a task that the server has told of.
+
+        By a request of its own: TypeScript's server looks only once a poll interval whether it can answer the
+        ``tasks/result`` that is open.
+        """
+        params, limit_s = {"taskId": task.task_id}, 2 * self._timeout_s
+        try:
+            reply: JSONObject | RpcError = await task.connection.request(
+                "tasks/result", params, self._timeout_s, total_s=limit_s, task_id=task.task_id
+            )
+        except SessionError as error:
+            if error.code is None or error.http_status not in (None, 200):
+                return  # a poll tells
+            reply = RpcError(error.code, error.remote_message, error.data)
+        self._take_end(task, reply)
 
     def announce_progress(self, token: str | int) -> None:
         """Expect to be told of progress by a token, whose task is not known yet."""
@@ -394,13 +421,13 @@ class TaskTracker:
 
     def _take_end(self, task: TrackedTask, reply: JSONObject | RpcError | None) -> None:
         """Deliver the end of a task, if the reply tells it without a poll."""
-        assert reply is not None
-        if task.latest.get("status") in ("completed", "failed"):
-            self.deliver(task, inline_result(task.latest, reply))
-        elif isinstance(reply, dict) and "content" in reply and task.latest:
+        status = task.latest.get("status")
+        if isinstance(reply, dict) and "content" in reply and status is not None:
             self.deliver(task, inline_result({**task.latest, "status": "completed"}, reply))
+        elif reply is not None and status == "failed":
+            self.deliver(task, inline_result(task.latest, reply))
         else:
-            task.reopen_at = self._clock.monotonic() + _REOPEN_S  # what it means, a poll tells
+            task.reopen_at = self._clock.monotonic() + _REOPEN_S  # what the reply means, a poll tells
 
     def _note_lost(self, task: TrackedTask, result: OpenResult, error: SessionError, lasted_s: float) -> None:
         task.result = None
@@ -513,8 +540,8 @@ class TaskTracker:
         for task in list(self._tasks.values()):
             if task.task_id in refs:
                 first, task.observed = not task.observed, True
-                if first and task.latest.get("status") in ("completed", "failed", "input_required"):
-                    self.open_result(task)
+                if first:
+                    self._act_on_status(task)
                 if first and task.questions:
                     self.deliver(task)
             elif task.observed or self._clock.monotonic() - task.since > _FORGET_S:
