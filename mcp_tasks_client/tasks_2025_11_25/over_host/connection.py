@@ -111,8 +111,8 @@ class RelayConnection(Connection):
             again = await self._relay.request("ping", {}, _PING_S)
             if isinstance(again, RpcError) and again.message in _SESSION_ENDED:
                 return ConnectionLostError(
-                    f"The server has ended the session of the host, and has not read {errors.method}. Connect "
-                    "again; TasksClient(url).resume() looks for the tasks that are unfinished.",
+                    f"The server has ended the session of the host, and has not read {errors.method}. "
+                    "Connect again; TasksClient(url).resume() looks for the tasks that are unfinished.",
                     not_executed=True,
                 )
             return errors.lost(reply.message)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, cast
 
 from ...callbacks import Callbacks, Inputs
 from ...engine.environment import Clock
 from ...policy import ReceivePolicy
-from ...protocol import JSONObject
 from ...sessions.base import Limits
 from ..connection import Connection, Hear
 from ..receiver import Receiver
@@ -17,16 +14,6 @@ from ..session import CoreTasksSession
 from ..task_preference import TaskPreference
 
 __all__ = ["HostTasksSession"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Host:
-    """What :class:`CoreTasksSession` needs to know of a way to a server."""
-
-    endpoint: str
-    limits: Limits
-    client_info: JSONObject = field(default_factory=dict)
-    """Empty, because the host has introduced itself."""
 
 
 class HostTasksSession(CoreTasksSession):
@@ -53,9 +40,13 @@ class HostTasksSession(CoreTasksSession):
     ) -> None:
         # What the server has a client run as tasks is the business of the host's session.
         receiver = Receiver(Callbacks(), ReceivePolicy(), clock)
-        host = cast(Any, _Host(endpoint, limits))
-        super().__init__(host, inputs=inputs, receiver=receiver, preference=preference, clock=clock)
-        self._connect_host = connect
-
-    def _connect(self, hear: Hear, session_id: str | None) -> Connection:
-        return self._connect_host(hear)
+        super().__init__(
+            lambda hear, session_id: connect(hear),
+            endpoint=endpoint,
+            limits=limits,
+            client_info={},  # the host has introduced itself
+            inputs=inputs,
+            receiver=receiver,
+            preference=preference,
+            clock=clock,
+        )
