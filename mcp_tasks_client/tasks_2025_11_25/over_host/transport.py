@@ -36,7 +36,7 @@ from ...handle import detach
 from ...journal.base import Journal
 from ...journal.record import Scope
 from ...journal.sqlite import choose_journal
-from ...policy import PollPolicy
+from ...policy import PollPolicy, ReceivePolicy
 from ...protocol import JSONObject
 from ...protocol.replies import RpcError
 from ...sessions.base import Limits, ToolCall
@@ -44,10 +44,11 @@ from ...sessions.http.endpoint_names import name_of_url, parse_url
 from ...sessions.relay.messages import INTERNAL_ERROR
 from ...sessions.relay.relay import HostStream, Relay, Served
 from ..connection import Hear
+from ..receiver import Receiver
+from ..session import CoreTasksSession
 from ..task_preference import TASK_TTL_S, Preference, TaskPreference
 from .connection import RelayConnection
 from .router import TaskRouter
-from .session import HostTasksSession
 
 __all__ = ["TasksTransport"]
 
@@ -140,11 +141,14 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             roots=roots or self._list_roots,
         )
         name = _name_of(endpoint)
-        self._session = HostTasksSession(
+        self._session = CoreTasksSession(
             self._connect,
             endpoint=name,
             limits=Limits(tasks_in_flight=policy.polls_in_flight, calls_in_flight=_CALLS_IN_FLIGHT),
+            client_info={},  # the host has introduced itself
             inputs=inputs,
+            # What the server has a client run as tasks is the business of the host's session.
+            receiver=Receiver(Callbacks(), ReceivePolicy(), environment.clock),
             preference=self._preference,
             clock=environment.clock,
         )
@@ -205,7 +209,8 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
                 # Without the block's own exception, which would come back wrapped in a group.
                 await tasks.__aexit__(None, None, None)
 
-    def _connect(self, hear: Hear) -> RelayConnection:
+    def _connect(self, hear: Hear, session_id: str | None) -> RelayConnection:
+        # The only MCP session here is the host's, whichever a record names.
         current = self._session_id() if callable(self._session_id) else self._session_id
         return RelayConnection(self._relay, self._router, hear, current)
 
