@@ -411,16 +411,17 @@ def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
     questions = reopen(take_back(state.questions, "sending", "rejected", "disputed"))
     state = _doubt_cancel(replace(state, questions=questions))
     state = due_after_restart(state, event.now, event.jitter, policy, exact=event.due_is_exact)
-    # Saved, so that a host that crashes again and again still gets to its poll.
-    begin, wake = Save(), Wake(state.wait_s)
+    # Saved, so that a host that crashes again and again still gets to its poll. The alarm is set before
+    # anything is sent, since the reply may ask for a later one.
+    begin = Save(), Wake(state.wait_s)
     if state.cancel != "no":
         state, send_cancel = _send_cancel(state, event.now)
-        return state, (begin, *send_cancel, wake)
+        return state, (*begin, *send_cancel)
     if find_swapped(state.questions, _outstanding(state)):
-        return state, (begin, wake)  # the next snapshot says whether it is still so
+        return state, begin  # the next snapshot says whether it is still so
     questions, asks = ask_open(state.questions, _outstanding(state))
     state, send = _send_answers(replace(state, questions=questions), event.now)
-    return state, (begin, *asks, *send, wake)
+    return state, (*begin, *asks, *send)
 
 
 def _outstanding(state: Observing) -> JSONObject:

@@ -7,6 +7,7 @@ every host does after a crash, :func:`recover`, over the same journal.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -62,6 +63,7 @@ from mcp_tasks_client.testing import (
     work,
 )
 from mcp_tasks_client.testing.probes import Moment
+from mcp_tasks_client.uncut import on_asyncio
 
 from ..shared_journal import ProcessJournal
 from ..virtual_time import ProcessClock, VirtualProcess, WorldClock
@@ -151,7 +153,8 @@ class Life(Probe):
         plan: What happens to it at which point, and which it has passed.
         asked: Keys of questions that were put to it.
         returned: Keys of those that it answered, and that answer was returned.
-        known: What the file held of ours when it ended.
+        told: Whether it was told what became of its call.
+        known: What the journal held of ours when it ended.
     """
 
     def __init__(self, world: World, plan: Fate) -> None:
@@ -163,6 +166,7 @@ class Life(Probe):
         self.ended = anyio.Event()
         self.asked: list[str] = []
         self.returned: list[str] = []
+        self.told = False
         self.known: list[TaskRecord] = []
         world.lives.append(self)
         world.living.add(self.pid)
@@ -212,7 +216,7 @@ class Life(Probe):
                 result = await client.call_tool(
                     TOOL, idempotency_key=key, on_unknown="resend" if consent else "raise"
                 )
-                return await self.world.told(result.content[0].text)  # type: ignore[union-attr]  # a text
+                return await self._told(result.content[0].text)  # type: ignore[union-attr]  # a text
             except OutcomeUnknownError:
                 self.world.unknown.append(self)
                 if not scenario.may_resend:
@@ -220,7 +224,7 @@ class Life(Probe):
                 consent, self.world.consents = True, self.world.consents + 1
             except TaskError as error:
                 if not _refused(error):
-                    return await self.world.told(type(error).__name__)
+                    return await self._told(type(error).__name__)
             except _PASSING as error:
                 consent = False
                 if key is None:
@@ -245,14 +249,18 @@ class Life(Probe):
         for _ in range(_ATTEMPTS):
             try:
                 result = await handle.result()
-                return await self.world.told(result.content[0].text)  # type: ignore[union-attr]  # a text
+                return await self._told(result.content[0].text)  # type: ignore[union-attr]  # a text
             except OutcomeUnknownError:
                 return self.world.unknown.append(self)
             except TaskError as error:
-                return await self.world.told(type(error).__name__)
+                return await self._told(type(error).__name__)
             except _PASSING:
                 await self.sleep(1.0)
         raise AssertionError("no end of attempts")
+
+    async def _told(self, outcome: str) -> None:
+        self.told = True
+        await self.world.told(outcome)
 
     async def _see_of(self, error: TasksClientError) -> None:
         if error.handle is not None and (
@@ -281,6 +289,16 @@ class Life(Probe):
             tasks.start_soon(leave)
             await self.call(client)
             tasks.cancel_scope.cancel()
+
+    async def abandon_natively(self, client: TasksClient, after_s: float) -> None:
+        """The same by ``asyncio.Task.cancel()``, which knows no shield; by a scope on another event loop."""
+        if not on_asyncio():
+            return await self.abandon(client, after_s)
+        call = asyncio.ensure_future(self.call(client))
+        await self.sleep(after_s)
+        call.cancel()
+        await asyncio.wait([call])
+        return None
 
     async def bring_home(self, client: TasksClient) -> None:
         """Resume what is pending until nothing is."""
@@ -590,6 +608,13 @@ async def abandons_before_it_is_sent(life: Life) -> None:
         await life.call(client)
 
 
+async def abandons_natively(life: Life) -> None:
+    async with life.client() as client:
+        await life.abandon_natively(client, 0.5)
+        await life.sleep(2.0)
+        await life.call(client)
+
+
 async def attaches(life: Life) -> None:
     async with life.client() as client:
         await attached(life, client)
@@ -733,6 +758,9 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "abandoned and joined again": Scenario(programs=(abandons_and_joins,), steps=_ASKS),
     "abandoned before it was sent": Scenario(
         programs=(abandons_before_it_is_sent,), steps=_SHORT, delays=("commit: claim",)
+    ),
+    "abandoned by a native cancellation before it was sent": Scenario(
+        programs=(abandons_natively,), steps=_SHORT, delays=("commit: claim",)
     ),
     "attached by its ID": Scenario(programs=(attaches,), steps=_ASKS, keyed=False, task_exists=True),
     "missing task": Scenario(
