@@ -37,7 +37,7 @@ from ..machine.events import (
 )
 from ..machine.states import Calling, Finished, OutcomeUnknown, State
 from ..policy import PollPolicy
-from ..uncut import run_to_its_end
+from ..uncut import run_shielded, run_to_its_end
 from .crash_points import (
     CLAIM,
     ENROL,
@@ -77,12 +77,22 @@ class CallStore:
         journal: Where records go.
         policy: What the machine decides by.
         environment: Clock, process and probe.
+        in_callers_tasks: Whether calls are driven in tasks of the host, which may cancel them natively.
 
     Attributes:
         live: The live call of each record, by ``record_id``. Weak: calls that nobody needs are forgotten.
     """
 
-    def __init__(self, journal: GuardedJournal, policy: PollPolicy, environment: Environment) -> None:
+    def __init__(
+        self,
+        journal: GuardedJournal,
+        policy: PollPolicy,
+        environment: Environment,
+        *,
+        in_callers_tasks: bool,
+    ) -> None:
+        # In a task of ours only scopes are cancelled, and a shield is cheaper than another task.
+        self._whole = run_to_its_end if in_callers_tasks else run_shielded
         self.journal = journal
         self.live: WeakValueDictionary[str, LiveCall] = WeakValueDictionary()
         self._policy = policy
@@ -147,7 +157,7 @@ class CallStore:
                 # Nothing to wait for, as after nearly every poll, and in a call without key and task.
                 call.record = record
                 return _to_do(actions)
-        return await run_to_its_end(self._commit, call, event)
+        return await self._whole(self._commit, call, event)
 
     async def apply_uncommitted(self, call: LiveCall) -> tuple[Action, ...]:
         """Apply the first event that could not be committed once more. A reply that comes too late is dropped."""
@@ -264,7 +274,7 @@ class CallStore:
             OvertakenError: It was another client's, who has taken it back.
             JournalError: Another client has brought it to its end, and it was forgotten.
         """
-        return call.ours or await run_to_its_end(self._take, call)
+        return call.ours or await self._whole(self._take, call)
 
     async def _take(self, call: LiveCall) -> bool:
         async with _Turn(call):
@@ -328,7 +338,7 @@ class CallStore:
         would go on without them. An outcome stays ours until it is delivered.
         """
         if call.ours and not call.uncommitted and not isinstance(call.record.state, Calling | Finished):
-            await run_to_its_end(self._release, call)
+            await self._whole(self._release, call)
 
     async def _release(self, call: LiveCall) -> None:
         async with _Turn(call):
@@ -409,7 +419,7 @@ class _Turn:
 
     def __init__(self, call: LiveCall) -> None:
         self._call = call
-        call.committing = self._lock = call.committing or anyio.Lock()
+        call.committing = self._lock = call.committing or anyio.Lock(fast_acquire=True)
 
     async def __aenter__(self) -> None:
         await self._lock.acquire()

@@ -445,9 +445,9 @@ class Engine:
         """
         if self._tasks is not None:
             raise TasksClientError("A client is opened once. Make another one.")
-        await self._journal.open()
+        await run_to_its_end(self._journal.open)
         try:
-            self.store = CallStore(self._journal, self._policy, self._environment)
+            self.store = CallStore(self._journal, self._policy, self._environment, in_callers_tasks=False)
             requests = Requests(self.session, self._inputs, self._environment)
             self.runner = Runner(self.store, requests, self._policy, self._environment)
             self.idempotency = Idempotency(self.store, self._scope, self._environment)
@@ -562,7 +562,7 @@ class InlineEngine:
         """
         environment = self._environment
         if self._store is None:  # not before there is a task: an extension is made long before it is used
-            self._store = CallStore(self._journal, self._policy, environment)
+            self._store = CallStore(self._journal, self._policy, environment, in_callers_tasks=True)
         now, jitter = environment.clock.time(), environment.jitter()
         first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
         live = begin_with_task(self._store, scope, tool, first)
@@ -574,6 +574,7 @@ class InlineEngine:
                     self._store, Requests(session, inputs, environment), self._policy, environment
                 )
                 await self._drive(live, runner, timeout)
+                await self._prune_now_and_then()
                 result = await read_outcome(live.record, session, None)
             finally:
                 self._store.deliver(live)
@@ -581,7 +582,6 @@ class InlineEngine:
         except TasksClientError as error:
             error.handle = self._handle_of(live)
             raise
-        await self._prune_now_and_then()
         return result
 
     async def _drive(self, live: LiveCall, runner: Runner, timeout: float | None) -> None:

@@ -14,6 +14,7 @@ from ..machine.events import CallAgain, CallLost
 from ..machine.states import Calling, Gathering, OutcomeUnknown
 from ..protocol.text import digest
 from ..sessions.base import ToolCall
+from ..uncut import run_to_its_end
 from .call_store import CallStore
 from .environment import Environment
 from .live_call import LiveCall
@@ -77,11 +78,14 @@ class Idempotency:
             raise
         if standing.record_id == record.record_id:
             return live
-        async with self._joining:
-            return await self._join(standing, call, on_unknown)
+        return await run_to_its_end(self._join, standing, call, on_unknown)
 
     async def _join(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> LiveCall:
-        """Join the call that the key already stands for."""
+        """Join the call that the key already stands for; one at a time, so that one of them decides."""
+        async with self._joining:
+            return await self._join_alone(standing, call, on_unknown)
+
+    async def _join_alone(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> LiveCall:
         if standing.tool != call.name or standing.arguments_digest != digest(call.arguments):
             what = f"the tool {standing.tool!r}" if standing.tool != call.name else "other arguments"
             raise IdempotencyConflictError(

@@ -1,4 +1,4 @@
-"""A journal as the engine uses it: its calls are never cut off, and fail with a typed error only."""
+"""A journal as the engine uses it: shielded, and failing with a typed error only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 import anyio
 
 from ..errors import JournalError, TasksClientError
-from ..uncut import on_asyncio, run_to_its_end
+from ..uncut import on_asyncio
 from .base import Journal, Judge, Lease, LeaseSource, Taken
 from .record import Scope, TaskRecord
 
@@ -22,9 +22,9 @@ T = TypeVar("T")
 class GuardedJournal(Journal):
     """Any journal, made safe to call from a task that may be cancelled.
 
-    Each coroutine runs to its end before a cancellation of the caller takes effect, be it of an
-    ``anyio`` scope or of ``asyncio.Task.cancel()``, see :func:`.run_to_its_end`. An exception of a foreign
-    class becomes a :class:`JournalError`, since a journal is a plug-in and may raise anything.
+    Each coroutine is shielded from the scopes around the caller. (Against a native ``Task.cancel()`` the
+    callers protect whole steps, see :func:`.run_to_its_end`.) An exception of a foreign class becomes a
+    :class:`JournalError`, since a journal is a plug-in and may raise anything.
 
     Args:
         journal: The journal that does the work.
@@ -44,11 +44,11 @@ class GuardedJournal(Journal):
 
     async def open(self) -> None:
         """See :meth:`Journal.open`."""
-        await run_to_its_end(_call, self._journal.open)
+        await _call(self._journal.open)
 
     async def aclose(self) -> None:
         """See :meth:`Journal.aclose`."""
-        await run_to_its_end(_call, self._journal.aclose)
+        await _call(self._journal.aclose)
 
     def aclose_soon(self) -> None:
         """See :meth:`Journal.aclose_soon`."""
@@ -57,11 +57,11 @@ class GuardedJournal(Journal):
 
     async def claim(self, record: TaskRecord) -> TaskRecord:
         """See :meth:`Journal.claim`."""
-        return await run_to_its_end(_call, self._journal.claim, record)
+        return await _call(self._journal.claim, record)
 
     async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         """See :meth:`Journal.save`."""
-        await run_to_its_end(_call, self._journal.save, record, known=known)
+        await _call(self._journal.save, record, known=known)
 
     def deliver(self, at: float, fences: Mapping[str, int]) -> None:
         """See :meth:`Journal.deliver`."""
@@ -70,31 +70,31 @@ class GuardedJournal(Journal):
 
     async def remove(self, record: TaskRecord) -> None:
         """See :meth:`Journal.remove`."""
-        await run_to_its_end(_call, self._journal.remove, record)
+        await _call(self._journal.remove, record)
 
     async def by_id(self, record_id: str) -> TaskRecord | None:
         """See :meth:`Journal.by_id`."""
-        return await run_to_its_end(_call, self._journal.by_id, record_id)
+        return await _call(self._journal.by_id, record_id)
 
     async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
         """See :meth:`Journal.by_key`."""
-        return await run_to_its_end(_call, self._journal.by_key, scope, idempotency_key)
+        return await _call(self._journal.by_key, scope, idempotency_key)
 
     async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
         """See :meth:`Journal.by_task_id`."""
-        return await run_to_its_end(_call, self._journal.by_task_id, scope, task_id)
+        return await _call(self._journal.by_task_id, scope, task_id)
 
     async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
         """See :meth:`Journal.records`."""
-        return await run_to_its_end(_call, self._journal.records, scope, pending=pending)
+        return await _call(self._journal.records, scope, pending=pending)
 
     async def prune(self, before: float) -> int:
         """See :meth:`Journal.prune`."""
-        return await run_to_its_end(_call, self._journal.prune, before)
+        return await _call(self._journal.prune, before)
 
     async def renew(self, lease: Lease) -> bool:
         """See :meth:`Journal.renew`."""
-        return await run_to_its_end(_call, self._journal.renew, lease)
+        return await _call(self._journal.renew, lease)
 
     def keep_renewing(self, source: LeaseSource) -> None:
         """See :meth:`Journal.keep_renewing`."""
@@ -103,27 +103,28 @@ class GuardedJournal(Journal):
 
     async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
         """See :meth:`Journal.take`."""
-        return await run_to_its_end(_call, self._journal.take, record_id, owner, gone)
+        return await _call(self._journal.take, record_id, owner, gone)
 
     async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
         """See :meth:`Journal.take_pending`."""
-        return await run_to_its_end(_call, self._journal.take_pending, scope, owner, gone)
+        return await _call(self._journal.take_pending, scope, owner, gone)
 
     async def release(self, *names: str) -> None:
         """See :meth:`Journal.release`."""
-        await run_to_its_end(_call, self._journal.release, *names)
+        await _call(self._journal.release, *names)
 
 
 async def _call(method: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
-        return await method(*args, **kwargs)
+        with anyio.CancelScope(shield=True):
+            result = await method(*args, **kwargs)
+        return result  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
     except TasksClientError:
         raise
     except Exception as error:
         raise _failure(error) from error
     except anyio.get_cancelled_exc_class() as error:
-        # Nobody cancels what run_to_its_end() runs, unless the event loop itself is closing. Passed on,
-        # a cancellation from inside of the journal would look like the end of whoever called.
+        # Passed on, a cancellation from inside of the journal would look like the end of whoever called.
         if _is_being_cancelled():
             raise
         raise JournalError(

@@ -144,6 +144,8 @@ class SqliteJournal(Journal):
                 self._writer = self._new_writer()
                 self._writer.enter()
             writer = self._writer
+        if writer.is_ready:
+            return  # by an earlier user, who has seen that it can be written
         try:
             # The first thing the thread answers, or refuses, once it has opened the file.
             await writer.put(lambda connection: None, writes=False).wait(self._path)

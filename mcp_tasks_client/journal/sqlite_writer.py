@@ -139,6 +139,9 @@ class WriterThread:
         path: The file.
         busy_timeout_s: Seconds to wait while another process writes.
         renew: Stores a lease; returns false if it had run out or was not there.
+
+    Attributes:
+        is_ready: Whether the file is open.
     """
 
     def __init__(
@@ -152,6 +155,7 @@ class WriterThread:
         self._users = 0
         self._close_at = math.inf
         self._ended = False
+        self.is_ready = False
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: look what else there is to do
         self._unattended: list[Job[Any]] = []
         self._failing = False  # the last try of what nobody waits for
@@ -213,7 +217,7 @@ class WriterThread:
         self._check_process()
         with self._lock:
             self._check_open()
-            if not self._unattended:
+            if not (self._unattended or self._sources):  # for these the thread looks up by itself
                 self._jobs.put(None)
             self._unattended.append(Job(operation, writes=True, waiter=None))
 
@@ -273,6 +277,7 @@ class WriterThread:
             self._refuse_all(error)
             return
         opened = identity(self._path)
+        self.is_ready = True
         while not self._is_over():
             jobs = self._take()
             writing = [job for job in jobs if job.writes]
