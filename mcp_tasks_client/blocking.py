@@ -6,6 +6,7 @@ documentation.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import ExitStack
@@ -19,13 +20,15 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from .client import TasksClient
 from .errors import TasksClientError
 from .handle import TaskHandle, TaskReference
-from .client import _is_client as is_client
 from .protocol.task import Task
+from .sessions.sdk.introspection import is_client
 
 __all__ = ["BlockingTaskHandle", "BlockingTasksClient"]
 
-_abandoned: Final[list[ExitStack]] = []
-"""Of clients that the parent of this process had opened."""
+logger = logging.getLogger("mcp_tasks_client")
+
+_left_open: Final[list[ExitStack]] = []
+"""Kept for the life of the process, because an exit stack that is dropped waits for its thread."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,22 +41,33 @@ class _Thread:
     portal: BlockingPortal | None = None
 
     pid = 0
-    """The process that it was started in; a child has no such thread."""
+    """The process that the thread was started in; a child of that process has no such thread."""
+
+    left = False
+    """Whether the user would not wait any more for what was interrupted, and so not for closing either."""
 
     def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.portal is None:
             raise TasksClientError("The client is not open. Use: with BlockingTasksClient(...) as client")
         if self.pid != os.getpid():
-            raise TasksClientError("The client was opened before a fork. Open one in this process.")
+            raise TasksClientError("The client was opened in another process. Open one in this process.")
         ended = Event()
         future = self.portal.start_task_soon(_awaited, work, args, kwargs, ended)
         try:
             return future.result()  # type: ignore[no-any-return]  # _awaited is not generic
         except BaseException:
-            # Being interrupted here (Ctrl-C) must end what is waited for there, and closing the client
-            # must not overtake it: an abandoned call may still have to tell the server.
+            # An interrupt (Ctrl-C) ends here what is waited for. Closing the client must not come before
+            # that has stopped: it may still have to cancel the task at the server.
             if future.cancel():
-                ended.wait()
+                self._wait_for_stop(ended)
+            raise
+
+    def _wait_for_stop(self, ended: Event) -> None:
+        logger.info("Interrupted. Waiting for requests in flight; interrupt again to leave them.")
+        try:
+            ended.wait()
+        except KeyboardInterrupt:
+            self.left = True
             raise
 
 
@@ -193,12 +207,15 @@ class BlockingTasksClient(_Blocking[TasksClient]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the client and end the thread. In a child of the process that opened it, do nothing."""
+        """Close the client and end the thread.
+
+        Does neither in a child of the process that opened the client, nor after a second interrupt.
+        """
         self._thread.portal = None
-        if self._thread.pid == os.getpid():
-            self._stack.close()
+        if self._thread.left or self._thread.pid != os.getpid():
+            _left_open.append(self._stack)
         else:
-            _abandoned.append(self._stack)  # dropped, it would wait for the thread
+            self._stack.close()
 
 
 async def _awaited(work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ended: Event) -> Any:

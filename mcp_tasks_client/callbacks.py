@@ -240,7 +240,7 @@ async def _ask(
         if _is_async(callback):
             result = await callback(*arguments)
         else:
-            result = await _in_thread(callback, arguments)
+            result = await _in_thread(callback, name, arguments)
             if inspect.isawaitable(result):
                 result = await result
     except anyio.get_cancelled_exc_class():
@@ -262,7 +262,7 @@ async def _ask(
     return result
 
 
-async def _in_thread(callback: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[Any, ...]) -> Any:
     """Call a plain function. What it returns when nobody waits for it any more is not used."""
     made, gone = list[Any](), list[bool]()
 
@@ -281,6 +281,12 @@ async def _in_thread(callback: Callable[..., Any], arguments: tuple[Any, ...]) -
     except anyio.get_cancelled_exc_class():
         gone.append(True)
         close()
+        if not made:
+            logger.warning(
+                "The %s callback has not returned yet. Nobody waits for its answer any more, but its thread "
+                "goes on, and the process may end only after it, or at a second Ctrl-C",
+                name,
+            )
         raise
     return made[0]
 

@@ -39,10 +39,10 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.old.sessions.base import Leaving, TaskRef, ToolCall
-from mcp_tasks_client.old.testing import (
-    STALL,
-    ScriptedSession,
+from mcp_tasks_client.protocol.replies import CallReply, Created, read_call_reply
+from mcp_tasks_client.protocol.task import Task
+from mcp_tasks_client.sessions.base import BeforeSend, Snapshot, TaskRef, ToolCall
+from mcp_tasks_client.testing import (
     cancelled,
     completed,
     failed,
@@ -50,9 +50,9 @@ from mcp_tasks_client.old.testing import (
     text_result,
     working,
 )
-from mcp_tasks_client.old.wire import CallReply, Created, Task, read_call_reply
 
-from ._requirements import requirement
+from .._requirements import requirement
+from ..scripted_session import STALL, ScriptedSession
 
 TASK = "task-0123456789abcdef"
 AT_WORK = working(TASK, poll_interval_ms=5)
@@ -258,7 +258,6 @@ def test_resume_attach_and_records_find_a_task_again_in_another_client() -> None
         assert text(client.attach(reference).result(SOON)) == "done"
         assert text(client.attach(TASK).result(SOON)) == "done"
         assert text(resumed.result(SOON)) == "done"
-        assert [record.status for record in client.records()] == ["completed"]
     with blocking(server, journal=journal) as client:
         assert client.resume() == []
     assert len(server.log("tools/call")) == 1
@@ -415,7 +414,7 @@ def test_nothing_is_asked_of_the_server_and_no_thread_is_left_after_the_block() 
     polled = threading.Event()
 
     class Watched(Server):
-        async def get(self, ref: TaskRef) -> Task:
+        async def get(self, ref: TaskRef) -> Snapshot:
             polled.set()
             return await super().get(ref)
 
@@ -434,8 +433,8 @@ def test_nothing_is_asked_of_the_server_and_no_thread_is_left_after_the_block() 
 class Counter(ScriptedSession):
     """Makes a task of its own of each call, which returns what the call was given."""
 
-    async def call(self, call: ToolCall, leaving: Leaving = anyio.lowlevel.checkpoint) -> CallReply:
-        await super().call(call, leaving)
+    async def call(self, call: ToolCall, before_send: BeforeSend = anyio.lowlevel.checkpoint) -> CallReply:
+        await super().call(call, before_send)
         task_id = f"task-{call.arguments['n']}"
         self.gets[task_id] = [
             working(task_id, poll_interval_ms=5),
@@ -457,7 +456,6 @@ def test_several_threads_may_call_at_once_and_each_gets_its_own_result() -> None
             return text(client.call_tool("count", {"n": n}, timeout=SOON))
 
         assert list(pool.map(call, range(threads), timeout=SOON)) == [str(n) for n in range(threads)]
-        assert len(client.records()) == threads
 
 
 def test_several_threads_may_wait_for_one_handle() -> None:
@@ -484,7 +482,7 @@ def test_closing_in_one_thread_ends_the_wait_of_another_and_says_that_the_task_g
     polled = threading.Event()
 
     class Watched(Server):
-        async def get(self, ref: TaskRef) -> Task:
+        async def get(self, ref: TaskRef) -> Snapshot:
             polled.set()
             return await super().get(ref)
 
@@ -513,7 +511,7 @@ class Interrupting(Server):
 
     interrupted = False
 
-    async def get(self, ref: TaskRef) -> Task:
+    async def get(self, ref: TaskRef) -> Snapshot:
         if not self.interrupted and waits_for_the_client(threading.main_thread()):
             self.interrupted = True
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -651,13 +649,20 @@ def test_a_client_of_another_event_loop_is_refused() -> None:
         BlockingTasksClient(mcp.Client("http://127.0.0.1:1/mcp"))
 
 
-# ── beside a fork ─────────────────────────────────────────────────────────────────────────────
+# ── in a process of its own ───────────────────────────────────────────────────────────────────
+
+
+def run(script: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, *args], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 CHILD = """
 import os, signal, warnings
 from mcp_tasks_client import BlockingTasksClient, MemoryJournal, TasksClientError
-from mcp_tasks_client.old.testing import ScriptedSession, text_result, working
+from mcp_tasks_client.testing import text_result, working
+from tests.scripted_session import ScriptedSession
 warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside a thread: that is the point
 server = ScriptedSession(calls=[working("t"), text_result("done")])
 with BlockingTasksClient(server, journal=MemoryJournal()) as client:
@@ -672,7 +677,8 @@ with BlockingTasksClient(server, journal=MemoryJournal()) as client:
                 use()
                 said.append("went through")
             except TasksClientError as error:
-                said.append("refused" if "before a fork" in str(error) else str(error))
+                said.append("refused" if "was opened in another process" in str(error) else str(error))
+        client.__exit__(None, None, None)
         os.write(1, f"child: {said}\\n".encode())
         os._exit(0)
     assert os.waitpid(pid, 0) == (pid, 0), "the child hung"
@@ -682,8 +688,59 @@ with BlockingTasksClient(server, journal=MemoryJournal()) as client:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_fork_is_refused_its_parents_client_instead_of_waiting_for_ever() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=60, check=False
-    )
+    ran = run(CHILD)
     assert ran.stdout.splitlines() == [f"child: {['refused'] * 5}", "parent: done"], ran.stderr
     assert ran.returncode == 0
+
+
+INTERRUPTED = """
+import logging, os, signal, sys, threading, time
+from mcp_types import ElicitResult
+from mcp_tasks_client import BlockingTasksClient, MemoryJournal, PollPolicy
+from mcp_tasks_client.testing import input_required, working
+from tests.scripted_session import STALL, ScriptedSession
+logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.alarm(50)
+
+def press_ctrl_c():
+    time.sleep(0.05)  # until the main thread waits again; pressed too early it interrupts as well
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+def ask(context, params):
+    threading.Thread(target=press_ctrl_c, daemon=True).start()
+    threading.Event().wait()  # for somebody who never answers
+
+class Server(ScriptedSession):
+    async def cancel(self, ref):
+        threading.Thread(target=press_ctrl_c, daemon=True).start()
+        await super().cancel(ref)
+
+form = {"message": "Go on?", "requestedSchema": {"type": "object"}}
+asks = input_required("t", {"k": {"method": "elicitation/create", "params": form}}, poll_interval_ms=5)
+server = Server(calls=[working("t", poll_interval_ms=5)], gets={"t": [asks]}, cancels=[STALL])
+options = {"elicitation": ask, "on_abandon": sys.argv[1], "poll": PollPolicy(cancel_timeout_s=600)}
+with BlockingTasksClient(server, journal=MemoryJournal(), **options) as client:
+    try:
+        client.call_tool("tool")
+    finally:
+        print("call_tool ended", flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no way to press Ctrl-C in just one thread")
+def test_ctrl_c_while_a_plain_callback_waits_ends_the_process_and_says_what_still_runs() -> None:
+    ran = run(INTERRUPTED, "detach")
+    assert "KeyboardInterrupt" in ran.stderr
+    assert "The elicitation callback has not returned yet" in ran.stdout
+    assert "call_tool ended" in ran.stdout
+    assert ran.returncode == -signal.SIGINT
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no way to press Ctrl-C in just one thread")
+def test_a_second_ctrl_c_leaves_a_server_that_does_not_acknowledge_the_cancellation() -> None:
+    ran = run(INTERRUPTED, "cancel")
+    assert "KeyboardInterrupt" in ran.stderr
+    assert "interrupt again to leave them" in ran.stdout
+    assert "call_tool ended" in ran.stdout
+    assert ran.returncode == -signal.SIGINT
