@@ -11,6 +11,7 @@ A session is never ended by a DELETE: servers bind tasks to it, and end them wit
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ _PING_S: Final = 10.0
 _DENIALS: Final = frozenset({400, 404})
 """HTTP statuses with which a server denies an MCP session, or something else is wrong."""
 
+_SESSION_WORDS: Final = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
 _NOT_ABOUT_SESSIONS: Final = frozenset({-32601, -32602})
 
 _RETRY_S: Final = 1.0
@@ -363,7 +365,8 @@ class Connection:
         except SessionError as error:
             if self.session_id is not None and self._begun and _may_deny_session(error):
                 if await self._is_denied_again():
-                    self.lost = error.not_executed = error.retryable = True
+                    self.lost = error.retryable = True
+                    error.not_executed = _is_about_session(error)
                 elif message.errors.method != "tools/call":
                     error.retryable = True  # one of several servers has not heard of the session
             raise
@@ -413,6 +416,11 @@ class Connection:
 
 def _may_deny_session(error: SessionError) -> bool:
     return error.http_status in _DENIALS and error.code not in _NOT_ABOUT_SESSIONS
+
+
+def _is_about_session(error: SessionError) -> bool:
+    """Whether a denial cannot be the words of a tool that has run."""
+    return error.code is None or _SESSION_WORDS.search(error.remote_message) is not None
 
 
 def _member(value: object, name: str) -> object:
