@@ -8,7 +8,7 @@ import json
 import socket
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 
 import anyio
@@ -346,7 +346,7 @@ async def test_a_request_that_is_cancelled_while_its_body_leaves_drops_no_iterat
 @also_over_httpx2
 async def test_a_connection_is_used_again_after_any_reply_that_ended(patient_drain: None) -> None:
     async def script(peer: Connection, number: int) -> None:
-        turns = iter(
+        turns: Iterator[Callable[[], bytes]] = iter(
             [
                 lambda: whole(peer.result()),
                 lambda: SSE + chunk(b"data: " + peer.result() + b"\n\n") + END,
