@@ -28,13 +28,13 @@ class Watch(Protocol):
     def enrolled(self, lease: Lease) -> None:
         """A process stored its lease."""
 
-    def saved(self, record: TaskRecord, fence: int) -> None:
-        """A record was stored over one with that fence."""
+    def saved(self, record: TaskRecord, fence: int | None) -> None:
+        """A record was stored, over one with that fence if there was one."""
 
     def removed(self, record: TaskRecord) -> None:
         """A record is no more, since its call was not made."""
 
-    def taken(self, before: str | None, owner: str) -> None:
+    def taken(self, taken: Taken) -> None:
         """A record changed its owner."""
 
     def forgotten(self, record: TaskRecord) -> None:
@@ -103,16 +103,14 @@ class ProcessJournal(Journal):
     async def claim(self, record: TaskRecord) -> TaskRecord:
         await self._write()
         standing = await self._records.claim(record)
-        self._note(standing)
+        if standing == record:
+            self._note_saved(record)
         return standing
 
     async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         await self._write()
-        fence = self._fences.get(record.record_id)
         await self._records.save(record, known=known)
-        self._note(record)
-        if self._watch is not None and fence is not None:
-            self._watch.saved(record, fence)
+        self._note_saved(record)
 
     def deliver(self, at: float, fences: Mapping[str, int]) -> None:
         self._delivered.append((at, dict(fences)))
@@ -163,14 +161,14 @@ class ProcessJournal(Journal):
         await self._write()
         taken = await self._records.take(record_id, owner, gone)
         if taken is not None and taken.record.owner == owner:
-            self._note_taken(taken, owner)
+            self._note_taken(taken)
         return taken
 
     async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
         await self._write()
         every = await self._records.take_pending(scope, owner, gone)
         for taken in every:
-            self._note_taken(taken, owner)
+            self._note_taken(taken)
         return every
 
     async def release(self, *names: str) -> None:
@@ -197,10 +195,13 @@ class ProcessJournal(Journal):
             self._records.deliver(at, fences)
         self._delivered.clear()
 
-    def _note(self, record: TaskRecord) -> None:
+    def _note_saved(self, record: TaskRecord) -> None:
+        fence = self._fences.get(record.record_id)
         self._fences[record.record_id] = record.fence
-
-    def _note_taken(self, taken: Taken, owner: str) -> None:
-        self._note(taken.record)
         if self._watch is not None:
-            self._watch.taken(taken.before, owner)
+            self._watch.saved(record, fence)
+
+    def _note_taken(self, taken: Taken) -> None:
+        self._fences[taken.record.record_id] = taken.record.fence
+        if self._watch is not None:
+            self._watch.taken(taken)

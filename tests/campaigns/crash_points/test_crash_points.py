@@ -182,7 +182,8 @@ async def _without_a_key(world: World, fates: list[Fate], stopped: list[Fate]) -
     broken = []
     committed = any(fate.has("after", "commit: TaskCreated") for fate in fates)
     request_lost = any(
-        fate.failed_at(("before", "send: tools/call")) or fate.failed_at(("after", "send: tools/call")) for fate in stopped
+        fate.failed_at(("before", "send: tools/call")) or fate.failed_at(("after", "send: tools/call"))
+        for fate in stopped
     )
     if committed and not world.outcomes:
         broken.append("the task is lost, though its ID was committed")

@@ -1,5 +1,5 @@
-"""Whole lives of tasks under virtual time: the real client and the real SQLite, everything else obeys.
+"""Whole lives of tasks under virtual time: the real client, and processes, journal and faults that obey a seed.
 
-``python -m tests.simulation --seed 7`` plays one history and tells it; ``--histories 100000`` plays
-many. A history is made of its seed alone.
+``python -m tests.campaigns.simulation --seed 7`` plays one history and tells it; ``--histories 10000``
+plays many. A history is made of its seed alone.
 """

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import sqlite3
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Literal, TypeAlias
 
-from mcp_tasks_client.old.engine import OnAbandon
-from mcp_tasks_client.old.testing import (
+from mcp_tasks_client.testing import (
     Delayed,
     ErrorReply,
     Fault,
@@ -33,16 +30,19 @@ from mcp_tasks_client.old.testing import (
     vanish,
     work,
 )
-from mcp_tasks_client.old.testing.steps import AskFirst, Reply
+from mcp_tasks_client.testing.steps import Ask, AskFirst, Reply
 
-from .telling import Telling, telling
+from .telling import Telling, draw_telling
 
 __all__ = ["Cancel", "Intent", "Moment", "Plan", "result_of"]
 
+OnAbandon: TypeAlias = Literal["detach", "cancel"]
+
 _ON_ABANDON: Final[tuple[OnAbandon, ...]] = ("detach", "detach", "detach", "cancel")
+_DISK: Final[tuple[Literal["full", "locked"], ...]] = ("full", "locked")
 _MOMENTS: Final[tuple[Moment, ...]] = ("at", "called", "asked", "quiet")
 
-CHAOS_S = 80.0
+CHAOS_S: Final = 80.0
 """Seconds of a history in which things go wrong."""
 
 
@@ -86,6 +86,9 @@ class Intent:
 
     unknown: bool = False
     cancelling: bool = False
+    forgotten: bool = False
+    """Whether its record was forgotten when its task had expired, so that its key is new again."""
+
     received: bool = False
     """Whether some caller got its outcome, be it that it was killed before it could tell."""
 
@@ -97,6 +100,11 @@ class Intent:
     def first_keys(self) -> set[str]:
         """Keys of what it asks before it has a task."""
         return {key for step in self.steps if isinstance(step, AskFirst) for key in step.requests}
+
+    @property
+    def keys(self) -> set[str]:
+        """Keys of all that it asks."""
+        return {key for step in self.steps if isinstance(step, Ask | AskFirst) for key in step.requests}
 
     @property
     def plain(self) -> bool:
@@ -124,7 +132,9 @@ class Plan:
 
     suspensions: list[tuple[float, float, int]]
     jumps: list[tuple[float, float]]
-    disk: list[tuple[float, float, int]]
+    disk: list[tuple[float, float, Literal["full", "locked"]]]
+    """From when to when writes fail, and how."""
+
     fault_rate: float
     blind: bool
     """Whether the processes cannot see each other, and go by leases."""
@@ -155,8 +165,8 @@ class Plan:
 
 
 def plan(random: Random, tells: Random) -> Plan:
-    """A history, of which what the server tells by itself is drawn apart."""
-    drawn = _plan(random, telling(tells, CHAOS_S))
+    """A history. What the server tells by itself is drawn apart."""
+    drawn = _plan(random, draw_telling(tells, CHAOS_S))
     if drawn.telling.anything:
         for intent in drawn.intents:
             if tells.random() < 0.7 and not intent.plain:
@@ -210,7 +220,7 @@ def _plan(random: Random, told: Telling) -> Plan:
             (
                 at := random.uniform(0, CHAOS_S),
                 at + random.uniform(0, 40.0),
-                random.choice([sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY]),
+                random.choice(_DISK),
             )
             for _ in range(random.choice([0, 0, 0, 1]))
         ],
@@ -337,6 +347,3 @@ def fault(random: Random, method: str) -> Fault:
         faults += [Delayed(20.0), ErrorReply(-32602), HttpError(502)]
         faults += [LostReply(), Unreachable(), HttpError(429)] * 3  # and so a refusal after a loss
     return random.choice(faults)
-
-
-assert math.inf > CHAOS_S

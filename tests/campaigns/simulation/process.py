@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -21,6 +22,7 @@ from mcp_types import (
     ListRootsResult,
     Root,
     TextContent,
+    Tool,
 )
 from pydantic import FileUrl
 
@@ -28,7 +30,9 @@ from mcp_tasks_client import (
     DrivenElsewhereError,
     InputUnansweredError,
     JournalError,
+    JournalLockedError,
     OutcomeUnknownError,
+    PollPolicy,
     RemoteProtocolError,
     SessionError,
     TaskError,
@@ -37,83 +41,94 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
     WaitTimeoutError,
-    owners,
 )
-from mcp_tasks_client.old.drive import Drive
-from mcp_tasks_client.old.journal.base import Lease
-from mcp_tasks_client.old.owners import Place
-from mcp_tasks_client.old.points import Point, Probe
-from mcp_tasks_client.old.policy import PollPolicy
-from mcp_tasks_client.old.sessions.base import TaskRef
-from mcp_tasks_client.old.states import Observing
-from mcp_tasks_client.old.testing import KilledError
-from mcp_tasks_client.old.testing.session import ServerSession
-from mcp_tasks_client.old.wire import JSONObject, Task
+from mcp_tasks_client.engine.crash_points import Point, Probe
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.machine.states import Observing
+from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.protocol.replies import CallReply
+from mcp_tasks_client.sessions.base import (
+    BeforeSend,
+    Limits,
+    ObservedTasks,
+    Session,
+    Snapshot,
+    TaskRef,
+    ToolCall,
+)
+from mcp_tasks_client.testing import KilledError
 
-from .clock import ProcessClock
-from .journal import InlineJournal, disk_trouble
+from ..shared_journal import ProcessJournal
+from ..virtual_time import ProcessClock, VirtualProcess
 from .plans import Intent
 
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["Process", "Spot"]
+__all__ = ["Process"]
 
 FLOOR_S: Final = 0.2
 """Seconds between polls that the server wants at once. By default these are some 2,000 of a minute, and a
 tenth of all the time went into looking on while nothing happened."""
 
-LISTEN_AGAIN_S: Final = 0.999
-"""Seconds from one attempt to listen to the next, at least."""
+_ANSWERING: Final[ContextVar[str | None]] = ContextVar("answering", default=None)
+"""The question whose callback has returned, for the commit of its answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spot(Place):
-    """A place in a world: who lives there is known to the world, and to the others if they can see."""
-
-    world: Any = field(default=None, compare=False)
-
-    def lives(self, lease: Lease) -> bool | None:
-        return None if self.world.plan.blind else lease.pid in self.world.living
-
-    def holds(self, lease: Lease) -> bool:
-        return lease.pid == self.pid
-
-
-class Line(ServerSession):
-    """A process's connection to the server, so that what it says about a cancelled task has a sender."""
+class Line(Session):
+    """A process's connection to the server. What it says and hears is held against the laws."""
 
     def __init__(self, process: Process) -> None:
-        super().__init__(process.world.server, task_timeout_s=8.0, call_read_timeout_s=30.0)
+        limits = Limits(task_timeout_s=8.0, call_read_timeout_s=30.0)
+        self._inner = process.world.server.session(limits=limits)
         self._process = process
+        self._listening = anyio.CancelScope()
+        self._closed = False
+
+    @property
+    def endpoint(self) -> str:
+        return self._inner.endpoint
+
+    @property
+    def limits(self) -> Limits:
+        return self._inner.limits
+
+    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+        return await self._while_it_lives(partial(self._inner.tool, name, fresh=fresh))
+
+    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+        return await self._while_it_lives(partial(self._inner.call, call, before_send))
+
+    async def get(self, ref: TaskRef) -> Snapshot:
+        snapshot = await self._while_it_lives(partial(self._inner.get, ref))
+        self._process.world.polled(snapshot.task)
+        return snapshot
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         self._process.not_after_a_cancel(ref.task_id, f"answers {', '.join(answers)}")
-        await super().update(ref, answers)
+        await self._while_it_lives(partial(self._inner.update, ref, answers))
 
     async def cancel(self, ref: TaskRef) -> None:
         self._process.cancels(ref.task_id)
-        await super().cancel(ref)
+        await self._while_it_lives(partial(self._inner.cancel, ref))
 
-    async def listen(
-        self, task_ids: Sequence[str], agreed: Callable[[frozenset[str]], None], heard: Callable[[Task], None]
-    ) -> None:
-        process, broken = self._process, None
-        process.listens()
+    async def run(self, observed: ObservedTasks) -> None:
+        while not self._closed:
+            with anyio.CancelScope() as self._listening:
+                await self._while_it_lives(partial(self._inner.run, observed))
+                return
+            await self._process.clock.sleep(1.0)
 
-        def answered(granted: frozenset[str]) -> None:
-            process.may_listen = bool(granted)
-            agreed(granted)
+    def cut(self) -> None:
+        """Break the stream of notifications."""
+        self._listening.cancel()
 
-        async with anyio.create_task_group() as late:
-            hear = process.world.grapevine.passed_on(f"process {process.pid}", process.clock, heard, late)
-            try:
-                await super().listen(task_ids, answered, hear)
-            except SessionError as error:
-                broken = error  # which would leave the group in another
-            late.cancel_scope.cancel()
-        if broken is not None:
-            raise broken
+    async def aclose(self) -> None:
+        self._closed = True
+        await self._inner.aclose()
+
+    async def _while_it_lives(self, request: Callable[[], Awaitable[Any]]) -> Any:
+        return await self._process.clock.until_killed(request)
 
 
 class Process(Probe):
@@ -126,6 +141,9 @@ class Process(Probe):
         self.pid = len(world.processes) + 1
         self.clock = ProcessClock(world.clock)
         self.killed = False
+        self.killed_early = False
+        """Whether it was killed before everything was over."""
+
         self.points = 0
         self.scope = anyio.CancelScope()
         self.ended = anyio.Event()
@@ -134,20 +152,18 @@ class Process(Probe):
         self.late = False
         """Whether it was suspended for so long that others may think it gone."""
 
-        self.journal = InlineJournal(world.path, self._trouble, watch=world)
+        self.journal = ProcessJournal(world.journal, self.clock, self._trouble, world, world.fences)
         if world.plan.retention_s is not None:
             self.journal.retention_s = world.plan.retention_s
+        self.line = Line(self)
         self.random = Random(world.random.random())
-        self.owner = ""
+        self.cancelled_for_others: set[str] = set()
+        self._waiting: Counter[str | None] = Counter()
+        """How many callers wait for the call of a tool."""
+
         self._task_ids: dict[int, int] = {}
         self._client: TasksClient | None = None
         self._tasks: TaskGroup | None = None
-        self.cancelled_for_others: set[str] = set()
-        self.may_listen = True
-        """Whether the server has not refused that yet, as far as it has been asked."""
-
-        self._listened_at = -math.inf
-        self._now_asking: dict[int, str] = {}
         world.processes.append(self)
         world.living.add(self.pid)
 
@@ -157,37 +173,38 @@ class Process(Probe):
         world = self.world
         world.tell(f"process {self.pid} starts")
         deaf = "" if self.last else world.plan.deaf
-        client = TasksClient(
-            Line(self),
+        self._client = client = TasksClient(
+            self.line,
             journal=self.journal,
             elicitation=None if deaf == "elicitation" else self._ask,
             sampling=None if deaf == "sampling" else self._ask,
             roots=None if deaf == "roots" else self._ask,
             poll=PollPolicy(call_grace_s=1.0, floor_s=FLOOR_S),
             on_abandon=world.plan.on_abandon,
+            environment=Environment(
+                clock=self.clock,
+                jitter=self.random.random,
+                process=VirtualProcess.numbered(self.pid, world.sees),
+                probe=self,
+            ),
         )
-        engine = client._engine
-        engine.clock, engine.probe, engine.jitter = self.clock, self, self.random.random
-        engine.place = Spot("host", "boot", "", self.pid, 0.0, world)
-        self._client = client
         try:
             with self.scope:
-                await self._open(client)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self.journal.write_now_and_then)
+                    await self._open(client)
+                    tasks.cancel_scope.cancel()
         except BaseException as error:
             for one in _leaves(error):
                 if not isinstance(one, KilledError | anyio.get_cancelled_exc_class()):
                     if isinstance(one, JournalError) and world.disk_failed:
                         continue
-                    if self.killed and "is coming to an end" in str(one):
-                        continue  # to a caller that was about to cancel
                     world.break_("an unexpected end", f"process {self.pid}: {one!r}", one)
         finally:
             self._die()
 
     async def _open(self, client: TasksClient) -> None:
         async with client:
-            self.owner = client._engine.scheduler.driver.commits.owner
-            self.world.owners[self.owner] = self
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 tasks.start_soon(self._bring_home, client)
@@ -197,31 +214,23 @@ class Process(Probe):
                 if not self.last:
                     await self.closing.wait()
                     tasks.cancel_scope.cancel()
-                self._tasks = None
+            self._tasks = None
 
     def kill(self) -> None:
         if not self.ended.is_set():
             self.world.tell(f"process {self.pid} is killed")
             self.world.lose_replies(since=self.suspended_at if self.suspended_at is not None else math.inf)
-            self.killed = True
+            self.killed = self.killed_early = True
             self.world.living.discard(self.pid)
+            self.clock.kill()
             self.scope.cancel()
-            self.clock.go_on()
-            # A shield keeps out a cancellation, and no kill.
-            for drive in list(self._drives()):
-                drive.park(KilledError("while it was waited for"))  # type: ignore[arg-type]  # it goes through all
-
-    def _drives(self) -> Iterable[Drive]:
-        running = self._client._engine._running if self._client is not None else None
-        return running.drives.values() if running is not None else ()
 
     def _die(self) -> None:
         world = self.world
         world.tell(f"process {self.pid} has ended")
         self.killed = True
-        self.journal.let_go()
+        self.clock.kill()
         world.living.discard(self.pid)
-        owners._TENURES.pop(id(self.journal), None)  # as the end of a process does
         for key in [key for key, asking in world.prompts.items() if asking is self]:
             del world.prompts[key]
         self.ended.set()
@@ -230,18 +239,16 @@ class Process(Probe):
 
     async def _bring_home(self, client: TasksClient) -> None:
         for _ in range(100):
-            began = self.clock.time()
             try:
+                had = {one.record_id for one in await client.records() if one.delivered_at is not None}
                 handles = await client.resume()
-            except (JournalError, TasksClientError) as error:
+            except TasksClientError as error:
                 self.world.tell(f"process {self.pid}: resume: {error!r}")
                 await self._sleep(5.0)
                 continue
             async with anyio.create_task_group() as tasks:
                 for handle in handles:
-                    assert handle._drive is not None
-                    delivered_at = handle._drive.record.delivered_at
-                    if delivered_at is not None and delivered_at < began:
+                    if handle.reference["record_id"] in had:
                         self.world.break_("delivered twice", f"{handle!r} by resume()")
                     tasks.start_soon(self._await, handle)
             if not self.last or not await self._anything_left(client):
@@ -254,10 +261,12 @@ class Process(Probe):
     async def _await(self, handle: TaskHandle) -> None:
         for _ in range(40):
             try:
-                self.world.delivered(handle, _text(await handle.result()))
+                with self._waits_for(handle.tool):
+                    result = await handle.result()
+                await self.world.delivered(handle, _text(result))
                 return
             except TaskError as error:
-                self.world.delivered(handle, type(error).__name__)
+                await self.world.delivered(handle, type(error).__name__)
                 return
             except (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError) as error:
                 if _violated(error):
@@ -283,7 +292,7 @@ class Process(Probe):
                     intent.tool,
                     partial(self._call, client, intent, "resend" if resend else "raise"),
                 )
-                self.world.told(intent, _text(result))
+                await self.world.told(intent, _text(result))
                 return
             except OutcomeUnknownError:
                 if not self.world.may_be_unknown(intent):
@@ -299,12 +308,12 @@ class Process(Probe):
                     intent.begun -= resend
                     await self._sleep(9.0)
                     continue
-                self.world.told(intent, type(error).__name__)
+                await self.world.told(intent, type(error).__name__)
                 return
             except RemoteProtocolError as error:
                 if not _violated(error):
                     raise
-                self.world.told(intent, "violated")  # so a replica that lags behind makes it look
+                await self.world.told(intent, "violated")  # so a replica that lags behind makes it look
                 return
             except (WaitTimeoutError, InputUnansweredError, JournalError, SessionError) as error:
                 self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
@@ -317,12 +326,13 @@ class Process(Probe):
 
     async def _call(self, client: TasksClient, intent: Intent, on_unknown: Literal["raise", "resend"]) -> Any:
         try:
-            result = await client.call_tool(
-                intent.tool,
-                {"intent": intent.number},
-                idempotency_key=intent.key,
-                on_unknown=on_unknown,
-            )
+            with self._waits_for(intent.tool):
+                result = await client.call_tool(
+                    intent.tool,
+                    {"intent": intent.number},
+                    idempotency_key=intent.key,
+                    on_unknown=on_unknown,
+                )
         except (TaskError, RemoteProtocolError) as error:
             # What was refused is not journaled, and may be called again.
             intent.received |= _violated(error) or getattr(error, "code", None) != -32602
@@ -336,12 +346,12 @@ class Process(Probe):
             result = await self._within(
                 intent.timeout_s, intent.tool, partial(self._call, client, intent, "raise")
             )
-            self.world.told(intent, _text(result))
+            await self.world.told(intent, _text(result))
         except TasksClientError as error:
             if isinstance(error, TaskError):
-                self.world.told(intent, type(error).__name__)
+                await self.world.told(intent, type(error).__name__)
             elif error.handle is not None and error.handle.task_id is not None:
-                with _Ignored(TasksClientError):
+                with suppress(TasksClientError):
                     await self._await(error.handle)
 
     # ── what it changes its mind about ────────────────────────────────────────────────────────
@@ -359,8 +369,8 @@ class Process(Probe):
     async def _cancel(self, client: TasksClient | None, intent: Intent, after_s: float) -> None:
         assert client is not None
         await self._sleep(after_s)
-        await self.clock.awake.wait()
-        with _Ignored(TasksClientError, ValueError):
+        await self.clock.pass_on()
+        with suppress(TasksClientError, ValueError):
             for record in await client.records():
                 if record.tool != intent.tool or record.finished:
                     continue
@@ -388,25 +398,17 @@ class Process(Probe):
 
     async def _prune(self, client: TasksClient | None) -> None:
         assert client is not None
-        await self.clock.awake.wait()
-        with _Ignored(JournalError):
+        await self.clock.pass_on()
+        with suppress(JournalError):
             self.world.tell(f"process {self.pid} has forgotten {await client.prune(0)}")
 
     def cancels(self, task_id: str) -> None:
         """It is about to tell the server."""
         world = self.world
-        if world.owner_of(task_id) != self.owner:
+        if world.owner_of(task_id) is not self:
             self.cancelled_for_others.add(task_id)
         elif task_id not in world.wished and task_id not in self.cancelled_for_others:
             world.break_("cancelled before it was journaled", f"{task_id} by process {self.pid}")
-
-    def listens(self) -> None:
-        """It is about to ask the server to tell of tasks."""
-        if not self.may_listen:
-            self.world.break_("listens again", f"process {self.pid}, after it was refused")
-        if self.world.clock.now < self._listened_at + LISTEN_AGAIN_S:
-            self.world.break_("listens too often", f"process {self.pid} since {self._listened_at:.3f}")
-        self.may_listen, self._listened_at = False, self.world.clock.now
 
     def not_after_a_cancel(self, task_id: str | None, what: str) -> None:
         """It is about to do something that nobody wants of a cancelled task. A late one cannot know."""
@@ -435,38 +437,48 @@ class Process(Probe):
             if world.prompts.get(key) is self:
                 del world.prompts[key]
         world.answers += 1
-        self._now_asking[_me()] = key
+        _ANSWERING.set(key)
         return _answer(params, world.answers)
 
-    def _waited_for_once(self) -> list[Drive]:
-        """Tasks that are driven here for one caller alone."""
-        return [
-            drive
-            for drive in self._drives()
-            if drive.running and drive.held == 1 and isinstance(drive.record.state, Observing)
-        ]
+    @contextmanager
+    def _waits_for(self, tool: str | None) -> Iterator[None]:
+        self._waiting[tool] += 1
+        try:
+            yield
+        finally:
+            self._waiting[tool] -= 1
 
-    def _is_cancelled(self, abandoned: list[Drive], tool: str) -> None:
+    async def _is_abandoned(self, tool: str) -> bool:
+        """Whether one who goes away now is the last who waits for a task that is driven here."""
+        record = await self.world.record_of(tool)
+        return (
+            self._waiting[tool] == 1
+            and record is not None
+            and isinstance(record.state, Observing)
+            and self.world.process_of(record.owner) is self
+        )
+
+    async def _is_cancelled(self, tool: str) -> None:
         """What became of a task whose only caller went away, should that mean to cancel it."""
         world = self.world
         if world.plan.on_abandon != "cancel" or self.killed or self.late or world.disk_failed:
             return
-        for drive in abandoned:
-            record = drive.record
-            if record.tool == tool and not record.finished and record.task_id not in world.wished:
-                world.break_("abandoned, and not cancelled", f"{record.task_id} by process {self.pid}")
+        record = await world.record_of(tool)
+        if record is not None and not record.finished and record.task_id not in world.wished:
+            world.break_("abandoned, and not cancelled", f"{record.task_id} by process {self.pid}")
 
     async def _within(self, seconds: float | None, tool: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Wait for so many seconds of this world, and then go away, as a time-out does."""
         if seconds is None:
             return await work()
         result: list[Any] = []
-        abandoned: list[Drive] = []
+        abandoned = False
         async with anyio.create_task_group() as tasks:
 
             async def wait() -> None:
+                nonlocal abandoned
                 await self._sleep(seconds)
-                abandoned.extend(self._waited_for_once())
+                abandoned = await self._is_abandoned(tool)
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(wait)
@@ -476,7 +488,8 @@ class Process(Probe):
                 result.append(error)
             tasks.cancel_scope.cancel()
         if not result:
-            self._is_cancelled(abandoned, tool)
+            if abandoned:
+                await self._is_cancelled(tool)
             raise WaitTimeoutError("It took too long.")
         if isinstance(result[0], TasksClientError):
             raise result[0]
@@ -484,41 +497,37 @@ class Process(Probe):
 
     async def _sleep(self, seconds: float) -> None:
         if seconds:
-            await self.clock.wait(anyio.Event(), seconds)
+            await self.clock.sleep(seconds)
 
     # ── what happens to it ────────────────────────────────────────────────────────────────────
 
     async def before(self, point: Point) -> None:
         await self._pass(point)
-        if point is Point.TASK_CREATED:
-            self._task_ids[_me()] = self.world.task_ids()
+        if point == "commit: TaskCreated":
+            self._task_ids[_me()] = len(self.world.journaled)
 
     async def after(self, point: Point) -> None:
-        if point is Point.TASK_CREATED and self.world.task_ids() == self._task_ids.pop(_me(), -1):
+        if point == "commit: TaskCreated" and len(self.world.journaled) == self._task_ids.pop(_me(), -1):
             self.world.break_("a task ID is not journaled", f"by process {self.pid}")
-        if point is Point.ANSWER_READY:
-            key = self._now_asking.pop(_me(), None)
-            if key is not None:
-                self.world.committed.add(key)
+        key = _ANSWERING.get()
+        if point == "commit: AnswerReady" and key is not None:
+            self.world.committed.add(key)
         await self._pass(point)
 
     async def _pass(self, point: Point) -> None:
-        if self.killed:
-            raise KilledError(str(point))
-        await self.clock.awake.wait()
+        await self.clock.pass_on()
         self.points += 1
         if not self.last and self.world.plan.point_kills.get(self.pid - 1) == self.points:
             self.kill()
-        if self.killed:
-            raise KilledError(str(point))
+            raise KilledError(point)
 
-    def _trouble(self) -> sqlite3.OperationalError | None:
-        for start, end, code in self.world.plan.disk:
+    def _trouble(self) -> JournalError | None:
+        for start, end, what in self.world.plan.disk:
             if not self.last and start <= self.world.clock.now < end:
                 self.world.disk_failed = True
                 self.late |= self.world.plan.blind and end - start > 15  # it cannot renew its lease
                 self.world.lose_replies()
-                return disk_trouble(code)
+                return JournalError("the disk is full") if what == "full" else JournalLockedError("locked")
         return None
 
 
@@ -553,13 +562,3 @@ def _leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for one in error.exceptions for leaf in _leaves(one)]
     return [error]
-
-
-class _Ignored:
-    def __init__(self, *kinds: type[BaseException]) -> None:
-        self._kinds = kinds
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
-        return kind is not None and issubclass(kind, self._kinds)

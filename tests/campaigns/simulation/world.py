@@ -1,25 +1,23 @@
-"""One history: processes that come and go over one journal file, a server, and what must hold."""
+"""One history: processes that come and go over one journal, a server, and what must hold."""
 
 from __future__ import annotations
 
 import gc
 import math
-import os
-import sqlite3
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import anyio
 
-from mcp_tasks_client import (
-    TaskHandle,
-)
-from mcp_tasks_client.old.journal.base import TaskRecord
-from mcp_tasks_client.old.states import Calling, Observing
-from mcp_tasks_client.old.testing import (
+from mcp_tasks_client import MemoryJournal, Task, TaskHandle, TaskRecord
+from mcp_tasks_client.journal.base import Lease, Taken
+from mcp_tasks_client.journal.record import Scope
+from mcp_tasks_client.machine.states import Calling, Observing
+from mcp_tasks_client.testing import (
     Arrival,
     ErrorReply,
     Fault,
@@ -29,11 +27,9 @@ from mcp_tasks_client.old.testing import (
     Stale,
     Unreachable,
 )
-from mcp_tasks_client.old.testing.steps import Abort, Complete, Fail
-from mcp_tasks_client.old.testing.timeline import Timeline
+from mcp_tasks_client.testing.steps import Abort, Complete, Fail
 
-from .clock import WorldClock
-from .journal import copy_of
+from ..virtual_time import WorldClock
 from .plans import CHAOS_S, Intent, Moment, Plan, fault, plan
 from .process import Process
 from .telling import Grapevine
@@ -48,6 +44,8 @@ SPARED_S: Final = 60.0
 
 Happening = tuple[float, str]
 
+_SCOPE: Final = Scope("scripted")
+
 
 class World:
     """A history as it happens.
@@ -57,19 +55,23 @@ class World:
         log: What happened, when.
     """
 
-    def __init__(self, seed: int, folder: Path, empty: Path) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = Random(seed)
         tells = Random(f"what is told in {seed}")
         self.plan: Plan = plan(self.random, tells)
         self.clock = WorldClock()
+        self.journal = MemoryJournal()
+        self.fences: dict[str, int] = {}
         self.log: list[Happening] = []
         self.broken: list[str] = []
-        self.path = copy_of(empty, folder / f"{os.getpid()}-{seed}.sqlite3")
         self.processes: list[Process] = []
         self.living: set[int] = set()
         self.prompts: dict[str, Process] = {}
         self.committed: set[str] = set()
+        self.journaled: set[str] = set()
+        """The task IDs that the journal has, or had."""
+
         self.answers = 0
         self.disk_failed = False
         self.calm = False
@@ -79,16 +81,18 @@ class World:
 
         self.calm_at = math.inf
         self.forgotten_tools: set[str] = set()
-        self.forgotten_tasks: set[str] = set()
-        self.owners: dict[str, Process] = {}
+        self._wished_calls: set[str] = set()
+        self._leases: dict[str, Process] = {}
+        self._owners: dict[str, str | None] = {}
+        self._alive: defaultdict[str, list[float]] = defaultdict(list)
+        """When a poll of a task was answered, and it had not ended."""
+
         self._faults = Random(seed + 1)
+        self.grapevine = Grapevine(tells, self.plan.telling, self.tell)
         self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool)
         self.server.on_request = self._on_request
         for intent in self.plan.intents:
             self.server.tool(intent.tool, intent.steps, **intent.terms)
-        self._reader = sqlite3.connect(self.path)
-        tasks = self.server._desk._tasks
-        self.grapevine = Grapevine(tells, self.plan.telling, self.clock.monotonic, tasks, self.tell)
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 
@@ -99,26 +103,48 @@ class World:
         self.tell(f"BROKEN, {law}: {how}")
         self.broken.append(f"{law}: {how}")
 
-    def task_ids(self) -> int:
-        """How many task IDs the file holds."""
-        (count,) = self._reader.execute("SELECT count(task_id) FROM records").fetchone()
-        return int(count)
+    def sees(self, pid: int) -> bool | None:
+        """Whether a process lives, as far as others can see."""
+        return None if self.plan.blind else pid in self.living
+
+    async def record_of(self, tool: str) -> TaskRecord | None:
+        """The newest record of a tool, as the journal has it."""
+        found = [one for one in await self.journal.records(_SCOPE) if one.tool == tool]
+        return found[-1] if found else None
+
+    def process_of(self, owner: str | None) -> Process | None:
+        """The process of an owner."""
+        return None if owner is None else self._leases.get(owner.rpartition("/")[0])
+
+    def owner_of(self, task_id: str) -> Process | None:
+        """Who drives a task, by the journal."""
+        return self.process_of(self._owners.get(task_id))
 
     # ── what is watched ───────────────────────────────────────────────────────────────────────
 
-    def saved(self, record: TaskRecord, fence: int) -> None:
-        """A record was stored over one with that fence."""
-        if record.fence != fence:
+    def enrolled(self, lease: Lease) -> None:
+        """A process stored its lease."""
+        self._leases[lease.lease_id] = next(one for one in self.processes if one.pid == lease.pid)
+
+    def saved(self, record: TaskRecord, fence: int | None) -> None:
+        """A record was stored, over one with that fence."""
+        if fence not in (None, record.fence):
             self.break_("a late owner writes", f"{record!r} over fence {fence}")
-        if isinstance(record.state, Observing):
-            task_id = record.state.task.task_id
-            if record.state.cancel != "no":
-                self.wished.setdefault(task_id, self.clock.now)
-            elif task_id in self.wished:
-                self.break_("the wish to cancel is forgotten", task_id)
-        if isinstance(record.state, Calling) and record.state.again and record.state.gathered is None:
-            # It is a new call, and may ask what the lost one had asked before it had a task.
-            self._may_ask_anew(record)
+        if record.task_id is not None:
+            self.journaled.add(record.task_id)
+            self._owners[record.task_id] = record.owner
+        match record.state:
+            case Observing(task=task, cancel=cancel):
+                if cancel != "no":
+                    self.wished.setdefault(task.task_id, self.clock.now)
+                elif task.task_id in self.wished or record.record_id in self._wished_calls:
+                    self.break_("the wish to cancel is forgotten", task.task_id)
+            case Calling(cancel_wanted=True):
+                self._wished_calls.add(record.record_id)
+            case Calling(again=True, gathered=None):
+                # It is a new call, and may ask what the lost one had asked before it had a task.
+                self._may_ask_anew(record)
+                self._wished_calls.discard(record.record_id)
 
     def removed(self, record: TaskRecord) -> None:
         """A call was refused, not run. It may be made again, from its first question on."""
@@ -129,32 +155,46 @@ class World:
             if intent.keyed and intent.key == record.idempotency_key:
                 self.committed -= intent.first_keys
 
-    def taken(self, before: str | None, owner: str) -> None:
+    def taken(self, taken: Taken) -> None:
         """A record changed its owner."""
-        had = self.owners.get(before or "")
-        if had is not None and before != owner and had.pid in self.living and not had.late:
-            self.break_("taken from one who is there", f"from {had.pid} by {self.owners[owner].pid}")
+        now = self.process_of(taken.record.owner)
+        had = self.process_of(taken.before)
+        if taken.record.task_id is not None:
+            self._owners[taken.record.task_id] = taken.record.owner
+        there = had is not None and had is not now and had.pid in self.living and not had.late
+        if there and taken.before is not None and not taken.before.endswith("/left"):
+            assert had is not None
+            assert now is not None
+            self.break_("taken from one who is there", f"from {had.pid} by {now.pid}")
 
-    def forgotten(self, tool: str, task_id: str | None, delivered_at: float | None) -> None:
+    def forgotten(self, record: TaskRecord) -> None:
         """A record was pruned."""
-        self.tell(f"{tool} is forgotten")
-        if delivered_at is None or not self._intent_of(tool).received:
-            self.break_("forgotten before anybody had it", f"{tool} {task_id}")
-        elif self.clock.time() - delivered_at < SPARED_S and not self.plan.clocks_jump:
-            self.break_("forgotten while others look for it", f"{tool} {task_id}")
-        self.forgotten_tools.add(tool)
-        self.forgotten_tasks.add(task_id or "")
+        assert record.tool is not None
+        intent, now = self._intent_of(record.tool), self.clock.time()
+        self.tell(f"{intent.tool} is forgotten")
+        self.forgotten_tools.add(intent.tool)
+        if record.delivered_at is None and record.expires_at is not None:
+            # Its task has been gone for long. What is asked and called under its key is new.
+            intent.forgotten = True
+            intent.begun += 1
+            self.committed -= intent.keys
+            if now - record.expires_at < SPARED_S and not self.plan.clocks_jump:
+                self.break_("forgotten before it had expired", f"{intent.tool} {record.task_id}")
+        elif record.delivered_at is None or not intent.received:
+            self.break_("forgotten before anybody had it", f"{intent.tool} {record.task_id}")
+        elif now - record.delivered_at < SPARED_S and not self.plan.clocks_jump:
+            self.break_("forgotten while others look for it", f"{intent.tool} {record.task_id}")
+
+    def polled(self, task: Task) -> None:
+        """A poll was answered."""
+        if not task.terminal:
+            self._alive[task.task_id].append(self.clock.now)
+        self.grapevine.note_reply(task.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
     def hears_of(self, task_id: str) -> bool:
         """Whether the wish to cancel it is journaled, or has come to the server."""
         cancels = self.server.witness.log("tasks/cancel", task_id)
         return task_id in self.wished or any(one.fault is None or one.fault.acted for one in cancels)
-
-    def owner_of(self, task_id: str) -> str | None:
-        """Who drives a task, by the journal."""
-        query = "SELECT owner FROM records WHERE task_id = ?"
-        (owner,) = self._reader.execute(query, (task_id,)).fetchone() or (None,)
-        return None if owner is None else str(owner)
 
     def moment(self, moment: Moment, tool: str | None) -> None:
         """Something happened that makes a host change its mind."""
@@ -180,16 +220,16 @@ class World:
     def _intent_of(self, tool: str) -> Intent:
         return next(intent for intent in self.plan.intents if intent.tool == tool)
 
-    def told(self, intent: Intent, outcome: str) -> None:
+    async def told(self, intent: Intent, outcome: str) -> None:
+        """A host was told what became of an intent."""
         self.tell(f"{intent.tool} is told {outcome}")
-        if intent.keyed and intent.tool not in self.forgotten_tools:
-            query = "SELECT due_at, status FROM records WHERE idempotency_key = ?"
-            due, status = self._reader.execute(query, (intent.key,)).fetchone() or (None, None)
-            if status is None or due is not None or status == "calling":
-                self.break_("told before it was journaled", f"{intent.tool}: {status}")
+        if intent.key is not None and intent.tool not in self.forgotten_tools:
+            record = await self.journal.by_key(_SCOPE, intent.key)
+            if record is None or not record.finished:
+                self.break_("told before it was journaled", f"{intent.tool}: {record!r}")
         if outcome[0].isdigit() and not outcome.startswith(f"{intent.number}: "):
             self.break_("another one's result", f"{intent.tool}: {outcome}")
-        if intent.outcomes and intent.outcomes[0] != outcome:
+        if intent.outcomes and intent.outcomes[0] != outcome and not intent.forgotten:
             self.break_("two outcomes", f"{intent.tool}: {intent.outcomes[0]}, then {outcome}")
         intent.outcomes.append(outcome)
 
@@ -198,12 +238,13 @@ class World:
         if tool is not None:
             self._intent_of(tool).received = True
 
-    def delivered(self, handle: TaskHandle, outcome: str) -> None:
+    async def delivered(self, handle: TaskHandle, outcome: str) -> None:
+        """A host was told what became of a handle."""
         self.received(handle.tool)
         tool = self.server.witness.created.get(handle.task_id or "")
         intent = next((intent for intent in self.plan.intents if intent.tool == tool), None)
         if intent is not None and (not intent.keyed or intent.begun == 1):
-            self.told(intent, outcome)
+            await self.told(intent, outcome)
 
     def may_be_unknown(self, intent: Intent) -> bool:
         calls = [a for a in self.server.witness.log("tools/call") if a.tool == intent.tool]
@@ -233,6 +274,7 @@ class World:
         return found
 
     async def run(self) -> None:
+        await self.journal.open()  # and never closed, since it is the disk's place here
         async with anyio.create_task_group() as tasks:
             for at, happen in self._happenings(tasks):
                 await self.clock.pass_to(at, anyio.Event())
@@ -292,9 +334,9 @@ class World:
 
         def offer(notifies: Notifies | None) -> None:
             self.tell(f"the server begins, and offers {notifies}")
-            self.server.notifies = notifies
-            for stream in list(self.server._desk._streams):
-                stream.cut()
+            self.server.notifies = notifies and replace(notifies, distort=self.grapevine.distort)
+            for process in self.processes:
+                process.line.cut()
 
         happenings += [(at, partial(offer, notifies)) for at, notifies in plan.telling.offers]
         for number, at in enumerate(plan.lives):
@@ -323,7 +365,7 @@ class World:
 
     # ── what must hold ────────────────────────────────────────────────────────────────────────
 
-    def check(self) -> None:
+    async def check(self) -> None:
         witness = self.server.witness
         for broken in witness.broken():
             if "too early" in broken and self._may_be_early(broken):
@@ -338,31 +380,41 @@ class World:
             self._check_outcomes(intent)
         for cancelled in self.wished:
             self._check_cancel(cancelled)
-        rows = self._reader.execute(
-            "SELECT task_id, status, pending, owner, idempotency_key, delivered_at FROM records"
-        ).fetchall()
-        for task_id, status, pending, owner, key, delivered_at in rows:
-            if pending:
-                self.break_("left over", f"{task_id} {status} {owner} {key} {delivered_at}")
-        known = {row[0] for row in rows} | self.forgotten_tasks
+        for record in await self.journal.records(_SCOPE, pending=True):
+            self.break_("left over", f"{record!r}, owned by {record.owner}")
         for arrival in witness.log("tools/call"):
             task_id = _created_by(self, arrival)
             if task_id is not None and arrival.answered_at is not None and arrival.fault is None:
-                calm = not self.disk_failed and not any(p.killed and not p.last for p in self.processes)
-                if calm and not self.plan.suspensions and task_id not in known:
+                calm = not self.disk_failed and not any(p.killed_early for p in self.processes)
+                if calm and not self.plan.suspensions and task_id not in self.journaled:
                     self.break_("a task ID is lost", task_id)
 
     def _check_outcomes(self, intent: Intent) -> None:
-        """What was told is how a task of that intent ended, at the server."""
+        """What was told is how a task of that intent can have ended at the server."""
         witness = self.server.witness
-        ends: set[str] = set()
-        for task_id, tool in witness.created.items():
-            if tool == intent.tool:
-                ends |= _ends(self._timeline(task_id))
-                if any(isinstance(poll.fault, Stale) for poll in witness.log("tasks/get", task_id)):
-                    ends.add("violated")  # as an end looks in the reply to a creation
+        gone = {"TaskNotFoundError", "TaskExpiredError"}
+        tasks = [task_id for task_id, tool in witness.created.items() if tool == intent.tool]
+        ends: set[str] = {"result"} if intent.plain else set()
+        if tasks:
+            match intent.steps[-1]:
+                case Complete():
+                    ends.add("result")
+                case Fail():
+                    ends.add("TaskFailedError")
+                case Abort():
+                    ends.add("TaskCancelledError")
+                case _:
+                    ends |= gone
+            if intent.terms["ttl_ms"] is not None:
+                ends |= gone
+        for task_id in tasks:
+            if any(one.fault is None or one.fault.acted for one in witness.log("tasks/cancel", task_id)):
+                ends.add("TaskCancelledError")
+            if any(isinstance(poll.fault, Stale) for poll in witness.log("tasks/get", task_id)):
+                ends.add("violated")  # as an end looks in the reply to a creation
+        if intent.cancelling and intent.first_keys:
+            ends.add("TaskCancelledError")  # before there was a task
         calls = [arrival for arrival in witness.log("tools/call") if arrival.tool == intent.tool]
-        ends |= {"result"} if intent.plain else set()
         ends |= {"TaskFailedError" for arrival in calls if isinstance(arrival.fault, ErrorReply)}
         for outcome in intent.outcomes:
             if ("result" if outcome[0].isdigit() else outcome) not in ends:
@@ -370,22 +422,13 @@ class World:
 
     def _check_cancel(self, task_id: str) -> None:
         """A journaled wish is told as long as the task is there to be cancelled."""
-        witness, ended_at = self.server.witness, _ended_at(self._timeline(task_id))
-        alive = [
-            poll.at for poll in witness.log("tasks/get", task_id) if self.wished[task_id] < poll.at < ended_at
-        ]
-        cancels = witness.log("tasks/cancel", task_id)
+        alive = [at for at in self._alive[task_id] if at > self.wished[task_id]]
+        cancels = self.server.witness.log("tasks/cancel", task_id)
+        came = any(one.fault is None or one.fault.acted for one in cancels)
         if alive and not cancels:
             self.break_("a cancel is never told", f"{task_id} was still there at {alive[0]:.3f}")
-        if (
-            not any(one.fault is None or one.fault.acted for one in cancels)
-            and alive
-            and alive[-1] > self.calm_at
-        ):
+        if alive and not came and alive[-1] > self.calm_at:
             self.break_("a cancel never came", f"{task_id} was still there at {alive[-1]:.3f}")
-
-    def _timeline(self, task_id: str) -> Timeline:
-        return self.server._desk._tasks[task_id]
 
     def _may_be_early(self, broken: str) -> bool:
         """Whether a poll may come early though all is well.
@@ -405,15 +448,10 @@ class World:
             if arrival.answered_at is not None and arrival.answered_at >= since and arrival.task_id:
                 self.lost_replies.add(arrival.task_id)
 
-    def close(self) -> None:
-        self._reader.close()
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 
-
-async def play(seed: int, folder: Path, empty: Path) -> World:
+async def play(seed: int) -> World:
     """Play one history from its beginning to its end."""
-    world = World(seed, folder, empty)
+    world = World(seed)
     # What nobody refers to any more is gone at once or at the end, and not at a moment of its own; in
     # some histories almost at once, whatever cycles it is part of.
     gc.disable()
@@ -424,34 +462,13 @@ async def play(seed: int, folder: Path, empty: Path) -> World:
         gc.enable()
     try:
         await world.run()
-        world.check()
+        await world.check()
     finally:
         gc.set_threshold(*before)
         gc.enable()
-        world.close()
     return world
 
 
 def _created_by(world: World, arrival: Arrival) -> str | None:
     tasks = [task for task, tool in world.server.witness.created.items() if tool == arrival.tool]
     return tasks[0] if len(tasks) == 1 else None
-
-
-def _ended_at(timeline: Timeline) -> float:
-    """When a task ended, as far as the server has looked."""
-    return min(timeline._since if timeline.over else math.inf, timeline._expires_at)
-
-
-def _ends(timeline: Timeline) -> set[str]:
-    """What callers may be told of a task."""
-    gone = {"TaskNotFoundError", "TaskExpiredError"}
-    match timeline.steps[timeline._index]:
-        case Complete():
-            end = {"result"}
-        case Fail():
-            end = {"TaskFailedError"}
-        case Abort():
-            end = {"TaskCancelledError"}
-        case _:
-            return gone
-    return end | gone if timeline._expires_at < math.inf else end
