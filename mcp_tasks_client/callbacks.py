@@ -174,7 +174,7 @@ class Callbacks(Inputs):
                 arguments = (context, nothing) if _takes_params(self._roots) else (context,)
                 return _wire("roots", await _ask(self._roots, "roots", arguments, (ListRootsResult,)))
             case method:
-                raise NoAnswerError(f"the server asked {quote(str(method))!r}, which no client can answer")
+                raise NoAnswerError(f"the server asked {quote(repr(method))}, which no client can answer")
 
     async def _elicit(self, context: InputContext, params: object) -> JSONObject:
         form: ElicitRequestFormParams | None = None

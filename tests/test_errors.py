@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mcp_tasks_client import errors
-from mcp_tasks_client.old.errors import (
+from mcp_tasks_client.errors import (
     ConnectionLostError,
     CredentialRefusedError,
     DrivenElsewhereError,
@@ -36,9 +36,9 @@ from mcp_tasks_client.old.errors import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.old.journal.base import Scope, TaskRecord
-from mcp_tasks_client.old.states import Observing
-from mcp_tasks_client.old.wire import read_task
+from mcp_tasks_client.journal.record import Scope, TaskRecord
+from mcp_tasks_client.machine.states import Observing
+from mcp_tasks_client.protocol.task import read_task
 
 RECORD = TaskRecord(
     record_id="r",
@@ -160,7 +160,7 @@ def test_everything_but_the_message_goes_by_its_name(kind: type[TasksClientError
 @every_error
 def test_the_message_stands_in_the_traceback(kind: type[TasksClientError]) -> None:
     last = traceback.format_exception_only(kind("What to do next."))[-1]
-    assert last == f"mcp_tasks_client.old.errors.{kind.__name__}: What to do next.\n"
+    assert last == f"mcp_tasks_client.errors.{kind.__name__}: What to do next.\n"
 
 
 def test_a_failed_task_keeps_the_server_s_message_apart_from_ours() -> None:

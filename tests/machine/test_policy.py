@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_tasks_client.old.policy import PollPolicy, backoff_delay, early_look, hint_s, poll_delay, ttl_passed
+from mcp_tasks_client.policy import (
+    PollPolicy,
+    ReceivePolicy,
+    backoff_delay,
+    early_look,
+    hint_s,
+    poll_delay,
+    ttl_passed,
+)
 
-from ._requirements import requirement
+from .._requirements import requirement
 
 DEFAULT = PollPolicy()
 STEADY = PollPolicy(jitter=0.0)
@@ -35,6 +44,7 @@ def policies(draw: st.DrawFn) -> PollPolicy:
         backoff_ceiling_s=ceilings[1],
         jitter=draw(st.floats(0, 10)),
         early_looks=draw(st.integers(0, 4)),
+        longest_wait_s=draw(st.floats(1e-3, 1e9)),
     )
 
 
@@ -58,7 +68,7 @@ def test_a_policy_cannot_be_changed_and_its_fields_have_names() -> None:
     [
         *[
             ({name: seconds}, f"{name} must be more than 0 seconds, got {seconds}")
-            for name in ("floor_s", "backoff_floor_s", "call_grace_s", "cancel_timeout_s")
+            for name in ("floor_s", "backoff_floor_s", "longest_wait_s", "call_grace_s", "cancel_timeout_s")
             for seconds in (0, -0.5, -math.inf)
         ],
         ({"floor_s": 31.0}, "ceiling_s must be at least floor_s"),
@@ -93,7 +103,16 @@ def test_the_limits_themselves_are_allowed(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["floor_s", "ceiling_s", "backoff_floor_s", "backoff_ceiling_s", "jitter", "ttl_grace_s"]
+    "name",
+    [
+        "floor_s",
+        "ceiling_s",
+        "backoff_floor_s",
+        "backoff_ceiling_s",
+        "jitter",
+        "ttl_grace_s",
+        "longest_wait_s",
+    ],
 )
 def test_a_policy_of_nan_is_refused(name: str) -> None:
     fields: dict[str, Any] = {name: math.nan}
@@ -155,7 +174,8 @@ def test_a_wait_is_finite_and_never_shorter_than_the_hint(
 ) -> None:
     wait = poll_delay(hint_ms, unchanged, policy, jitter)
     assert 0 < wait < math.inf
-    assert wait >= (hint_s(hint_ms) or policy.floor_s)
+    assert wait <= policy.longest_wait_s
+    assert wait >= min(hint_s(hint_ms) or policy.floor_s, policy.longest_wait_s)
 
 
 @given(HINTS_MS, COUNTS, policies(), FRACTIONS, FRACTIONS)
@@ -172,7 +192,7 @@ def test_without_a_hint_a_wait_never_shrinks_and_stays_between_floor_and_ceiling
     one: int, other: int, policy: PollPolicy, jitter: float
 ) -> None:
     fewer, more = (poll_delay(None, n, policy, 0.0) for n in sorted((one, other)))
-    assert policy.floor_s <= fewer <= more <= policy.ceiling_s
+    assert min(policy.floor_s, policy.longest_wait_s) <= fewer <= more <= policy.ceiling_s
 
 
 @pytest.mark.parametrize("jitter", [-0.01, 1.01, math.nan, math.inf])
@@ -224,10 +244,10 @@ def test_a_retry_keeps_every_floor_and_never_comes_at_once(
     hint_ms: float | None, failures: int, retry_after_s: float | None, policy: PollPolicy, jitter: float
 ) -> None:
     wait = backoff_delay(hint_ms, failures, retry_after_s, policy, jitter)
-    assert wait < math.inf
-    assert wait >= policy.backoff_floor_s
-    assert wait >= (hint_s(hint_ms) or 0)
-    assert not wait < (retry_after_s or 0)
+    assert wait <= policy.longest_wait_s
+    floor = max(policy.backoff_floor_s, hint_s(hint_ms) or 0)
+    assert wait >= min(floor, policy.longest_wait_s)
+    assert not wait < min(retry_after_s or 0, policy.longest_wait_s)
 
 
 @given(st.integers(1, 2**80), st.integers(1, 2**80), policies(), FRACTIONS)
@@ -235,7 +255,7 @@ def test_back_off_never_shrinks_and_is_bounded(
     one: int, other: int, policy: PollPolicy, jitter: float
 ) -> None:
     fewer, more = (backoff_delay(None, n, None, policy, 0.0) for n in sorted((one, other)))
-    assert policy.backoff_floor_s <= fewer <= more <= policy.backoff_ceiling_s
+    assert min(policy.backoff_floor_s, policy.longest_wait_s) <= fewer <= more <= policy.backoff_ceiling_s
     assert backoff_delay(None, one, None, policy, jitter) <= policy.backoff_ceiling_s * (1 + policy.jitter)
 
 
@@ -285,6 +305,22 @@ def test_early_looks_are_as_many_as_the_policy_says_all_within_the_first_interva
     assert early_look(hint_ms, 2**80, policy) is None
 
 
+# ── the one bound on the server's pace ────────────────────────────────────────────────────────
+
+
+@requirement("law:4")
+@pytest.mark.parametrize("hint_ms", [None, 0, 5000, 3_700_000, 2**53 - 1])
+def test_no_wait_is_longer_than_the_longest_whatever_a_server_says(hint_ms: float | None) -> None:
+    patient = PollPolicy(early_looks=4, ceiling_s=10**9, backoff_ceiling_s=10**9)
+    for policy, longest in ((patient, 3600.0), (PollPolicy(early_looks=4, longest_wait_s=0.01), 0.01)):
+        waits = [
+            *(poll_delay(hint_ms, n, policy, 1.0, first=n == 0) for n in (0, 10, 2**80)),
+            *(backoff_delay(hint_ms, n, 10.0**12, policy, 1.0) for n in (1, 2**80)),
+            *(early_look(hint_ms, n, policy) or 0.0 for n in range(4)),
+        ]
+        assert max(waits) == longest
+
+
 # ── the end of a task's time ──────────────────────────────────────────────────────────────────
 
 
@@ -312,3 +348,19 @@ def test_a_task_s_time_is_over_after_its_ttl_less_the_grace_and_never_without_on
 def test_a_time_once_over_stays_over(received_at: float, ttl_ms: float, one: float, other: float) -> None:
     sooner, later = (received_at + age for age in sorted((one, other)))
     assert ttl_passed(received_at, ttl_ms, sooner, STEADY) <= ttl_passed(received_at, ttl_ms, later, STEADY)
+
+
+# ── tasks that the client runs ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("limit", [field.name for field in fields(ReceivePolicy)])
+def test_a_limit_of_what_a_server_has_the_client_run_is_more_than_zero(limit: str) -> None:
+    ReceivePolicy(**{limit: 3_600_000})
+    for value in (0, -1, 2**53):
+        with pytest.raises(ValueError, match=f"{limit} must be more than 0"):
+            ReceivePolicy(**{limit: value})
+
+
+def test_a_task_is_not_kept_longer_by_default_than_at_most() -> None:
+    with pytest.raises(ValueError, match="default_ttl_ms must be at most max_ttl_ms"):
+        ReceivePolicy(default_ttl_ms=2, max_ttl_ms=1)

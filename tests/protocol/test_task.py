@@ -1,40 +1,20 @@
-"""The shapes on the wire: what is read from a careless server, and what is written to any."""
+"""A task as careless servers describe it: what is read of it, and when two snapshots say the same."""
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 import re
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 
-from mcp_tasks_client import wire
-from mcp_tasks_client.old.params import call_params, request_meta, task_params
-from mcp_tasks_client.old.wire import (
-    EXTENSION_ID,
-    PROTOCOL_VERSION,
-    TERMINAL_STATUSES,
-    Created,
-    InputRequired,
-    MalformedError,
-    Returned,
-    RpcError,
-    Task,
-    digest,
-    header_value,
-    read_call_reply,
-    read_rpc_error,
-    read_task,
-    redact,
-    shorten,
-)
+from mcp_tasks_client.protocol import MalformedError
+from mcp_tasks_client.protocol.replies import Created
+from mcp_tasks_client.protocol.task import TERMINAL_STATUSES, Task, read_task
 
-from ._requirements import requirement
+from .._requirements import requirement
 
 TASK_ID = "hfWcnM9nILV_1MI9AytuHXEJLNNwF6lE8HXmpazeV2c"
 LARGEST_MS = 2**53 - 1
@@ -332,231 +312,7 @@ def test_everything_else_is_news(field: dict[str, Any]) -> None:
     assert not read_task(SEED).same_as(read_task({**SEED, **field}))
 
 
-# ── reading the reply to tools/call ───────────────────────────────────────────────────────────
-
-
-@requirement("create:either-result")
-def test_a_result_type_of_task_is_a_task_even_with_content_beside_it() -> None:
-    assert read_call_reply({**SEED, "content": []}) == Created(read_task({**SEED, "content": []}))
-
-
-@pytest.mark.parametrize("result_type", ["complete", "something-new", None, 7, ["task"], {"a": 1}])
-def test_what_looks_like_a_task_but_does_not_say_so_is_a_result(result_type: object) -> None:
-    raw = {**SEED, "resultType": result_type}
-    assert read_call_reply(raw) == Returned(raw)
-
-
-def test_a_result_without_a_result_type_is_passed_on_unchanged() -> None:
-    raw = {"content": [{"type": "text", "text": "6"}], "isError": True, "_meta": {"a": 1}, "more": None}
-    assert read_call_reply(raw) == Returned(raw)
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"inputRequests": {"n": NAME_REQUEST}}, InputRequired({"n": NAME_REQUEST}, None)),
-        (
-            {"inputRequests": {"n": NAME_REQUEST}, "requestState": "s"},
-            InputRequired({"n": NAME_REQUEST}, "s"),
-        ),
-        ({"requestState": "s"}, InputRequired({}, "s")),
-        ({"requestState": ""}, InputRequired({}, "")),
-        ({"inputRequests": [], "requestState": "s"}, InputRequired({}, "s")),
-        ({"inputRequests": {"n": 1}, "requestState": 5}, InputRequired({"n": 1}, None)),
-    ],
-)
-def test_a_round_of_questions_is_read_with_its_state(fields: dict[str, Any], expected: InputRequired) -> None:
-    assert read_call_reply({"resultType": "input_required", "_meta": {}, **fields}) == expected
-
-
-@pytest.mark.parametrize(
-    "fields", [{}, {"inputRequests": {}}, {"inputRequests": "name"}, {"requestState": None}]
-)
-def test_a_round_with_nothing_to_answer_is_malformed(fields: dict[str, Any]) -> None:
-    with pytest.raises(MalformedError, match="without inputRequests and without requestState"):
-        read_call_reply({"resultType": "input_required", **fields})
-
-
-def test_a_created_task_without_an_id_is_malformed() -> None:
-    with pytest.raises(MalformedError, match="usable taskId"):
-        read_call_reply({"resultType": "task", "status": "working"})
-
-
-@pytest.mark.parametrize("raw", [None, [], "ok", 3])
-def test_a_reply_that_is_no_object_is_malformed(raw: object) -> None:
-    with pytest.raises(MalformedError, match="must be an object"):
-        read_call_reply(raw)
-
-
-# ── reading an error ──────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        ({"code": -32050, "message": "no", "data": {"a": 1}}, RpcError(-32050, "no", {"a": 1})),
-        ({"code": -32603, "message": "no"}, RpcError(-32603, "no", None)),
-        ({"code": 0, "message": "", "data": 0}, RpcError(0, "", 0)),
-        ({"code": "-32603", "message": 5}, RpcError(None, "", None)),
-        ({"code": True}, RpcError(None, "", None)),
-        ({"code": 1.5}, RpcError(None, "", None)),
-        ({}, RpcError(None, "", None)),
-        (None, RpcError(None, "", None)),
-        ("boom", RpcError(None, "", None)),
-    ],
-)
-def test_an_error_keeps_its_code_message_and_data_and_lacks_what_is_no_such_thing(
-    raw: object, expected: RpcError
-) -> None:
-    assert read_rpc_error(raw) == expected
-
-
-# ── writing ───────────────────────────────────────────────────────────────────────────────────
-
-
-@requirement("capability:per-request")
-def test_every_request_declares_version_client_and_the_extension() -> None:
-    assert request_meta({"name": "host", "version": "3"}, {"elicitation": {"form": {}}}, None) == {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientInfo": {"name": "host", "version": "3"},
-        "io.modelcontextprotocol/clientCapabilities": {
-            "elicitation": {"form": {}},
-            "extensions": {"io.modelcontextprotocol/tasks": {}},
-        },
-    }
-
-
-def test_the_caller_s_meta_travels_along_but_replaces_nothing_of_the_protocol_s() -> None:
-    forged = dict.fromkeys(
-        [PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY], "forged"
-    )
-    meta = request_meta({"name": "host"}, {}, {"traceparent": "00-1", **forged})
-    assert meta == {
-        "traceparent": "00-1",
-        PROTOCOL_VERSION_META_KEY: PROTOCOL_VERSION,
-        CLIENT_INFO_META_KEY: {"name": "host"},
-        CLIENT_CAPABILITIES_META_KEY: {"extensions": {EXTENSION_ID: {}}},
-    }
-
-
-def test_other_extensions_are_declared_beside_ours_and_the_caller_s_objects_stay_as_they_are() -> None:
-    capabilities = {"extensions": {"vendor/x": {"a": 1}}, "roots": {}}
-    extra = {"a": 1}
-    meta = request_meta({}, capabilities, extra)
-    assert meta[CLIENT_CAPABILITIES_META_KEY]["extensions"] == {"vendor/x": {"a": 1}, EXTENSION_ID: {}}
-    assert capabilities == {"extensions": {"vendor/x": {"a": 1}}, "roots": {}}
-    assert extra == {"a": 1}
-
-
-@pytest.mark.parametrize(
-    ("params", "expected"),
-    [
-        (call_params("t", {"a": None}), {"name": "t", "arguments": {"a": None}}),
-        (call_params("t", None), {"name": "t", "arguments": {}}),
-        (
-            call_params("t", {}, input_responses={"k": {"action": "accept"}}, request_state="s"),
-            {
-                "name": "t",
-                "arguments": {},
-                "inputResponses": {"k": {"action": "accept"}},
-                "requestState": "s",
-            },
-        ),
-        (
-            call_params("t", {}, input_responses={}, request_state=""),
-            {"name": "t", "arguments": {}, "requestState": ""},
-        ),
-        (task_params("id"), {"taskId": "id"}),
-        (task_params("id", request_state=""), {"taskId": "id", "requestState": ""}),
-        (
-            task_params("id", input_responses={"k": {}}, request_state="s"),
-            {"taskId": "id", "inputResponses": {"k": {}}, "requestState": "s"},
-        ),
-        (task_params("id", input_responses={}), {"taskId": "id", "inputResponses": {}}),
-    ],
-)
-def test_params_hold_exactly_what_the_method_needs(params: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert params == expected
-
-
-def test_params_are_copies_so_that_later_changes_do_not_travel() -> None:
-    arguments = {"a": 1}
-    params = call_params("t", arguments)
-    arguments["a"] = 2
-    assert params["arguments"] == {"a": 1}
-
-
-# ── headers ───────────────────────────────────────────────────────────────────────────────────
-
-
-def received(field: str) -> str:
-    """What a server makes of a header: the sentinel is decoded, everything else is literal."""
-    trimmed = field.strip(" \t")
-    sentinel = re.fullmatch(r"=\?base64\?(.*)\?=", trimmed, re.DOTALL)
-    return base64.b64decode(sentinel[1], validate=True).decode() if sentinel else trimmed
-
-
-ENCODABLE = st.text(st.characters(exclude_categories=["Cs"]))
-
-
-@given(ENCODABLE | ENCODABLE.map(lambda text: f"=?base64?{text}?="))
-@example("")
-@example(" ")
-@example("=?base64??=")
-@example("=?base64?a\n?=")
-@example("tab\tinside")
-@example("\x7f")
-@example("wörter")
-def test_every_text_survives_the_way_through_a_header(text: str) -> None:
-    field = header_value(text)
-    assert re.fullmatch(r"[\x20-\x7e]+", field)
-    assert received(field) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["a", "get_weather", TASK_ID, "two words", "=?base64?", "?=", "=?utf-8?q?x?="]
-)
-def test_what_a_header_can_carry_goes_as_it_is(text: str) -> None:
-    assert header_value(text) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        ("", "=?base64??="),
-        (" a", "=?base64?IGE=?="),
-        ("a ", "=?base64?YSA=?="),
-        ("a\r\nX-Evil: 1", "=?base64?YQ0KWC1FdmlsOiAx?="),
-        ("é", "=?base64?w6k=?="),
-        ("=?base64?YQ==?=", "=?base64?PT9iYXNlNjQ/WVE9PT89?="),
-    ],
-)
-def test_what_a_header_cannot_carry_goes_as_base64(text: str, field: str) -> None:
-    assert header_value(text) == field
-
-
-def test_half_a_surrogate_pair_fits_into_no_header_and_the_message_is_printable() -> None:
-    with pytest.raises(MalformedError, match="no UTF-8 form") as raised:
-        header_value("\ud800" * 30)
-    assert str(raised.value).isascii()
-
-
-# ── secrets and digests ───────────────────────────────────────────────────────────────────────
-
-
-@given(st.text())
-@example("")
-@example("ab")
-@example(TASK_ID)
-def test_a_shortened_id_shows_no_more_than_a_third_and_no_more_than_eight_characters(text: str) -> None:
-    shown = shorten(text).removesuffix("…")
-    assert text.startswith(shown)
-    assert len(shown) <= min(8, len(text) / 3)
-
-
-def test_a_long_id_can_still_be_recognised() -> None:
-    assert shorten(TASK_ID) == "hfWcnM9n…"
-    assert shorten("task-1234") == "tas…"
+# ── showing a task ────────────────────────────────────────────────────────────────────────────
 
 
 @requirement("law:9")
@@ -573,68 +329,10 @@ def test_the_status_message_is_shown() -> None:
     assert "status_message='step 1/4'" in repr(task(statusMessage="step 1/4"))
 
 
-def reordered(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: reordered(value[key]) for key in reversed(value)}
-    return [reordered(item) for item in value] if isinstance(value, list) else value
-
-
-@given(JSON)
-def test_a_digest_is_the_same_in_whatever_order_the_keys_come(value: object) -> None:
-    assert digest(reordered(value)) == digest(value)
-
-
-@given(JSON)
-def test_a_digest_is_the_same_after_a_way_over_the_wire(value: object) -> None:
-    assert digest(json.loads(json.dumps(value))) == digest(value)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [({"a": 1}, {"a": 2}), ([1, 2], [2, 1]), ({"a": "1"}, {"a": 1}), ({"a": None}, {}), ("é", "e")],
-)
-def test_a_digest_differs_for_different_json(one: object, other: object) -> None:
-    assert digest(one) != digest(other)
-
-
-def test_a_digest_is_the_sha_256_of_compact_sorted_json() -> None:
-    # Of {"a":[1,"\u00e9"],"b":null}; stored in journals, so it must never change.
-    expected = "e6ad993c7a569e941cdd65aa57c817cb74d20d9877b15dfc8cc0ac151c74785d"
-    assert digest({"b": None, "a": [1, "é"]}) == expected
-
-
-def test_what_has_no_json_form_has_no_digest() -> None:
-    with pytest.raises(TypeError):
-        digest({"a": object()})
-
-
-def test_a_servers_words_are_quoted_without_the_task_id() -> None:
-    assert redact(f"Task {TASK_ID} broke", TASK_ID) == f"Task {shorten(TASK_ID)} broke"
-    assert redact("Nothing broke", None) == "Nothing broke"
-
-
-@pytest.mark.parametrize("status", [{}, {"status": None}, {"status": ""}, {"status": 7}])
-def test_a_creation_without_a_usable_status_does_not_cost_the_task_id(status: dict[str, Any]) -> None:
-    reply = read_call_reply({"resultType": "task", "taskId": TASK_ID, **status})
-    assert isinstance(reply, Created)
-    assert reply.task.task_id == TASK_ID
-    assert not reply.task.known_status
-
-
 @pytest.mark.parametrize("times", [{"lastUpdatedAt": None}, {"createdAt": None, "lastUpdatedAt": None}])
 def test_times_that_are_null_are_read_as_none(times: dict[str, None]) -> None:
     read = task(**times)
     assert (read.created_at, read.last_updated_at) == (task().created_at if len(times) == 1 else None, None)
-
-
-def test_of_the_names_that_a_server_makes_up_nothing_is_kept() -> None:
-    kept = len(wire._FIELD_SETS)
-    for number in range(100):
-        assert task(**{f"field {number}": number}).model_extra == {f"field {number}": number}
-    assert len(wire._FIELD_SETS) <= kept + 1
-
-
-IMMEDIATE = "io.modelcontextprotocol/model-immediate-response"
 
 
 @pytest.mark.parametrize(

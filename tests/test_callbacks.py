@@ -6,6 +6,7 @@ as the equivalent standalone request"); the checks and the messages are ours.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import math
@@ -31,8 +32,11 @@ from mcp_types import (
     ToolUseContent,
 )
 
-from mcp_tasks_client.old.inputs import Callbacks, InputContext, NoAnswerError
-from mcp_tasks_client.old.wire import JSONObject, RpcError, Task
+from mcp_tasks_client.callbacks import Callbacks, InputContext, NoAnswerError
+from mcp_tasks_client.host_code import was_cancelled_from_inside
+from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.protocol.replies import RpcError
+from mcp_tasks_client.protocol.task import Task
 
 from ._requirements import requirement
 
@@ -331,7 +335,9 @@ async def test_a_coroutine_function_needs_no_thread(callback: Any) -> None:
     assert ran_in == [threading.get_ident(), anyio.get_current_task()]
 
 
-async def test_a_plain_function_that_nobody_waits_for_any_more_is_left_to_itself() -> None:
+async def test_a_plain_function_that_nobody_waits_for_any_more_is_left_to_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     started, released, ended = threading.Event(), threading.Event(), threading.Event()
 
     def read_the_keyboard(context: InputContext, params: Any) -> ElicitResult:
@@ -354,6 +360,7 @@ async def test_a_plain_function_that_nobody_waits_for_any_more_is_left_to_itself
     released.set()
     assert ended.wait(5)
     assert answers == []
+    assert "The elicitation callback has not returned yet" in caplog.text
 
 
 async def test_what_a_plain_function_makes_that_nobody_waits_for_any_more_is_closed() -> None:
@@ -420,6 +427,37 @@ async def test_a_coroutine_function_is_cancelled_with_whoever_waits_for_it() -> 
     assert ended.is_set()
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("inside_a_scope", [False, True])
+async def test_a_callback_whose_own_task_was_cancelled_is_no_end_of_whoever_waits_for_it(
+    inside_a_scope: bool,
+) -> None:
+    async def ask(context: InputContext, params: Any) -> Any:
+        own = asyncio.ensure_future(asyncio.sleep(60))
+        own.cancel()
+        await own
+
+    with anyio.move_on_after(60 if inside_a_scope else None):
+        error = await refusal(form(), elicitation=ask)
+    assert str(error) == "the elicitation callback was cancelled; answer, or return ErrorData"
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_native_cancellation_of_whoever_waits_is_passed_on() -> None:
+    async def ask(context: InputContext, params: Any) -> Any:
+        waiting.cancel()
+        await asyncio.sleep(60)
+
+    waiting = asyncio.ensure_future(Callbacks(elicitation=ask).answer(CONTEXT, form()))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+def test_outside_of_any_task_a_cancellation_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anyio, "current_effective_deadline", lambda: math.inf)
+    assert was_cancelled_from_inside()
+
+
 @pytest.mark.parametrize("task", [None, Task(task_id=TASK_ID, status="input_required")])
 async def test_the_context_names_tool_task_and_key(task: Task | None) -> None:
     asked = Recorder(YES)
@@ -470,16 +508,15 @@ async def test_an_accepted_form_that_matches_is_sent_as_the_callback_gave_it(con
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({}, "$: 'size' is a required property"),
-        (None, "$: 'size' is a required property"),
-        ({"size": 3}, "$.size: 3 is not of type 'string'"),
-        ({"size": "xl"}, "$.size: 'xl' is not one of ['s', 'm']"),
-        ({"size": "s", "n": "3"}, "$.n: '3' is not of type 'integer'"),
-        ({"size": "s", "n": 0}, "$.n: 0 is less than the minimum of 1"),
-        ({"size": "s", "n": None}, "$.n: None is not of type 'integer'"),
-        ({"size": "s", "mail": "nobody"}, "$.mail: 'nobody' does not match"),
-        ({"size": "s", "tags": ["a", "b"]}, "$.tags: ['a', 'b'] is too long"),
-        ({"size": "s", "more": 1}, "('more' was unexpected)"),
+        ({}, '$: "size" is a required property'),
+        (None, '$: "size" is a required property'),
+        ({"size": 3}, '$.size: the value is not of type "string"'),
+        ({"size": "xl"}, '$.size: the value is not one of "s" or "m"'),
+        ({"size": "s", "n": "3"}, '$.n: the value is not of type "integer"'),
+        ({"size": "s", "n": 0}, "$.n: the value is less than the minimum of 1"),
+        ({"size": "s", "mail": "hunter2"}, "$.mail: the value does not match the pattern"),
+        ({"size": "s", "tags": ["a", "b"]}, "$.tags: the value has more than 1 item"),
+        ({"size": "s", "hunter2": 1}, "$: the value has members that additionalProperties does not allow"),
     ],
 )
 async def test_an_accepted_form_that_does_not_match_is_never_sent_and_the_message_says_where(
@@ -492,6 +529,7 @@ async def test_an_accepted_form_that_does_not_match_is_never_sent_and_the_messag
     )
     assert problem in str(error)
     assert str(error).endswith("validate before you accept")
+    assert "hunter2" not in str(error), "an answer of a person is never quoted"
 
 
 async def test_accepting_without_content_sends_an_empty_form_where_that_is_allowed() -> None:
@@ -531,13 +569,14 @@ async def test_what_the_callback_returned_is_left_as_it_was() -> None:
     "schema",
     [
         {"type": "nonsense"},
-        {"type": "object", "properties": {"n": {"pattern": "("}}},
+        {"type": "object", "patternProperties": {"(": {}}},
         {"$ref": "http://127.0.0.1:9/schema.json"},
         {"$ref": "file:///etc/passwd"},
         {"$ref": "#/$defs/absent"},
         {"$ref": "#"},
         {"$schema": 3},
         {"title": "a text, not a schema", "$ref": "#/title"},
+        {"allOf": [{"title": str(n)} for n in range(1000)]},
     ],
     ids=[
         "unknown type",
@@ -548,6 +587,7 @@ async def test_what_the_callback_returned_is_left_as_it_was() -> None:
         "reference to itself",
         "$schema that is no text",
         "reference to what is no schema",
+        "too large to be checked",
     ],
 )
 async def test_a_schema_that_cannot_be_used_leaves_the_question_open(schema: JSONObject) -> None:

@@ -1,0 +1,105 @@
+"""Replies to ``tools/call``, and JSON-RPC errors, as servers really send them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcp_tasks_client.protocol import MalformedError
+from mcp_tasks_client.protocol.replies import (
+    Created,
+    InputRequired,
+    Returned,
+    RpcError,
+    read_call_reply,
+    read_rpc_error,
+)
+from mcp_tasks_client.protocol.task import read_task
+
+from .._requirements import requirement
+
+TASK_ID = "hfWcnM9nILV_1MI9AytuHXEJLNNwF6lE8HXmpazeV2c"
+SEED = {"resultType": "task", "taskId": TASK_ID, "status": "working", "ttlMs": 900000, "pollIntervalMs": 5000}
+NAME_REQUEST = {"method": "elicitation/create", "params": {"message": "Name?"}}
+
+
+@requirement("create:either-result")
+def test_a_result_type_of_task_is_a_task_even_with_content_beside_it() -> None:
+    assert read_call_reply({**SEED, "content": []}) == Created(read_task({**SEED, "content": []}))
+
+
+@pytest.mark.parametrize("result_type", ["complete", "something-new", None, 7, ["task"], {"a": 1}])
+def test_what_looks_like_a_task_but_does_not_say_so_is_a_result(result_type: object) -> None:
+    raw = {**SEED, "resultType": result_type}
+    assert read_call_reply(raw) == Returned(raw)
+
+
+def test_a_result_without_a_result_type_is_passed_on_unchanged() -> None:
+    raw = {"content": [{"type": "text", "text": "6"}], "isError": True, "_meta": {"a": 1}, "more": None}
+    assert read_call_reply(raw) == Returned(raw)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"inputRequests": {"n": NAME_REQUEST}}, InputRequired({"n": NAME_REQUEST}, None)),
+        (
+            {"inputRequests": {"n": NAME_REQUEST}, "requestState": "s"},
+            InputRequired({"n": NAME_REQUEST}, "s"),
+        ),
+        ({"requestState": "s"}, InputRequired({}, "s")),
+        ({"requestState": ""}, InputRequired({}, "")),
+        ({"inputRequests": [], "requestState": "s"}, InputRequired({}, "s")),
+        ({"inputRequests": {"n": 1}, "requestState": 5}, InputRequired({"n": 1}, None)),
+    ],
+)
+def test_a_round_of_questions_is_read_with_its_state(fields: dict[str, Any], expected: InputRequired) -> None:
+    assert read_call_reply({"resultType": "input_required", "_meta": {}, **fields}) == expected
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"inputRequests": {}}, {"inputRequests": "name"}, {"requestState": None}]
+)
+def test_a_round_with_nothing_to_answer_is_malformed(fields: dict[str, Any]) -> None:
+    with pytest.raises(MalformedError, match="without inputRequests and without requestState"):
+        read_call_reply({"resultType": "input_required", **fields})
+
+
+def test_a_created_task_without_an_id_is_malformed() -> None:
+    with pytest.raises(MalformedError, match="usable taskId"):
+        read_call_reply({"resultType": "task", "status": "working"})
+
+
+@pytest.mark.parametrize("raw", [None, [], "ok", 3])
+def test_a_reply_that_is_no_object_is_malformed(raw: object) -> None:
+    with pytest.raises(MalformedError, match="must be an object"):
+        read_call_reply(raw)
+
+
+@pytest.mark.parametrize("status", [{}, {"status": None}, {"status": ""}, {"status": 7}])
+def test_a_creation_without_a_usable_status_does_not_cost_the_task_id(status: dict[str, Any]) -> None:
+    reply = read_call_reply({"resultType": "task", "taskId": TASK_ID, **status})
+    assert isinstance(reply, Created)
+    assert reply.task.task_id == TASK_ID
+    assert not reply.task.known_status
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"code": -32050, "message": "no", "data": {"a": 1}}, RpcError(-32050, "no", {"a": 1})),
+        ({"code": -32603, "message": "no"}, RpcError(-32603, "no", None)),
+        ({"code": 0, "message": "", "data": 0}, RpcError(0, "", 0)),
+        ({"code": "-32603", "message": 5}, RpcError(None, "", None)),
+        ({"code": True}, RpcError(None, "", None)),
+        ({"code": 1.5}, RpcError(None, "", None)),
+        ({}, RpcError(None, "", None)),
+        (None, RpcError(None, "", None)),
+        ("boom", RpcError(None, "", None)),
+    ],
+)
+def test_an_error_keeps_its_code_message_and_data_and_lacks_what_is_no_such_thing(
+    raw: object, expected: RpcError
+) -> None:
+    assert read_rpc_error(raw) == expected
