@@ -175,7 +175,9 @@ class Runner:
         if isinstance(event, CallRefused) and not attempt.has_left:
             call.next_send = send  # for whoever waits again, or when what failed is mended
         await self.step(call, event)
-        if isinstance(event, CallLost) or (isinstance(event, CallRefused) and not call.record.finished):
+        if isinstance(event, CallLost):
+            raise lost_reply(call, error)
+        if isinstance(event, CallRefused) and not call.record.finished:
             raise error or lost_reply(call, None)
         if isinstance(call.record.state, Observing):
             call.call = None  # it is not sent again, and its arguments may be large

@@ -1,0 +1,1 @@
+"""What the library does, in a dozen short tests. Read these first."""
