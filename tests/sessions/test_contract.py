@@ -1,0 +1,297 @@
+"""What every session keeps to: one suite, and a table of the ways to reach a server.
+
+A further session joins by one entry in ``WAYS``. Its server offers the tools ``plain``, ``fast``,
+``ask_name``, ``cancelable`` and ``ask_plainly``, as :func:`scripted_server` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, TypeAlias
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+from mcp_types import Tool
+
+from mcp_tasks_client.errors import SessionError
+from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
+from mcp_tasks_client.protocol.task import Task
+from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, Snapshot, TaskRef, ToolCall
+from mcp_tasks_client.sessions.http.other_version import DiscoveringSession
+from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.testing import (
+    ScriptedServer,
+    ask,
+    ask_first,
+    cancelled,
+    complete,
+    completed,
+    form,
+    input_required,
+    reply,
+    text_result,
+    work,
+    working,
+)
+
+from ..real_server import RealServer
+from ..scripted_session import ScriptedSession
+
+pytestmark = pytest.mark.anyio
+
+FORM: JSONObject = {
+    "method": "elicitation/create",
+    "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
+}
+ANSWER: JSONObject = {"action": "accept", "content": {"name": "Ada"}}
+CAPABILITIES: JSONObject = {"elicitation": {"form": {}, "url": {}}}
+
+Open: TypeAlias = Callable[[pytest.FixtureRequest, str], AbstractAsyncContextManager[Session]]
+"""Opens a session with a server for a test that calls one tool."""
+
+Opened: TypeAlias = Callable[..., AbstractAsyncContextManager[Session]]
+
+
+def scripted_server(*, event_stream: bool = False) -> ScriptedServer:
+    """The tools as timelines."""
+    server = ScriptedServer(event_stream=event_stream)
+    done = complete(text_result("1"))
+    server.tool("plain", [reply(text_result("1"))])
+    server.tool("fast", [work(0.05), done])
+    server.tool("ask_name", [work(0.05), ask("k", FORM), done])
+    server.tool("cancelable", [work(math.inf)])
+    server.tool("ask_plainly", [ask_first("amount", form("?", amount="string")), reply(text_result("2 kg"))])
+    return server
+
+
+@asynccontextmanager
+async def open_scripted(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[Session]:
+    calls = {
+        "plain": [text_result("1")],
+        "fast": [working("task-of-fast")],
+        "ask_name": [working("task-of-ask")],
+        "cancelable": [working("task-of-cancelable")],
+        "ask_plainly": [
+            {"resultType": "input_required", "inputRequests": {"amount": FORM}, "requestState": "s"},
+            text_result("2 kg"),
+        ],
+    }
+    gets = {
+        "task-of-fast": [completed("task-of-fast", text_result("1"))],
+        "task-of-ask": [
+            input_required("task-of-ask", {"k": FORM}),
+            completed("task-of-ask", text_result("Hello")),
+        ],
+        "task-of-cancelable": [cancelled("task-of-cancelable")],
+    }
+    tools = [Tool(name=name, input_schema={"type": "object"}) for name in calls]
+    yield ScriptedSession(calls=calls[tool], gets=gets, tools=tools)
+
+
+@asynccontextmanager
+async def open_in_memory(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[Session]:
+    yield scripted_server().session()
+
+
+async def doze(seconds: float) -> None:
+    """Time passes a hundred times as fast."""
+    await anyio.sleep(seconds / 100)
+
+
+def open_app(*, event_stream: bool) -> Open:
+    @asynccontextmanager
+    async def open_session(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[Session]:
+        transport = httpx.ASGITransport(scripted_server(event_stream=event_stream).app)
+        async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
+            yield HttpSession("http://server.test/mcp", http_client=client, sleep=doze)
+
+    return open_session
+
+
+@asynccontextmanager
+async def open_http(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[Session]:
+    server: RealServer = request.getfixturevalue("real_server")
+
+    def speak_other(http: HttpSession) -> Session:
+        raise AssertionError("the server speaks 2026-07-28")
+
+    yield DiscoveringSession(HttpSession(server.url, capabilities=CAPABILITIES, sleep=doze), speak_other)
+
+
+WAYS: Final[Mapping[str, Open]] = {
+    "scripted": open_scripted,
+    "server in memory": open_in_memory,
+    "server as app": open_app(event_stream=False),
+    "server as app, events": open_app(event_stream=True),
+    "http": open_http,
+}
+
+
+class Observed:
+    """Whatever a session delivers unasked."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, TaskRef] = {}
+        self.snapshots: list[Snapshot] = []
+
+    def refs(self) -> Mapping[str, TaskRef]:
+        return self.tasks
+
+    async def changed(self) -> None:
+        await anyio.sleep_forever()
+
+    def deliver(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+
+
+@pytest.fixture(params=WAYS)
+def opened(request: pytest.FixtureRequest) -> Opened:
+    @asynccontextmanager
+    async def open_session(tool: str = "plain") -> AsyncIterator[Session]:
+        with anyio.fail_after(30):
+            async with WAYS[request.param](request, tool) as session, anyio.create_task_group() as group:
+                group.start_soon(session.run, Observed())
+                await anyio.wait_all_tasks_blocked()
+                yield session
+                group.cancel_scope.cancel()
+                await session.aclose()
+
+    return open_session
+
+
+async def until(session: Session, ref: TaskRef, status: str) -> Task:
+    while (found := await session.get(ref)).task.status != status:
+        assert not found.task.terminal
+        await anyio.sleep(0.02)  # the server's own hint; a session keeps no pace
+    return found.task
+
+
+async def create(session: Session, tool: str) -> TaskRef:
+    created = await session.call(ToolCall(name=tool), anyio.lowlevel.checkpoint)
+    assert isinstance(created, Created)
+    assert created.task.status in ("working", "input_required")
+    return TaskRef(created.task.task_id, created.session_data)
+
+
+async def test_a_call_may_return_at_once(opened: Opened) -> None:
+    async with opened("plain") as session:
+        returned = await session.call(ToolCall(name="plain"), anyio.lowlevel.checkpoint)
+        assert isinstance(returned, Returned)
+        assert returned.result["content"][0]["text"] == "1"
+
+
+async def test_a_call_may_create_a_task_that_get_then_knows(opened: Opened) -> None:
+    async with opened("fast") as session:
+        ref = await create(session, "fast")
+        task = await until(session, ref, "completed")
+        assert task.task_id == ref.task_id
+        assert task.result is not None
+
+
+async def test_a_call_may_ask_first(opened: Opened) -> None:
+    arguments = {"item": "flour"}
+    async with opened("ask_plainly") as session:
+        call = ToolCall(name="ask_plainly", arguments=arguments)
+        asked = await session.call(call, anyio.lowlevel.checkpoint)
+        assert isinstance(asked, InputRequired)
+        assert set(asked.requests) == {"amount"}
+        again = ToolCall(
+            name="ask_plainly",
+            arguments=arguments,
+            input_responses={"amount": {"action": "accept", "content": {"amount": "2 kg"}}},
+            request_state=asked.request_state,
+        )
+        assert isinstance(await session.call(again, anyio.lowlevel.checkpoint), Returned)
+
+
+async def test_a_call_is_announced_once_right_before_it_leaves(opened: Opened) -> None:
+    announced = 0
+
+    async def announce() -> None:
+        nonlocal announced
+        announced += 1
+
+    async with opened("plain") as session:
+        await session.call(ToolCall(name="plain"), announce)
+        assert announced == 1
+
+
+async def test_a_call_whose_announcement_fails_is_not_sent(opened: Opened) -> None:
+    async def refuse() -> None:
+        raise LookupError("the caller has gone")
+
+    async with opened("cancelable") as session:
+        for _ in range(70):  # more than the cap on calls: each gives its place back
+            with pytest.raises(LookupError, match="the caller has gone"):
+                await session.call(ToolCall(name="cancelable"), refuse)
+        await create(session, "cancelable")
+
+
+async def test_an_update_is_acknowledged_and_moves_the_task(opened: Opened) -> None:
+    async with opened("ask_name") as session:
+        ref = await create(session, "ask_name")
+        asking = await until(session, ref, "input_required")
+        assert asking.input_requests is not None
+        async with anyio.create_task_group() as group:
+            # Over some connections a snapshot is the acknowledgement.
+            group.start_soon(session.update, ref, dict.fromkeys(asking.input_requests, ANSWER))
+            await until(session, ref, "completed")
+
+
+async def test_a_cancel_is_acknowledged(opened: Opened) -> None:
+    async with opened("cancelable") as session:
+        ref = await create(session, "cancelable")
+        await session.cancel(ref)
+        await until(session, ref, "cancelled")
+
+
+async def test_running_delivers_snapshots_or_returns_and_polls_go_on(opened: Opened) -> None:
+    observed = Observed()
+    async with opened("cancelable") as session:
+        ref = await create(session, "cancelable")
+        observed.tasks[ref.task_id] = ref
+        with anyio.move_on_after(0.3):
+            await session.run(observed)
+        assert {snapshot.task.task_id for snapshot in observed.snapshots} <= {ref.task_id}
+        await session.get(ref)
+
+
+@pytest.mark.parametrize("verb", ["get", "update", "cancel"])
+async def test_an_unknown_task_is_invalid_params(opened: Opened, verb: str) -> None:
+    async with opened() as session:
+        arguments = (TaskRef("nobody-knows-this"), *([{"k": ANSWER}] if verb == "update" else []))
+        with pytest.raises(SessionError) as caught:
+            await getattr(session, verb)(*arguments)
+        assert caught.value.code == INVALID_PARAMS
+        assert not caught.value.retryable
+
+
+async def test_tools_are_described_by_name(opened: Opened) -> None:
+    async with opened() as session:
+        for fresh in (False, True):
+            tool = await session.tool("plain", fresh=fresh)
+            assert tool is not None
+            assert tool.name == "plain"
+            assert await session.tool("no such tool", fresh=fresh) is None
+
+
+async def test_the_endpoint_and_the_limits_are_told(opened: Opened) -> None:
+    async with opened() as session:
+        assert session.endpoint
+        assert session.limits.calls_in_flight >= 1
+
+
+async def test_a_closed_session_refuses_requests_and_closes_once_more(opened: Opened) -> None:
+    async with opened() as session:
+        await session.aclose()
+        await session.aclose()
+        if isinstance(session, ScriptedSession):
+            return  # it has nothing to close
+        with pytest.raises(SessionError) as caught:
+            await session.get(TaskRef("t"))
+        assert caught.value.not_executed
