@@ -160,7 +160,7 @@ def explain(error: Exception, path: Path) -> JournalError:
 
 def _damaged(path: Path, why: str) -> JournalCorruptError:
     return JournalCorruptError(
-        f"the journal {path} is damaged or no database at all ({why}) and was left as it is; "
+        f"the journal {path} is damaged or no database at all ({why}); "
         "restore it from a backup, or move it away with all that lies beside it to begin an empty one"
     )
 
