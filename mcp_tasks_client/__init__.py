@@ -48,7 +48,11 @@ if TYPE_CHECKING:
     from .tasks_2025_11_25.over_host.transport import TasksTransport
 
 _NEED_THE_SDK = {
-    "TasksExtension": (".sessions.sdk.extension", "mcp.client.extension", "pip install 'mcp-tasks-client[mcp]'"),
+    "TasksExtension": (
+        ".sessions.sdk.extension",
+        "mcp.client.extension",
+        "pip install 'mcp-tasks-client[mcp]'",
+    ),
     "TasksTransport": (".tasks_2025_11_25.over_host.transport", "mcp", "pip install mcp"),
 }
 

@@ -160,7 +160,7 @@ class CallStore:
         return await self._whole(self._commit, call, event)
 
     async def apply_uncommitted(self, call: LiveCall) -> tuple[Action, ...]:
-        """Apply the first event that could not be committed once more. A reply that comes too late is dropped."""
+        """Apply the first event that could not be committed again. A late reply is dropped."""
         event = call.uncommitted[0]
         late = isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown)
         actions: tuple[Action, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import anyio
 
@@ -17,9 +17,7 @@ from ..machine.states import Observing
 from ..protocol.task import Task
 from ..sessions.base import TaskRef, ToolCall
 from .environment import Clock
-
-if TYPE_CHECKING:
-    from .tool_call import ToolCallAttempt
+from .tool_call import ToolCallAttempt
 
 __all__ = [
     "LiveCall",

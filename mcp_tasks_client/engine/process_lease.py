@@ -74,7 +74,7 @@ class Process:
 
 
 class _Sighting(NamedTuple):
-    """A lease as it was seen last: when it had been renewed, and, by our monotonic clock, seen and run out."""
+    """A lease as it was seen last: when it was renewed; by our monotonic clock, when seen and run out."""
 
     renewed_at: float
     at: float
@@ -115,7 +115,7 @@ class ProcessLease:
             return lease, owner
 
     def leave(self, owner: str) -> tuple[str, ...]:
-        """End a client. Returns the names that the journal has to release: the last client takes the lease along."""
+        """End a client. Returns the names to release in the journal: the last client gives up the lease."""
         with _lock:
             self._owners.discard(owner)
             if self._owners:

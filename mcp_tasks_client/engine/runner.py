@@ -20,6 +20,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, assert_never
 
 import anyio
@@ -130,7 +131,7 @@ class Runner:
         state = call.record.state
         if isinstance(left_off, Observing | Gathering) and isinstance(state, Observing | Gathering):
             if isinstance(state, Gathering) and call.call is None:
-                raise missing_arguments(call)
+                raise missing_arguments(call.record)
             await self.step(call, self._requests.resume(call))
             call.due_is_exact = True
         elif isinstance(state, Calling) and call.next_send is None:
@@ -148,7 +149,7 @@ class Runner:
                 case Observing():
                     await self._observe(call)
                 case OutcomeUnknown():
-                    raise lost_reply(call, None)
+                    raise lost_reply(call.record, None)
                 case Finished():
                     break
                 case _ as never:
@@ -169,16 +170,16 @@ class Runner:
         if anyio.current_effective_deadline() == -math.inf:
             attempt.cut(0.0)  # nobody waits for it any more
         try:
-            event, error = await attempt.send(self._requests, call, send)
+            event, error = await attempt.send(partial(self._requests.call, call, send))
         finally:
             call.attempt = None
         if isinstance(event, CallRefused) and not attempt.has_left:
             call.next_send = send  # for whoever waits again, or when what failed is mended
         await self.step(call, event)
         if isinstance(event, CallLost):
-            raise lost_reply(call, error)
+            raise lost_reply(call.record, error)
         if isinstance(event, CallRefused) and not call.record.finished:
-            raise error or lost_reply(call, None)
+            raise error or lost_reply(call.record, None)
         if isinstance(call.record.state, Observing):
             call.call = None  # it is not sent again, and its arguments may be large
             self.on_task(call)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.lowlevel
 
 from ..errors import InputUnansweredError, OutcomeUnknownError, SessionError, TasksClientError
-from ..machine.actions import SendCall
+from ..journal.record import TaskRecord
 from ..machine.events import CallLost, CallRefused, Event
 from ..machine.states import Calling, Gathering
-from .live_call import LiveCall
-from .requests import Requests
+from ..sessions.base import BeforeSend
 
 __all__ = ["ToolCallAttempt", "lost_reply", "missing_arguments"]
 
@@ -39,9 +39,12 @@ class ToolCallAttempt:
         self._scope = anyio.CancelScope(shield=True)
 
     async def send(
-        self, requests: Requests, call: LiveCall, send: SendCall
+        self, request: Callable[[BeforeSend], Awaitable[tuple[Event, Exception | None]]]
     ) -> tuple[Event, Exception | None]:
         """Send the request once.
+
+        Args:
+            request: Sends it, having awaited what it is given right before.
 
         Returns:
             The event, and the error to tell the caller. A request that was cut is ``CallLost`` if it had
@@ -49,7 +52,7 @@ class ToolCallAttempt:
         """
         try:
             with self._scope:
-                event, error = await requests.call(call, send, self._before_send)
+                event, error = await request(self._before_send)
                 if isinstance(event, CallRefused) and not self.has_left:
                     event = CallRefused()  # what was refused was to list the tools
                 return event, error
@@ -77,20 +80,19 @@ class ToolCallAttempt:
         return CallLost() if self.has_left else CallRefused()
 
 
-def missing_arguments(call: LiveCall) -> InputUnansweredError:
+def missing_arguments(record: TaskRecord) -> InputUnansweredError:
     """The error of a call that cannot go on here, since its arguments are not known here."""
-    state = call.record.state
+    state = record.state
     questions = state.questions if isinstance(state, Gathering) else ()
     return InputUnansweredError(
-        f"The server asked before it began {call.record.tool!r}, and the arguments are not in the journal. "
+        f"The server asked before it began {record.tool!r}, and the arguments are not in the journal. "
         "Repeat the call with its arguments and its idempotency key; what was answered is kept.",
         keys=tuple(q.key for q in questions if q.unanswered),
     )
 
 
-def lost_reply(call: LiveCall, cause: Exception | None) -> Exception:
+def lost_reply(record: TaskRecord, cause: Exception | None) -> Exception:
     """The error of a ``tools/call`` whose reply never came."""
-    record = call.record
     if record.idempotency_key is not None and not isinstance(record.state, Calling):
         error: Exception = OutcomeUnknownError(
             f"The reply to tools/call for {record.tool!r} was lost, so the tool may have run. "

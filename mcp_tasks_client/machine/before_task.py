@@ -78,6 +78,8 @@ def _calling(state: Calling, event: Event) -> Step:
             return _end(Completed(result=event.result))
         case CallFailed():
             return _end(Failed(code=event.code, message=event.message, data=event.data))
+        case CallRefused() if state.cancel_wanted and not state.again:
+            return _end(Cancelled())  # nothing has run, and nothing will
         case CallRefused():
             if state.gathered is not None and not event.for_good:
                 return state.gathered, (Save(),)
