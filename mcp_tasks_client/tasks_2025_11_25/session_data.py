@@ -61,16 +61,15 @@ class SessionData:
         named = {
             "owner": self.owner,
             "session_id": self.session_id,
-            "not_cancellable": not self.cancellable,
+            "not_cancellable": None if self.cancellable else True,
             "result_id": self.result_id,
             "event_id": self.event_id,
             "progress_token": self.progress_token,
-            "open": questions,
-            "answered": dict(self.answered),
+            "open": questions or None,
+            "answered": dict(self.answered) or None,
         }
-        return json.dumps(
-            {name: value for name, value in named.items() if value not in (None, False, [], {})}
-        )
+        # An ID may be 0.
+        return json.dumps({name: value for name, value in named.items() if value is not None})
 
     @classmethod
     def read(cls, text: str | None) -> Self:
