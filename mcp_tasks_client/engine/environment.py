@@ -8,13 +8,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 
-if TYPE_CHECKING:
-    from .crash_points import Probe
-    from .process_lease import Process
+from .crash_points import Probe
+from .process import Process
 
 __all__ = ["LEASE_S", "Clock", "Environment", "SystemClock"]
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from mcp_tasks_client.engine.environment import Clock
-from mcp_tasks_client.engine.process_lease import Process
+from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.testing import KilledError
 
