@@ -304,3 +304,12 @@ async def test_a_reply_may_be_as_large_as_allowed_and_no_larger(
     assert type(refused) is RemoteProtocolError
     assert not refused.retryable
     assert "larger than 1999 bytes; raise max_response_bytes" in str(refused)
+
+
+async def test_zeros_after_a_gzip_file_are_padding(server: ScriptedServer, session: HttpSession) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = json.dumps({"jsonrpc": "2.0", "id": rpc_id(request), "result": TASK}).encode()
+        return RawResponse(200, gzip.compress(body), b"\0" * 100, b"\0", content_encoding="gzip")
+
+    server.answers("tasks/get", answer)
+    assert (await session.get(REF)).task.task_id == TASK_ID
