@@ -410,6 +410,25 @@ async def test_what_only_we_have_declared_is_answered_here_though_no_task_asks_f
             assert wire.answers == {"q": {"action": "accept", "content": {}}}
 
 
+@requirement("law:3")
+async def test_a_question_that_comes_over_two_streams_is_asked_once(wire: Wire) -> None:
+    asked: list[str] = []
+    answering = anyio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        await answering.wait()
+        return await accept(context, params)
+
+    async with connected(wire, elicitation=ask) as session:
+        for _ in range(2):
+            await wire.say(question("q"))
+        await session.ask("ping")
+        answering.set()
+        await wire.until(lambda: wire.answers)
+    assert asked == ["Name?"]
+
+
 @pytest.mark.parametrize(
     ("said", "code"), [(ValueError("no"), -32603), (ErrorData(code=-1, message="no"), -1)]
 )
@@ -541,7 +560,7 @@ async def test_a_url_names_the_server_as_it_does_for_every_other_way_in(wire: Wi
 @requirement("law:3")
 async def test_a_question_that_comes_before_its_task_is_known_is_a_question_of_that_task(wire: Wire) -> None:
     wire.replies["tools/call"] = lambda params: None
-    async with connected(wire, elicitation=accept) as session:
+    async with connected(wire, {"elicitation": {}}) as session:
         await session.send("tools/call", {"name": "slow"})
         await wire.until(lambda: wire.of("tools/call"))
         await wire.say(question("q", _meta=MARK))
@@ -550,6 +569,9 @@ async def test_a_question_that_comes_before_its_task_is_known_is_a_question_of_t
         assert wire.answers == {}
         wire.task["status"] = "input_required"
         await wire.say({"id": wire.of("tools/call")[0]["id"], "result": {"task": wire.task}})
+        asked = await session.hears("elicitation/create")
+        assert asked["id"] != "q", "it is asked by way of the journal"
+        await session.say({"id": asked["id"], "result": {"action": "accept", "content": {}}})
         await wire.until(lambda: wire.answers)
     assert wire.answers == {"q": {"action": "accept", "content": {}, "_meta": MARK}}
 
