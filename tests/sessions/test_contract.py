@@ -14,16 +14,19 @@ from typing import Final, TypeAlias
 import anyio
 import anyio.lowlevel
 import httpx
+import mcp
 import pytest
-from mcp_types import Tool
+from mcp.client.extension import advertise
+from mcp_types import ElicitResult, Tool
 
 from mcp_tasks_client.errors import SessionError
-from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
 from mcp_tasks_client.protocol.task import Task
 from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, Snapshot, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.other_version import DiscoveringSession
 from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.sdk.session import SdkSession
 from mcp_tasks_client.testing import (
     ScriptedServer,
     ask,
@@ -123,12 +126,25 @@ async def open_http(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[
     yield DiscoveringSession(HttpSession(server.url, capabilities=CAPABILITIES, sleep=doze), speak_other)
 
 
+@asynccontextmanager
+async def open_sdk(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[Session]:
+    server: RealServer = request.getfixturevalue("real_server")
+
+    async def elicit(context: object, params: object) -> ElicitResult:
+        raise AssertionError("a session asks nobody")
+
+    declared = [advertise(EXTENSION_ID)]
+    async with mcp.Client(server.url, extensions=declared, elicitation_callback=elicit) as client:
+        yield SdkSession(lambda: client.session, endpoint=server.url)
+
+
 WAYS: Final[Mapping[str, Open]] = {
     "scripted": open_scripted,
     "server in memory": open_in_memory,
     "server as app": open_app(event_stream=False),
     "server as app, events": open_app(event_stream=True),
     "http": open_http,
+    "sdk": open_sdk,
 }
 
 

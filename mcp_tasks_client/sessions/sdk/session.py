@@ -99,6 +99,7 @@ class SdkSession(Session):
         self._words = anyio.Semaphore(self._limits.tasks_in_flight, fast_acquire=True)
         self._calls = anyio.Semaphore(self._limits.calls_in_flight, fast_acquire=True)
         self._tools = _ToolList(self)
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<SdkSession {self._endpoint}>"
@@ -191,7 +192,8 @@ class SdkSession(Session):
         await self._send_word("tasks/cancel", ref, None)
 
     async def aclose(self) -> None:
-        """Do nothing, because the SDK's session is the host's."""
+        """Send nothing more. The SDK's session stays open, because it is the host's."""
+        self._closed = True
 
     def connected(self, method: str) -> ClientSession:
         """The SDK's session, if ``method`` can be sent over it now.
@@ -201,6 +203,11 @@ class SdkSession(Session):
             RemoteProtocolError: It was negotiated at a version of the protocol without this extension.
             MissingCapabilityError: It does not declare the extension, which goes with each request.
         """
+        if self._closed:
+            raise ConnectionLostError(
+                f"{method} was not sent, because the session is closed. Open a new TasksClient.",
+                not_executed=True,
+            )
         try:
             session = self._current()
             version = session.protocol_version
