@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import anyio
 from mcp_types import Tool
@@ -39,6 +39,7 @@ _LONGEST_PAUSE_S: Final = 10.0
 """A server that asks for a longer one gets it from the caller, who knows how much time there is."""
 
 _MOST_PAGES: Final = 1000
+_MOST_TOOLS: Final = 100_000
 _MOST_ABSENT: Final = 1000
 """Names that are remembered as not listed, at most."""
 
@@ -182,16 +183,25 @@ class ToolCatalogue:
     async def _fetch(self) -> None:
         await self.discover()
         tools: dict[str, ListedTool] = {}
+        faults: list[str] = []
         cursor: str | None = None
         seen: set[str] = set()
         for _ in range(_MOST_PAGES):
             page = await self._repeat(partial(self._fetch_page, cursor))
-            tools |= self._read_tools(page["tools"])
+            for entry in page["tools"]:
+                _read_tool(entry, tools, faults)
             cursor = page.get("nextCursor")
             if cursor is None:
                 self._tools, self._absent = tools, set()
+                if faults:  # one line, however many there are
+                    _log.warning(
+                        "%s lists %d tools that are left out, the first one %s",
+                        self._endpoint,
+                        len(faults),
+                        faults[0],
+                    )
                 return
-            if cursor in seen:
+            if cursor in seen or len(tools) + len(faults) > _MOST_TOOLS:
                 break
             seen.add(cursor)
         raise RemoteProtocolError(
@@ -212,31 +222,6 @@ class ToolCatalogue:
                 retryable=True,
             )
         return page
-
-    def _read_tools(self, entries: list[Any]) -> dict[str, ListedTool]:
-        """The usable entries. One that is broken costs itself, never the list."""
-        tools: dict[str, ListedTool] = {}
-        for entry in entries:
-            try:
-                tool = Tool.model_validate(entry, by_name=False)
-            except ValidationError as error:
-                fields = ", ".join(
-                    ".".join(map(str, e["loc"])) or "entry"
-                    for e in error.errors(include_input=False, include_url=False)
-                )
-                self._log_skipped(entry, f"unusable {fields}")
-                continue
-            try:
-                tools[tool.name] = ListedTool(tool, header_map(tool.input_schema))
-            except MalformedError as error:
-                self._log_skipped(entry, str(error))
-                tools[tool.name] = ListedTool(tool, {}, fault=str(error))
-        return tools
-
-    def _log_skipped(self, entry: object, why: str) -> None:
-        name = entry.get("name") if isinstance(entry, dict) else None
-        named = quote(name)[:80] if isinstance(name, str) else None
-        _log.warning("%s lists a tool that is left out: %r (%s)", self._endpoint, named, quote(why))
 
     async def _repeat(self, send: Callable[[], Awaitable[T]]) -> T:
         """Send a request up to three times, at growing intervals, as long as its failure may pass."""
@@ -293,6 +278,26 @@ class _Attempt:
     ended: anyio.Event
     succeeded: bool = False
     error: SessionError | None = None
+
+
+def _read_tool(entry: object, tools: dict[str, ListedTool], faults: list[str]) -> None:
+    """Add one entry to the tools. One that is broken costs itself, never the list."""
+    try:
+        tool = Tool.model_validate(entry, by_name=False)
+    except ValidationError as error:
+        fields = ", ".join(
+            ".".join(map(str, e["loc"])) or "entry"
+            for e in error.errors(include_input=False, include_url=False)
+        )
+        name = entry.get("name") if isinstance(entry, dict) else None
+        named = quote(name)[:80] if isinstance(name, str) else None
+        faults.append(f"{named!r} (unusable {quote(fields)})")
+        return
+    try:
+        tools[tool.name] = ListedTool(tool, header_map(tool.input_schema))
+    except MalformedError as error:
+        faults.append(f"{quote(tool.name)[:80]!r} ({quote(str(error))})")
+        tools[tool.name] = ListedTool(tool, {}, fault=str(error))
 
 
 def _has_ours(versions: object) -> bool:

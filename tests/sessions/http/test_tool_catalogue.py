@@ -111,11 +111,23 @@ async def test_a_broken_entry_costs_itself_and_not_the_list(
     server: ScriptedServer, session: HttpSession, entry: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.answers("tools/list", result({"tools": [entry, {"name": "deploy", "inputSchema": {}}]}))
-    assert await session.tool("deploy") is not None
     assert await session.tool("broken") is None
-    logged = [r for r in caplog.records if r.name == "mcp_tasks_client"]
-    assert {r.levelno for r in logged} == {logging.WARNING}
-    assert URL in logged[0].getMessage()
+    assert await session.tool("deploy") is not None
+    (logged,) = [r for r in caplog.records if r.name == "mcp_tasks_client"]
+    assert logged.levelno == logging.WARNING
+    assert f"{URL} lists 1 tools that are left out" in logged.getMessage()
+
+
+async def test_the_log_does_not_grow_with_a_broken_list_and_shows_its_words_escaped(
+    server: ScriptedServer, session: HttpSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = {"name": "\x1b[2J" + "x" * 5000}
+    server.answers("tools/list", result({"tools": [broken] * 500}))
+    await session.tool("deploy")
+    (logged,) = [r for r in caplog.records if r.name == "mcp_tasks_client"]
+    assert len(logged.getMessage()) < 600
+    assert "lists 500 tools" in logged.getMessage()
+    assert "\x1b" not in logged.getMessage()
 
 
 async def test_a_tool_with_marks_that_are_not_allowed_is_not_called_until_they_are_mended(
@@ -165,6 +177,19 @@ async def test_a_list_without_end_is_refused(
     with pytest.raises(RemoteProtocolError, match="does not end"):
         await session.tool("deploy")
     assert server.methods.count("tools/list") == 7
+
+
+async def test_a_list_of_too_many_tools_is_refused(
+    server: ScriptedServer, session: HttpSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tool_catalogue._MOST_TOOLS == 100_000
+    monkeypatch.setattr(tool_catalogue, "_MOST_TOOLS", 50)
+    pages = [[{"name": f"{page}.{i}", "inputSchema": {}} for i in range(15)] for page in range(9)]
+    answers = [result({"tools": [*tools, None], "nextCursor": str(i)}) for i, tools in enumerate(pages)]
+    server.answers("tools/list", *answers)
+    with pytest.raises(RemoteProtocolError, match="does not end"):
+        await session.tool("deploy")
+    assert server.methods.count("tools/list") == 4
 
 
 @pytest.mark.parametrize(
