@@ -1,64 +1,26 @@
-"""One MCP session at a server of 2025-11-25 over Streamable HTTP, in which either side may ask the other.
+"""The contract of a connection: one MCP session at a 2025-11-25 server, in which either side may ask.
 
-The server's own messages come among the events of any response, and on the stream that a GET opens.
-
-A stream that breaks is resumed by a GET with ``Last-Event-ID``, after the ``retry`` that the server named.
-A server may close the stream of a request on purpose and go on later (SEP-1699), so a ``tools/call`` whose
-stream ends early is not lost.
-
-A session is never ended by a DELETE: servers bind tasks to it, and end them with it.
+How the messages travel is a connection's business; what they mean is that of :mod:`.session`.
 """
 
 from __future__ import annotations
 
-import re
 import secrets
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import anyio
 
-from ..engine.environment import Clock
-from ..errors import ConnectionLostError, RemoteProtocolError, SessionError
 from ..protocol import JSONObject, RequestId
 from ..protocol.replies import RpcError
-from ..protocol.text import header_value, quote, shorten
-from ..sessions.http.body import drain
-from ..sessions.http.channel import HttpChannel, Message, ReadResponse, encode_json
-from ..sessions.http.http_errors import CREDENTIAL_STATUSES, RequestErrors
-from ..sessions.http.replies import Reply, read_messages, read_reply
-from ..sessions.http.sse import EventParser
-from ..sessions.http.transport import Response
-from .shapes import CORE_TASKS_VERSION, HANDSHAKE_VERSIONS
+from ..protocol.text import shorten
 
 __all__ = ["SILENCE_S", "Connection", "Hear", "Source", "StreamCursor", "new_request_id"]
 
 SILENCE_S: Final = 300.0
 """Seconds without a byte after which a stream that may stay open counts as broken."""
-
-_SESSION_ID: Final = "Mcp-Session-Id"
-_VERSION: Final = "MCP-Protocol-Version"
-_EVENTS: Final = "text/event-stream"
-
-_PING_S: Final = 10.0
-_DENIALS: Final = frozenset({400, 404})
-"""HTTP statuses with which a server denies an MCP session, or something else is wrong."""
-
-_SESSION_WORDS: Final = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORECASE)
-_NOT_ABOUT_SESSIONS: Final = frozenset({-32601, -32602})
-
-_RETRY_S: Final = 1.0
-_LONGEST_RETRY_S: Final = 30.0
-_LONGEST_PAUSE_S: Final = 3600.0
-_MOST_RESUMPTIONS: Final = 5
-"""Attempts in a row to resume a stream that bring no event. They take about half a minute."""
-
-_NO_STREAM: Final = frozenset({400, 404, 405, 406, 501}) | CREDENTIAL_STATUSES
-"""HTTP statuses with which a server says that it has no GET stream."""
-
-_MOST_REFUSALS: Final = 5
-"""Refusals in a row, since one may be a gateway's."""
 
 
 @dataclass(slots=True)
@@ -91,85 +53,48 @@ def new_request_id() -> str:
     return secrets.token_hex(8)
 
 
-class Connection:
+class Connection(ABC):
     """One MCP session.
 
     Args:
-        channel: Sends the requests.
-        headers: Sent with each of them.
-        hear: Called with each request and notification that comes.
-        max_bytes: Bytes of one event, or of one reply, at most.
-        clock: By which the reopening of streams waits.
-        session_id: Of an MCP session that another process began; ``None`` begins one with :meth:`initialize`.
+        session_id: Its ID; ``None`` if it has none, or not yet.
 
     Attributes:
         session_id: As given, or as the server named it; ``None`` if the server has no sessions.
         cancels_tasks: Whether the server declares ``tasks.cancel``.
         makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
-        lost: Whether the server has denied the session twice.
+        lost: Whether the server has denied the session twice, and another one can be begun.
         calls: How many ``tools/call`` are under way.
-        listening: Set once the GET stream is open, or the server has said that it has none.
+        listening: Set once the server can be heard outside of replies, or never will be.
     """
 
-    def __init__(
-        self,
-        channel: HttpChannel,
-        headers: Mapping[str, str],
-        hear: Hear,
-        *,
-        max_bytes: int,
-        clock: Clock,
-        session_id: str | None = None,
-    ) -> None:
+    def __init__(self, session_id: str | None) -> None:
         self.session_id = session_id
         self.cancels_tasks = True
         self.makes_tasks = False
         self.lost = False
         self.calls = 0
         self.listening = anyio.Event()
-        self._channel = channel
-        self._headers = headers
-        self._hear = hear
-        self._max_bytes = max_bytes
-        self._clock = clock
-        self._version = CORE_TASKS_VERSION
-        self._begun = session_id is not None
         self._own_name = new_request_id()
 
     def __repr__(self) -> str:
         name = shorten(self.session_id) if self.session_id else "without a session ID"
-        return f"<Connection {name}>"
+        return f"<{type(self).__name__} {name}>"
 
     @property
     def name(self) -> str:
         """The session ID, or a name of ours if the server gives none."""
         return self.session_id or self._own_name
 
+    @abstractmethod
     async def initialize(self, capabilities: JSONObject, client_info: JSONObject, timeout_s: float) -> None:
         """Begin the session.
 
         Raises:
             SessionError: The server does not speak this generation, or could not be reached.
         """
-        params = {
-            "protocolVersion": self._version,
-            "capabilities": capabilities,
-            "clientInfo": client_info,
-        }
-        result = await self.request("initialize", params, timeout_s, total_s=2 * timeout_s)
-        agreed = result.get("protocolVersion")
-        if not isinstance(agreed, str) or agreed not in HANDSHAKE_VERSIONS:
-            raise RemoteProtocolError(
-                f"initialize was answered in version {quote(str(agreed))[:20]!r}, which the client has not "
-                "offered. Report it to the server's author.",
-                not_executed=True,
-            )
-        self._version, self._begun = agreed, True
-        tasks = _member(result.get("capabilities"), "tasks")
-        self.cancels_tasks = _member(tasks, "cancel") is not None
-        self.makes_tasks = _member(_member(_member(tasks, "requests"), "tools"), "call") is not None
-        await self.notify("notifications/initialized", None, timeout_s)
 
+    @abstractmethod
     async def request(
         self,
         method: str,
@@ -181,7 +106,7 @@ class Connection:
         request_id: RequestId | None = None,
         cursor: StreamCursor | None = None,
     ) -> JSONObject:
-        """Send a request once, and return its result. A stream that breaks is resumed, if it can be.
+        """Send a request once, and return its result.
 
         Args:
             method: JSON-RPC method.
@@ -195,23 +120,8 @@ class Connection:
         Raises:
             SessionError: No result. If :attr:`lost` is set, the server has not read the request.
         """
-        request_id = new_request_id() if request_id is None else request_id
-        cursor = cursor or StreamCursor()
-        body = {"id": request_id, "method": method, "params": params}
-        message = self._message(method, body, task_id, request_id)
 
-        async def read(response: Response) -> Reply:
-            if method == "initialize":
-                self.session_id = response.header(_SESSION_ID) or None
-            return await self._read(response, message, Source(method, task_id), cursor)
-
-        try:
-            return await self._exchange(message, read, silence_s, total_s)
-        except ConnectionLostError as error:
-            if cursor.event_id is None or error.not_executed:
-                raise
-            return await self._resume(message, silence_s, task_id, cursor, error)
-
+    @abstractmethod
     async def resume(
         self,
         method: str,
@@ -227,10 +137,8 @@ class Connection:
         Raises:
             SessionError: The stream cannot be resumed.
         """
-        body = {"id": request_id, "method": method, "params": params}
-        message = self._message(method, body, task_id, request_id)
-        return await self._resume(message, silence_s, task_id, cursor, None)
 
+    @abstractmethod
     async def respond(
         self,
         request_id: RequestId,
@@ -243,185 +151,15 @@ class Connection:
         Raises:
             SessionError: The answer may not have arrived.
         """
-        body: JSONObject = {"id": request_id}
-        if isinstance(answer, RpcError):
-            data = {} if answer.data is None else {"data": answer.data}
-            body["error"] = {"code": answer.code, "message": answer.message, **data}
-        else:
-            body["result"] = answer
-        await self._tell(self._message("an answer", body, task_id), timeout_s)
 
+    @abstractmethod
     async def notify(self, method: str, params: JSONObject | None, timeout_s: float) -> None:
         """Send a notification.
 
         Raises:
             SessionError: The notification may not have arrived.
         """
-        body: JSONObject = {"method": method} if params is None else {"method": method, "params": params}
-        await self._tell(self._message(method, body, None), timeout_s)
 
+    @abstractmethod
     async def listen(self) -> None:
-        """Keep the GET stream open. Returns when the server has none, or the session is lost."""
-        cursor, refusals, failures = StreamCursor(), 0, 0
-        while not self.lost:
-            begun, asked_s = self._clock.monotonic(), 0.0
-            try:
-                await self._open_stream(cursor)
-            except SessionError as error:
-                asked_s = error.retry_after_s or 0.0
-                refusals = refusals + 1 if error.http_status in _NO_STREAM else 0
-                if refusals:
-                    self.listening.set()  # no call has to wait for the stream
-                if refusals >= _MOST_REFUSALS or error.http_status == 405:
-                    return
-            else:
-                refusals = 0
-            # What the server says before the stream is open again may be lost.
-            failures = 0 if self._clock.monotonic() - begun > _RETRY_S else failures + 1
-            await self._pause(cursor, failures, asked_s)
-
-    # ── streams ───────────────────────────────────────────────────────────────────────────────
-
-    async def _open_stream(self, cursor: StreamCursor) -> None:
-        message = self._get("the GET stream", cursor)
-
-        async def read(response: Response) -> Reply:
-            if 200 <= response.status < 300:
-                self.listening.set()
-            return await self._read(response, message, Source("GET"), cursor)
-
-        await self._channel.exchange(message, read, silence_s=SILENCE_S)
-
-    async def _resume(
-        self,
-        message: Message,
-        silence_s: float,
-        task_id: str | None,
-        cursor: StreamCursor,
-        lost: ConnectionLostError | None,
-    ) -> JSONObject:
-        method, failures = message.errors.method, 0
-        while True:
-            await self._pause(cursor, failures, lost.retry_after_s if lost is not None else None)
-            before = cursor.event_id
-            again = self._get(method, cursor, task_id, message.request_id)
-
-            async def read(response: Response, again: Message = again) -> Reply:
-                return await self._read(response, again, Source(method, task_id), cursor)
-
-            try:
-                return await self._exchange(again, read, silence_s, None)
-            except ConnectionLostError as error:
-                lost = error
-                failures = 0 if cursor.event_id != before else failures + 1
-                if failures >= _MOST_RESUMPTIONS:
-                    raise
-            except SessionError as error:
-                if error.code is not None and error.http_status in (None, 200):
-                    raise  # the request's own error
-                # The server does not resume streams: what became of the request is not known.
-                raise (lost or again.errors.lost("its stream cannot be resumed")) from error
-
-    async def _pause(self, cursor: StreamCursor, failures: int, asked_s: float | None) -> None:
-        backoff_s = min(_RETRY_S * 2.0 ** (failures - 1), _LONGEST_RETRY_S) if failures else 0.0
-        wanted_s = _RETRY_S if cursor.retry_s is None and failures else cursor.retry_s or 0.0
-        await self._clock.sleep(min(max(backoff_s, wanted_s, asked_s or 0.0), _LONGEST_PAUSE_S))
-
-    async def _read(
-        self, response: Response, message: Message, source: Source, cursor: StreamCursor
-    ) -> Reply:
-        events = EventParser(self._max_bytes)
-
-        def hear(said: JSONObject) -> None:
-            cursor.event_id = events.last_event_id or cursor.event_id
-            self._hear(self, said, source)
-
-        try:
-            return await read_messages(
-                response, message.request_id, self._max_bytes, message.errors, hear, events=events
-            )
-        finally:
-            cursor.event_id = events.last_event_id or cursor.event_id
-            cursor.retry_s = cursor.retry_s if events.retry_s is None else events.retry_s
-
-    # ── requests ──────────────────────────────────────────────────────────────────────────────
-
-    async def _tell(self, message: Message, timeout_s: float) -> None:
-        async def read(response: Response) -> Reply:
-            if not 200 <= response.status < 300:
-                return await read_reply(response, message.request_id, self._max_bytes, message.errors)
-            await drain(response)
-            return {}
-
-        await self._exchange(message, read, timeout_s, 2 * timeout_s)
-
-    async def _exchange(
-        self, message: Message, read: ReadResponse, silence_s: float, total_s: float | None
-    ) -> JSONObject:
-        try:
-            return await self._channel.exchange(
-                message, read, silence_s=silence_s, total_s=float("inf") if total_s is None else total_s
-            )
-        except SessionError as error:
-            if self.session_id is not None and self._begun and _may_deny_session(error):
-                if await self._is_denied_again():
-                    self.lost = error.retryable = True
-                    error.not_executed = _is_about_session(error)
-                elif message.errors.method != "tools/call":
-                    error.retryable = True  # one of several servers has not heard of the session
-            raise
-
-    async def _is_denied_again(self) -> bool:
-        """Whether a ``ping`` is denied as well. A first denial may be a gateway's."""
-        request_id = new_request_id()
-        ping = self._message("ping", {"id": request_id, "method": "ping", "params": {}}, None, request_id)
-
-        async def read(response: Response) -> Reply:
-            return await self._read(response, ping, Source("ping"), StreamCursor())
-
-        try:
-            await self._channel.exchange(ping, read, silence_s=_PING_S, total_s=_PING_S)
-        except SessionError as error:
-            return _may_deny_session(error)
-        return False
-
-    def _get(
-        self, what: str, cursor: StreamCursor, task_id: str | None = None, request_id: RequestId = 0
-    ) -> Message:
-        headers = {**self._own_headers(), "Accept": _EVENTS, "Accept-Encoding": "identity"}
-        headers.pop("Content-Type", None)
-        if cursor.event_id is not None:
-            headers["Last-Event-ID"] = header_value(cursor.event_id)
-        return Message(request_id, b"", headers, self._errors(what, task_id), "GET")
-
-    def _message(
-        self, what: str, body: JSONObject, task_id: str | None, request_id: RequestId = 0
-    ) -> Message:
-        content = encode_json({"jsonrpc": "2.0", **body}, what).encode("ascii")
-        return Message(request_id, content, self._own_headers(), self._errors(what, task_id))
-
-    def _errors(self, what: str, task_id: str | None) -> RequestErrors:
-        # A session ID is a credential like a task ID.
-        return RequestErrors(what, task_id, (self.session_id,) if self.session_id else ())
-
-    def _own_headers(self) -> dict[str, str]:
-        headers = dict(self._headers)
-        headers.pop(_VERSION, None)
-        if self._begun:
-            headers[_VERSION] = self._version
-        if self.session_id is not None:
-            headers[_SESSION_ID] = self.session_id
-        return headers
-
-
-def _may_deny_session(error: SessionError) -> bool:
-    return error.http_status in _DENIALS and error.code not in _NOT_ABOUT_SESSIONS
-
-
-def _is_about_session(error: SessionError) -> bool:
-    """Whether a denial cannot be the words of a tool that has run."""
-    return error.code is None or _SESSION_WORDS.search(error.remote_message) is not None
-
-
-def _member(value: object, name: str) -> object:
-    return value.get(name) if isinstance(value, dict) else None
+        """Hear what the server sends outside of replies. Returns when nothing comes that way any more."""

@@ -50,6 +50,7 @@ from ..sessions.base import (
 from ..sessions.http.session import HttpSession
 from ..sessions.http.tool_catalogue import ToolCatalogue
 from .connection import Connection, Hear
+from .http_connection import HttpConnection
 from .inbound import Inbound
 from .mcp_sessions import McpSessions
 from .receiver import Receiver
@@ -94,7 +95,7 @@ def session_over(
     """
 
     def connect(hear: Hear, session_id: str | None) -> Connection:
-        return Connection(
+        return HttpConnection(
             http.channel,
             http.headers,
             hear,

@@ -17,16 +17,14 @@ from ...protocol.replies import RpcError
 from ...sessions.http.http_errors import RequestErrors
 from ...sessions.relay.relay import Relay
 from ...sessions.sdk.introspection import was_made_up
-from ..connection import Connection, Hear, Source, StreamCursor, new_request_id
+from ..connection import Connection, Hear, Source, StreamCursor
 from ..shapes import read_created_task
+from .introspection import denies_session
 from .router import TaskRouter
 
 __all__ = ["RelayConnection"]
 
 _PING_S: Final = 10.0
-_SESSION_ENDED: Final = frozenset({"Session terminated", "Session not found"})
-"""Messages of the JSON-RPC errors with which a server denies a session, or the SDK says that it was answered
-with HTTP 404. Without them the end of a session counts as an error of the request."""
 
 
 class RelayConnection(Connection):
@@ -40,13 +38,9 @@ class RelayConnection(Connection):
     """
 
     def __init__(self, relay: Relay, router: TaskRouter, hear: Hear, session_id: str | None) -> None:
-        self.session_id = session_id
-        self.cancels_tasks = self.makes_tasks = self.lost = False
-        self.calls = 0
-        self.listening = anyio.Event()
+        super().__init__(session_id)
         self._relay = relay
         self._router = router
-        self._own_name = new_request_id()
         router.hear = lambda message: hear(self, message, Source("the host's session"))
 
     async def initialize(self, capabilities: JSONObject, client_info: JSONObject, timeout_s: float) -> None:
@@ -106,10 +100,10 @@ class RelayConnection(Connection):
         return reply
 
     async def _error_of(self, errors: RequestErrors, reply: RpcError) -> SessionError:
-        if reply.data is None and reply.message in _SESSION_ENDED:
+        if denies_session(reply):
             # One of several servers may not have heard of the session, so that one word does not end it.
             again = await self._relay.request("ping", {}, _PING_S)
-            if isinstance(again, RpcError) and again.message in _SESSION_ENDED:
+            if isinstance(again, RpcError) and denies_session(again):
                 return ConnectionLostError(
                     f"The server has ended the session of the host, and has not read {errors.method}. "
                     "Connect again; TasksClient(url).resume() looks for the tasks that are unfinished.",
