@@ -90,7 +90,8 @@ ACCEPTED: Final = ElicitResult(action="accept", content={})
 
 
 def extension(journal: Journal, **options: Any) -> TasksExtension:
-    return TasksExtension(**({"journal": journal, "endpoint": ENDPOINT, "poll": QUICK} | options))
+    given: dict[str, Any] = {"endpoint": ENDPOINT, "poll": QUICK} | options
+    return TasksExtension(journal=journal, **given)
 
 
 def client_in_memory(server: Any, journal: Journal, **options: Any) -> mcp.Client:
@@ -244,7 +245,8 @@ def counting(journal_type: type[Journal], *arguments: Any) -> tuple[Journal, Cou
 async def test_calls_share_one_opening_of_the_file_and_cost_three_operations_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, connect = list[object](), sqlite3.connect
+    opened = list[object]()
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
     def counted_connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
         opened.append(arguments)
