@@ -161,20 +161,33 @@ class Engine:
         on_update: OnUpdate | None,
     ) -> tuple[LiveCall, float]:
         """Make a call and wait for its end. Returns it, and until when there is time to check the result."""
-        live: LiveCall | None = None
+        if timeout is None:  # without a scope for each call that waits
+            return await self._finish_in_time(call, key, on_unknown, on_update, []), math.inf
+        begun: list[LiveCall] = []
         with anyio.move_on_after(timeout) as waiting:
-            while True:
-                live = await self._begin(call, key, on_unknown)
-                try:
-                    await self._see_through(live, on_update)
-                    break
-                except (OvertakenError, OutcomeUnknownError) as error:
-                    _check_repeatable(error, live, on_unknown)
-        if live is None:
+            await self._finish_in_time(call, key, on_unknown, on_update, begun)
+        if not begun:
             raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
-        if not live.record.finished:
-            raise self.timed_out(live, timeout)
-        return live, waiting.deadline
+        if not begun[-1].record.finished:
+            raise self.timed_out(begun[-1], timeout)
+        return begun[-1], waiting.deadline
+
+    async def _finish_in_time(
+        self,
+        call: ToolCall,
+        key: str | None,
+        on_unknown: OnUnknown,
+        on_update: OnUpdate | None,
+        begun: list[LiveCall],
+    ) -> LiveCall:
+        while True:
+            live = await self._begin(call, key, on_unknown)
+            begun.append(live)
+            try:
+                await self._see_through(live, on_update)
+                return live
+            except (OvertakenError, OutcomeUnknownError) as error:
+                _check_repeatable(error, live, on_unknown)
 
     async def _begin(self, call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
         self.check_open()
@@ -186,14 +199,19 @@ class Engine:
         """Wait until a call is finished. Being cancelled here is what abandons a call."""
         if live.record.finished:
             return
-        with self.held(live), _listening(live, on_update):
-            try:
-                await self.wait(live, lambda _: False)
-            except anyio.get_cancelled_exc_class():
-                # Not under others who wait for the same call, and not another client's task.
-                if self._on_abandon == "cancel" and live.waiters == 1 and live.ours and not self._closed:
-                    await run_to_its_end(self._cancel_abandoned, live)
-                raise
+        if on_update is not None:
+            live.listeners = (*live.listeners, on_update)
+        self._hold(live)
+        try:
+            await self.wait(live, _never)
+        except anyio.get_cancelled_exc_class():
+            # Not under others who wait for the same call, and not another client's task.
+            if self._on_abandon == "cancel" and live.waiters == 1 and live.ours and not self._closed:
+                await run_to_its_end(self._cancel_abandoned, live)
+            raise
+        finally:
+            self._let_go(live)
+            live.listeners = tuple(one for one in live.listeners if one is not on_update)
 
     async def _cancel_abandoned(self, live: LiveCall) -> None:
         timeout_s = self._policy.cancel_timeout_s
@@ -212,15 +230,21 @@ class Engine:
         Raises:
             TasksClientError: The client is closed.
         """
-        self.check_open()
-        live.waiters += 1
+        self._hold(live)
         try:
-            self._drive(live)
             yield
         finally:
-            live.waiters -= 1
-            if not live.wanted:
-                self._stop(live)
+            self._let_go(live)
+
+    def _hold(self, live: LiveCall) -> None:
+        self.check_open()
+        live.waiters += 1
+        self._drive(live)
+
+    def _let_go(self, live: LiveCall) -> None:
+        live.waiters -= 1
+        if not live.wanted:
+            self._stop(live)
 
     def keep(self, live: LiveCall) -> None:
         """Have a call driven until it ends, parks, or the client closes."""
@@ -640,16 +664,8 @@ async def prune_old(store: CallStore, before: float) -> None:
         logger.warning("The journal is pruned later: %s", error)
 
 
-@contextmanager
-def _listening(live: LiveCall, on_update: OnUpdate | None) -> Iterator[None]:
-    if on_update is None:
-        yield
-        return
-    live.listeners = (*live.listeners, on_update)
-    try:
-        yield
-    finally:
-        live.listeners = tuple(one for one in live.listeners if one is not on_update)
+def _never(live: LiveCall) -> bool:
+    return False
 
 
 def _check_repeatable(

@@ -14,6 +14,7 @@ import anyio
 
 from .crash_points import Probe
 from .process import Process
+from .signal import FutureSignal, Signal
 
 __all__ = ["LEASE_S", "Clock", "Environment", "SystemClock"]
 
@@ -33,7 +34,7 @@ class Clock(ABC):
         """Seconds since some start. Never jumps; means nothing outside this process."""
 
     @abstractmethod
-    async def wait(self, event: anyio.Event, timeout_s: float | None) -> None:
+    async def wait(self, event: Signal, timeout_s: float | None) -> None:
         """Return when the event is set or the seconds have passed; ``None`` waits for the event only."""
 
     async def sleep(self, seconds: float) -> None:
@@ -52,10 +53,20 @@ class SystemClock(Clock):
         """The machine's, by which every event loop counts seconds."""
         return time.monotonic()
 
-    async def wait(self, event: anyio.Event, timeout_s: float | None) -> None:
+    async def wait(self, event: Signal, timeout_s: float | None) -> None:
         """Wait for the event or for the time to pass."""
-        with anyio.move_on_after(timeout_s):
+        if timeout_s is None:
             await event.wait()
+        elif isinstance(event, FutureSignal):
+            future = event.wait()
+            timer = future.get_loop().call_later(timeout_s, event.set)
+            try:
+                await future
+            finally:
+                timer.cancel()
+        else:
+            with anyio.move_on_after(timeout_s):
+                await event.wait()
 
     async def sleep(self, seconds: float) -> None:
         """Wait for the time to pass."""

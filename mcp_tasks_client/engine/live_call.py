@@ -17,6 +17,7 @@ from ..machine.states import Observing
 from ..protocol.task import Task
 from ..sessions.base import TaskRef, ToolCall
 from .environment import Clock
+from .signal import Signal, make_signal
 from .tool_call import ToolCallAttempt
 
 __all__ = [
@@ -139,8 +140,8 @@ class LiveCall:
         self.kept = False
         self.driver: anyio.CancelScope | None = None
         self.version = 0
-        self._alarm: anyio.CancelScope | None = None
-        self._changed: anyio.Event | None = None
+        self._alarm: Signal | None = None
+        self._changed: Signal | None = None
         self.committing: anyio.Lock | None = None
 
     # ── what is known ─────────────────────────────────────────────────────────────────────────
@@ -196,11 +197,11 @@ class LiveCall:
             self._changed.set()
             self._changed = None
 
-    async def change(self) -> None:
-        """Return at the next change."""
+    def change(self) -> Awaitable[object]:
+        """Wait for the next change."""
         if self._changed is None:
-            self._changed = anyio.Event()
-        await self._changed.wait()
+            self._changed = make_signal()
+        return self._changed.wait()
 
     def count_poll(self) -> None:
         """Count an answered poll. Only those who wait for just that are woken."""
@@ -233,15 +234,15 @@ class LiveCall:
     def ring(self) -> None:
         """Have the coroutine that drives the call look up from its waiting."""
         if self._alarm is not None:
-            self._alarm.cancel()
+            self._alarm.set()
 
     async def wait_until_due(self, clock: Clock) -> bool:
         """Wait until the next poll is due, or something else needs the driver. Returns whether it is due."""
         left_s = self.due - clock.monotonic()
         if left_s <= 0:
             return True
-        with anyio.CancelScope() as self._alarm:
-            await clock.sleep(left_s)
+        self._alarm = make_signal()
+        await clock.wait(self._alarm, left_s)
         self._alarm = None
         return self.due <= clock.monotonic()
 

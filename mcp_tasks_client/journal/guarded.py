@@ -1,4 +1,4 @@
-"""A journal as the engine uses it: shielded, and failing with a typed error only."""
+"""A journal as the engine uses it: it fails with a typed error only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 import anyio
 
 from ..errors import JournalError, TasksClientError
-from ..uncut import on_asyncio
+from ..host_code import was_cancelled_from_inside
 from .base import Journal, Judge, Lease, LeaseSource, Taken
 from .record import Scope, TaskRecord
 
@@ -22,9 +22,8 @@ T = TypeVar("T")
 class GuardedJournal(Journal):
     """Any journal, made safe to call from a task that may be cancelled.
 
-    Each coroutine is shielded from the scopes around the caller. (Against a native ``Task.cancel()`` the
-    callers protect whole steps, see :func:`.run_to_its_end`.) An exception of a foreign class becomes a
-    :class:`JournalError`, since a journal is a plug-in and may raise anything.
+    An exception of a foreign class becomes a :class:`JournalError`, since a journal is a plug-in and may
+    raise anything. Against cancellation the callers protect whole steps, see :mod:`mcp_tasks_client.uncut`.
 
     Args:
         journal: The journal that does the work.
@@ -116,29 +115,18 @@ class GuardedJournal(Journal):
 
 async def _call(method: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
-        with anyio.CancelScope(shield=True):
-            result = await method(*args, **kwargs)
-        return result  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
+        return await method(*args, **kwargs)
     except TasksClientError:
         raise
     except Exception as error:
         raise _failure(error) from error
     except anyio.get_cancelled_exc_class() as error:
         # Passed on, a cancellation from inside of the journal would look like the end of whoever called.
-        if _is_being_cancelled():
+        if not was_cancelled_from_inside():
             raise
         raise JournalError(
             "the journal was cancelled from inside, so nobody knows whether it has written; resume the task"
         ) from error
-
-
-def _is_being_cancelled() -> bool:
-    if not on_asyncio():
-        return False
-    import asyncio
-
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 @contextmanager

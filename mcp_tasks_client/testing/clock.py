@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 
 from ..engine.environment import Clock
+from ..engine.signal import Signal
 
 __all__ = ["ManualClock"]
 
@@ -41,7 +42,7 @@ class ManualClock(Clock):
         """Seconds since the clock was made."""
         return self._now
 
-    async def wait(self, event: anyio.Event, timeout_s: float | None) -> None:
+    async def wait(self, event: Signal, timeout_s: float | None) -> None:
         """Return when the event is set, or when the test has advanced the clock by so many seconds."""
         with anyio.CancelScope() as scope:
             if timeout_s is not None and timeout_s <= 0:
