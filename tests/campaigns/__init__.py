@@ -11,5 +11,5 @@
 ``versions``      every supported release of Python, ``mcp`` and ``fastmcp``
 ================  ==================================================================================
 
-``pytest --long`` runs the long forms. ``python -m tests.campaigns.NAME --help`` says how to run one by itself.
+``pytest --long`` runs the long forms. ``python -m tests.campaigns.NAME --help`` tells how to run one alone.
 """

@@ -1,4 +1,4 @@
-"""Whole lives of tasks under virtual time: the real client, and processes, journal and faults that obey a seed.
+"""Whole lives of tasks under virtual time: the real client; processes, journal and faults obey a seed.
 
 ``python -m tests.campaigns.simulation --seed 7`` plays one history and tells it; ``--histories 10000``
 plays many. A history is made of its seed alone.

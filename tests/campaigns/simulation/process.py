@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -46,7 +46,7 @@ from mcp_tasks_client.engine.crash_points import Point, Probe
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.protocol.replies import CallReply
+from mcp_tasks_client.protocol.replies import CallReply, Created
 from mcp_tasks_client.sessions.base import (
     BeforeSend,
     Limits,
@@ -75,6 +75,9 @@ _ANSWERING: Final[ContextVar[str | None]] = ContextVar("answering", default=None
 """The question whose callback has returned, for the commit of its answer."""
 
 
+T = TypeVar("T")
+
+
 class Line(Session):
     """A process's connection to the server. What it says and hears is held against the laws."""
 
@@ -97,7 +100,10 @@ class Line(Session):
         return await self._while_it_lives(partial(self._inner.tool, name, fresh=fresh))
 
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
-        return await self._while_it_lives(partial(self._inner.call, call, before_send))
+        reply = await self._while_it_lives(partial(self._inner.call, call, before_send))
+        if isinstance(reply, Created):
+            self._process.tasks.add(reply.task.task_id)
+        return reply
 
     async def get(self, ref: TaskRef) -> Snapshot:
         snapshot = await self._while_it_lives(partial(self._inner.get, ref))
@@ -127,7 +133,7 @@ class Line(Session):
         self._closed = True
         await self._inner.aclose()
 
-    async def _while_it_lives(self, request: Callable[[], Awaitable[Any]]) -> Any:
+    async def _while_it_lives(self, request: Callable[[], Awaitable[T]]) -> T:
         return await self._process.clock.until_killed(request)
 
 
@@ -157,6 +163,9 @@ class Process(Probe):
             self.journal.retention_s = world.plan.retention_s
         self.line = Line(self)
         self.random = Random(world.random.random())
+        self.tasks: set[str] = set()
+        """The IDs of the tasks that it was told of by ``tools/call``."""
+
         self.cancelled_for_others: set[str] = set()
         self._waiting: Counter[str | None] = Counter()
         """How many callers wait for the call of a tool."""
