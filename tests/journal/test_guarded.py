@@ -125,29 +125,6 @@ async def test_being_cancelled_from_inside_becomes_a_journal_error(name: str) ->
     await checkpoint()  # nothing of it is left for the caller
 
 
-@pytest.mark.parametrize("name", COROUTINES)
-async def test_a_cancelled_scope_waits_for_the_end(name: str) -> None:
-    began, go_on, ended = anyio.Event(), anyio.Event(), anyio.Event()
-
-    async def work(*args: object, **kwargs: object) -> None:
-        began.set()
-        await go_on.wait()
-        ended.set()
-
-    async def use() -> None:
-        await call(journal, name)
-        assert ended.is_set()
-
-    journal, _ = stubbed(work)
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(use)
-            await began.wait()
-            tasks.cancel_scope.cancel()
-            go_on.set()
-    assert ended.is_set()
-
-
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("whole", [False, True])
 async def test_a_native_cancel_during_a_save_does_not_undo_the_commit(
