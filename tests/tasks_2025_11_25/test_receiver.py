@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 import pytest
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 LIMIT_S: Final = 4.0
 RELATED: Final = "io.modelcontextprotocol/related-task"
-BOTH: Final = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
+BOTH: Final[JSONObject] = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
 ANSWER: Final = {"action": "accept", "content": {"name": "Ada"}}
 ENDED: Final = "notifications/tasks/status"
 
@@ -413,29 +413,36 @@ async def test_a_list_comes_in_pages_that_show_each_task_that_stays_once() -> No
 
 
 @requirement("2025:receive-errors")
-@pytest.mark.parametrize("cursor", ["", "next", "0", "2", "01", "-1", "1\n", "²", 1, 1.0, {}, "9" * 100_000])
-async def test_a_cursor_that_was_never_given_out_is_refused(cursor: Any) -> None:
+async def test_a_cursor_that_was_never_given_out_is_refused() -> None:
     async with desk(Person(), ReceivePolicy(page_size=1)) as server:
         await server.create()
-        assert (await server.ask("tasks/list", cursor=cursor)).code == -32602
+        cursors: list[Any] = ["", "next", "0", "2", "01", "-1", "1\n", "²", 1, 1.0, {}, "9" * 100_000]
+        for cursor in cursors:
+            assert (await server.ask("tasks/list", cursor=cursor)).code == -32602, cursor
 
 
 @requirement("2025:receive-errors", "2025:receive-words")
 @pytest.mark.parametrize(
-    ("method", "params"),
+    ("method", "requests"),
     [
-        *(("tasks/get", params) for params in ({}, {"taskId": 5}, {"taskId": ""}, {"taskId": ["a"]})),
-        *(
-            ("elicitation/create", {"task": wish})
-            for wish in ("yes", [], True, {"ttl": -1}, {"ttl": "60"}, {"ttl": True}, {"ttl": math.nan})
+        ("tasks/get", [{}, {"taskId": 5}, {"taskId": ""}, {"taskId": ["a"]}]),
+        (
+            "elicitation/create",
+            [
+                {"task": wish}
+                for wish in cast(
+                    list[Any], ["yes", [], True, {"ttl": -1}, {"ttl": "60"}, {"ttl": True}, {"ttl": math.nan}]
+                )
+            ],
         ),
     ],
 )
-async def test_a_malformed_request_is_refused(method: str, params: Any) -> None:
+async def test_a_malformed_request_is_refused(method: str, requests: list[JSONObject]) -> None:
     async with desk(Person()) as server:
-        refused = await server.ask(method, **params)
-        assert refused.code == -32602
-        assert "Invalid params" in refused.message
+        for params in requests:
+            refused = await server.ask(method, **params)
+            assert refused.code == -32602, params
+            assert "Invalid params" in refused.message
 
 
 @requirement("2025:receive-limits")

@@ -112,7 +112,7 @@ async def test_nothing_is_answered_for_a_task_that_was_cancelled(
     # As it is shipped, this server loses the session by whatever is answered for a task that is over.
     ready, stopped = anyio.Event(), anyio.Event()
 
-    async def elicit(context: Any, params: Any) -> ElicitResult:
+    async def elicit(context: Any, params: Any) -> Any:
         ready.set()
         try:
             await anyio.sleep_forever()

@@ -20,7 +20,7 @@ LIMIT_S: Final = 4.0
 TASK: Final = "task-1"
 MARK: Final = {"io.modelcontextprotocol/related-task": {"taskId": TASK}}
 QUICK: Final = PollPolicy(floor_s=0.01, jitter=0.0, backoff_floor_s=0.01, call_grace_s=0.1)
-TASKS: Final = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+TASKS: Final[JSONObject] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
 FORM: Final = {"mode": "form", "message": "Name?", "requestedSchema": {"type": "object", "properties": {}}}
 RESULT: Final = {
     "content": [{"type": "text", "text": "done", "new": {"a": None}}],

@@ -325,7 +325,8 @@ async def test_what_was_asked_before_the_session_ended_can_be_answered_by_anothe
 
     async def ask(context: Any, params: Any) -> ElicitResult:
         prompted.set()
-        return await anyio.sleep_forever()
+        await anyio.sleep_forever()
+        raise AssertionError("never")
 
     with everything:
         async with connected(wire, elicitation=ask, journal=journal) as session:
