@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio
 import pytest
@@ -430,9 +430,7 @@ async def test_a_cursor_that_was_never_given_out_is_refused() -> None:
             "elicitation/create",
             [
                 {"task": wish}
-                for wish in cast(
-                    list[Any], ["yes", [], True, {"ttl": -1}, {"ttl": "60"}, {"ttl": True}, {"ttl": math.nan}]
-                )
+                for wish in ["yes", [], True, {"ttl": -1}, {"ttl": "60"}, {"ttl": True}, {"ttl": math.nan}]
             ],
         ),
     ],
