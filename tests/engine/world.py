@@ -1,0 +1,113 @@
+"""A server that plays lists of replies, its clock, and a journal that outlives clients."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from mcp_types import CallToolResult, ElicitResult, TextContent
+
+from mcp_tasks_client.client import TasksClient
+from mcp_tasks_client.errors import ConnectionLostError
+from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.record import Scope, TaskRecord
+from mcp_tasks_client.policy import PollPolicy
+from mcp_tasks_client.testing import ManualClock, completed, scripted_client, text_result, working
+from tests.scripted_session import STALL, ScriptedSession
+
+__all__ = ["ASK", "DONE", "LOST", "NO_JITTER", "TASK", "YES", "Asked", "World", "text"]
+
+TASK = "task-0123456789abcdef"
+NO_JITTER = PollPolicy(jitter=0.0)
+DONE = completed(TASK, text_result("done"))
+ASK = {
+    "method": "elicitation/create",
+    "params": {
+        "message": "How many?",
+        "requestedSchema": {
+            "type": "object",
+            "properties": {"n": {"type": "integer"}},
+            "required": ["n"],
+        },
+    },
+}
+YES = ElicitResult(action="accept", content={"n": 3})
+LOST = ConnectionLostError("The connection broke.", retryable=True)
+
+
+def text(result: CallToolResult) -> str:
+    (block,) = result.content
+    assert isinstance(block, TextContent)
+    return block.text
+
+
+class World:
+    """A server, its clock, and a journal that outlives clients."""
+
+    def __init__(self, **script: Any) -> None:
+        self.clock = ManualClock()
+        script.setdefault("calls", [working(TASK, poll_interval_ms=1000)])
+        script.setdefault("gets", {TASK: [DONE]})
+        self.server = ScriptedSession(clock=self.clock, **script)
+        self.journal = MemoryJournal()
+
+    @asynccontextmanager
+    async def client(self, **options: Any) -> AsyncIterator[TasksClient]:
+        options = {"journal": self.journal, "poll": NO_JITTER, **options}
+        with anyio.fail_after(20):
+            async with scripted_client(self.server, **options) as client:
+                yield client
+
+    async def call(self, client: TasksClient, *, within: float = 3600.0, **options: Any) -> CallToolResult:
+        """``call_tool``, while time passes."""
+        outcome: list[CallToolResult] = []
+
+        async def run() -> None:
+            outcome.append(await client.call_tool("tool", **options))
+
+        await self.during(run, within)
+        return outcome[0]
+
+    async def during(self, work: Any, seconds: float) -> None:
+        """Run something while time passes; exceptions come out as they are."""
+        raised: list[Exception] = []
+
+        async def guarded() -> None:
+            try:
+                await work()
+            except Exception as error:
+                raised.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(guarded)
+            await self.clock.advance(seconds)
+        if raised:
+            raise raised[0]
+
+    def polled_at(self) -> list[float]:
+        return [sent.at for sent in self.server.log("tasks/get")]
+
+    async def only_record(self) -> TaskRecord:
+        async with self.journal:
+            (record,) = await self.journal.records(Scope("scripted"))
+        return record
+
+
+class Asked:
+    """An elicitation callback that counts, and answers as told."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers) or [YES]
+        self.keys: list[str] = []
+
+    async def __call__(self, context: Any, params: Any) -> Any:
+        self.keys.append(context.key)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        await anyio.lowlevel.checkpoint()
+        if answer is STALL:
+            await anyio.sleep_forever()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
