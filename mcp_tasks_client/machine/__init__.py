@@ -1,4 +1,4 @@
-"""The life of one call: ``advance(state, event, policy)`` gives the next state and what has to be done. Pure."""
+"""The life of one call: ``advance(state, event, policy)`` gives the next state and what to do. Pure."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ The theory of operation is in :mod:`mcp_tasks_client.machine.task`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar, assert_never
 
 from .actions import Action, Finish, Forget, Park, Save, SendCall, StopAsking, Unanswered
 from .events import (
@@ -70,6 +70,8 @@ def advance_before_task(state: Calling | Gathering | OutcomeUnknown, event: Even
             return _gathering(state, event)
         case OutcomeUnknown():
             return _outcome_unknown(state, event)
+        case _:
+            assert_never(state)
 
 
 def _calling(state: Calling, event: Event) -> Step:

@@ -141,9 +141,7 @@ def mark_unsent(questions: Questions, keys: Collection[str]) -> Questions:
 
 def mark_rejected(questions: Questions, keys: Collection[str], refusal: str) -> Questions:
     """The server refused the answers to ``keys``, in these words."""
-    return tuple(
-        replace(q, stage="rejected", refusal=refusal) if _is_sent(q, keys) else q for q in questions
-    )
+    return tuple(replace(q, stage="rejected", refusal=refusal) if _is_sent(q, keys) else q for q in questions)
 
 
 def dispute(questions: Questions) -> Questions:

@@ -67,7 +67,8 @@ def due_after_reply(
         # Polls get through, but an answer does not. The answer goes with the polls, and has to back off.
         wait = max(wait, backoff_delay(state.poll_interval_ms, state.failures, None, policy, jitter))
     planned = _left(state.due_at, state.wait_s, now) if look is None and not saved else 0.0
-    return _due(state, now, _until_expiry(state, now, max(wait, planned, quiet_left(state, now)), policy))
+    wait = _until_expiry(state, now, max(wait, planned), policy)
+    return _due(state, now, max(wait, quiet_left(state, now)))
 
 
 def due_after_failure(

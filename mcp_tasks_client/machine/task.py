@@ -211,9 +211,7 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
         case UpdateAcknowledged():
             return replace(state, questions=acknowledge(state.questions, event.keys)), (Save(),)
         case UpdateFailed():
-            return _fail(
-                replace(state, questions=mark_unsent(state.questions, event.keys)), event, policy
-            )
+            return _fail(replace(state, questions=mark_unsent(state.questions, event.keys)), event, policy)
         case UpdateRejected():
             refused = mark_rejected(state.questions, event.keys, event.message)
             return replace(state, questions=refused), (Save(),)
@@ -251,13 +249,15 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
     """
     seen, task = state.task, event.task
     if task.task_id != seen.task_id:
-        return _look_again(state, event, policy, {"another_task_id": "tasks/get answered with another taskId"})
+        return _look_again(
+            state, event, policy, {"another_task_id": "tasks/get answered with another taskId"}
+        )
     reports = {} if seed else _violations(seen, task)
     if not task.known_status:
         reports["unknown_status"] = f"{task.status!r} is none of the specification's statuses"
 
     changed = seed or not task.same_as(seen)
-    saved = seed or _matters(state, event)
+    before = state
     state = replace(
         state,
         task=task,
@@ -267,6 +267,7 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         unchanged=0 if changed else state.unchanged + 1,
         failures=state.failures if has_undelivered(state.questions) else 0,
     )
+    saved = seed or _matters(before, state)
     outcome = _outcome_of(task, seed=seed)
     if outcome is not None:
         fresh_reports = [text for kind, text in reports.items() if kind not in state.reported]
@@ -310,18 +311,17 @@ def _violations(seen: Task, task: Task) -> dict[str, str]:
     return reports
 
 
-def _matters(state: Observing, event: Observed) -> bool:
-    """Whether a snapshot changes anything that an action depends on after a crash.
+def _matters(before: Observing, after: Observing) -> bool:
+    """Whether a snapshot has changed anything that an action depends on after a crash.
 
     A new ``statusMessage`` does not: a server that reports its progress must not set the disk's pace.
     """
-    seen, task = state.task, event.task
     return (
-        task.status != seen.status
-        or task.ttl_ms != seen.ttl_ms
-        or (task.poll_interval_ms or state.poll_interval_ms) != state.poll_interval_ms
-        or task.input_requests != seen.input_requests
-        or event.session_data not in (None, state.session_data)
+        after.task.status != before.task.status
+        or after.task.input_requests != before.task.input_requests
+        or after.ttl_ms != before.ttl_ms
+        or after.poll_interval_ms != before.poll_interval_ms
+        or after.session_data != before.session_data
     )
 
 
