@@ -13,6 +13,7 @@ import anyio
 
 from mcp_tasks_client.engine.environment import Clock
 from mcp_tasks_client.engine.process import Process
+from mcp_tasks_client.engine.signal import Signal
 from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.testing import KilledError
 
@@ -29,7 +30,7 @@ class WorldClock(Clock):
     def __init__(self) -> None:
         self.now = 0.0
         self.offset = 0.0
-        self._waiting: list[tuple[float, int, anyio.Event]] = []
+        self._waiting: list[tuple[float, int, list[Signal]]] = []
         self._order = itertools.count()
 
     def time(self) -> float:
@@ -38,21 +39,24 @@ class WorldClock(Clock):
     def monotonic(self) -> float:
         return self.now
 
-    async def wait(self, event: anyio.Event, timeout_s: float | None) -> None:
+    async def wait(self, event: Signal, timeout_s: float | None) -> None:
+        waiting = [event]
         if timeout_s is not None and timeout_s < float("inf"):
-            heapq.heappush(self._waiting, (self.now + max(0.0, timeout_s), next(self._order), event))
-        await event.wait()
+            heapq.heappush(self._waiting, (self.now + max(0.0, timeout_s), next(self._order), waiting))
+        try:
+            await event.wait()
+        finally:
+            waiting.clear()
 
     async def pass_to(self, end: float, over: anyio.Event) -> None:
         """Let time pass, from one moment that somebody waits for to the next."""
         await settle()
         while not over.is_set() and self._waiting and self._waiting[0][0] <= end:
-            due, _, event = heapq.heappop(self._waiting)
-            if event.is_set():
-                continue
-            self.now = max(self.now, due)
-            event.set()
-            await settle()
+            due, _, waiting = heapq.heappop(self._waiting)
+            if waiting:
+                self.now = max(self.now, due)
+                waiting[0].set()
+                await settle()
         self.now = max(self.now, end) if not over.is_set() else self.now
 
 
@@ -61,7 +65,7 @@ class ProcessClock(Clock):
 
     def __init__(self, world: WorldClock) -> None:
         self._world = world
-        self._events: set[anyio.Event] = set()
+        self._events: set[Signal] = set()
         self._scopes: set[anyio.CancelScope] = set()
         self.killed = False
         self.awake = anyio.Event()
@@ -73,7 +77,7 @@ class ProcessClock(Clock):
     def monotonic(self) -> float:
         return self._world.monotonic()
 
-    async def wait(self, event: anyio.Event, timeout_s: float | None) -> None:
+    async def wait(self, event: Signal, timeout_s: float | None) -> None:
         self._events.add(event)
         try:
             await self._world.wait(event, timeout_s)
@@ -113,9 +117,9 @@ class ProcessClock(Clock):
         """End whatever the process waits for."""
         self.killed = True
         self.awake.set()
-        for event in self._events:
+        for event in list(self._events):
             event.set()
-        for scope in self._scopes:
+        for scope in list(self._scopes):
             scope.cancel()
 
 

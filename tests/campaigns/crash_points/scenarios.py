@@ -514,7 +514,7 @@ class World:
 
 
 def _there_before(scenario: Scenario) -> list[TaskRecord]:
-    """What the journal holds to begin with: a task of another principal, and perhaps an old outcome besides."""
+    """What the journal holds to begin with: another principal's task, and perhaps an old outcome."""
     now = WorldClock().time()
     stranger = TaskRecord(
         record_id="stranger",
