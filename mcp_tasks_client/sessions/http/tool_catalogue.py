@@ -192,7 +192,7 @@ class ToolCatalogue:
                 _read_tool(entry, tools, faults)
             cursor = page.get("nextCursor")
             if cursor is None:
-                self._tools, self._absent = tools, set()
+                self._tools = tools
                 if faults:  # one line, however many there are
                     _log.warning(
                         "%s lists %d tools that are left out, the first one %s",

@@ -162,9 +162,7 @@ class _AiohttpResponse(Response):
         return _Chunks(self._response.content)
 
     async def aclose(self) -> None:
-        if not self._response.content.at_eof():
-            self._response.close()  # with its connection
-        self._response.release()
+        self._response.release()  # which closes the connection of a body that was not read to its end
 
 
 class _Chunks(AsyncIterator[bytes]):

