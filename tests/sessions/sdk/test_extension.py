@@ -765,7 +765,7 @@ class Instant(Clock):
     def monotonic(self) -> float:
         return self._now
 
-    async def wait(self, event: anyio.Event, timeout_s: float | None) -> None:
+    async def wait(self, event: Any, timeout_s: float | None) -> None:
         if timeout_s is None:
             await event.wait()
         else:

@@ -247,6 +247,14 @@ async def test_a_reply_that_says_nothing_of_the_request_may_come_later_and_settl
             assert (error.retryable, error.not_executed, error.code) == (True, False, None)
 
 
+async def test_a_poll_without_a_reply_is_given_up_by_the_limits_though_the_client_has_none() -> None:
+    limits = Limits(task_timeout_s=0.1)
+    async with session_at(in_memory(SdkServer(gets=[NEVER])), limits=limits) as session:
+        with pytest.raises(ConnectionLostError) as caught:
+            await session.get(REF)
+    assert caught.value.retryable
+
+
 REFUSALS: Final = {
     Fault(-32602, "Unknown task", {"task": "t"}): (False, True),
     Fault(-32601, "No tools here"): (False, True),
@@ -336,6 +344,18 @@ async def test_without_a_connection_nothing_is_sent_and_another_one_serves_as_we
     with anyio.fail_after(LIMIT_S):
         async with client:
             assert (await session.get(REF)).task.status == "completed"
+
+
+async def test_over_another_connection_the_tools_are_listed_again() -> None:
+    """The SDK forgets with each connection which arguments travel as headers."""
+    server, clients = SdkServer(), list[mcp.Client]()
+    session = SdkSession(lambda: clients[-1].session, endpoint=ENDPOINT)
+    with anyio.fail_after(LIMIT_S):
+        for _ in range(2):
+            clients.append(mcp.Client(in_memory(server), extensions=[advertise(EXTENSION_ID)]))
+            async with clients[-1]:
+                await session.call(CALL, nothing)
+    assert server.counts["tools/list"] == 2
 
 
 async def test_over_an_older_connection_the_error_names_the_two_ways_that_are_left() -> None:
