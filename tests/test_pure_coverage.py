@@ -1,7 +1,8 @@
 """Every branch of the pure rooms is taken by their own tests, by examples and not by chance.
 
 Other tests drive these rooms as well, which would hide a branch that no example is about; hence a
-run of its own. The random histories of ``machine/test_histories.py`` are left out for the same reason.
+run of its own. For the same reason the random histories of ``machine/test_histories.py`` and whatever
+hypothesis makes up are left out.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def test_the_tests_of_the_pure_rooms_take_every_branch_of_them(tmp_path: Path) -
         "-p",
         "no:cacheprovider",
         "--numprocesses=0",  # what is measured runs in this process
+        "-m",
+        "not hypothesis",
         *files,
     )
     run("coverage", "json", data, "-o", str(report))

@@ -11,6 +11,7 @@ from mcp_types import TextContent, Tool
 
 from mcp_tasks_client import ConnectionLostError, RemoteProtocolError
 from mcp_tasks_client.engine.tool_result import read_result
+from mcp_tasks_client.protocol import json_schema
 from mcp_tasks_client.sessions.base import Session
 
 pytestmark = pytest.mark.anyio
@@ -141,9 +142,8 @@ async def test_the_event_loop_is_not_held_while_a_large_result_is_checked(
 
     def find_mismatch(*args: Any) -> str | None:
         threads.append(threading.get_ident())
-        return original(*args)
+        return json_schema.find_mismatch(*args)
 
-    original = tool_result.find_mismatch
     monkeypatch.setattr(tool_result, "find_mismatch", find_mismatch)
     rows = [{"n": n} for n in range(50_000)]
     await read(structured(rows), {"type": "array", "items": OBJECT_WITH_N})
