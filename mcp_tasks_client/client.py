@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 from mcp_types import CallToolResult
 
 from .callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
-from .engine.engine import Engine, OnAbandon
+from .engine.cancellation import OnAbandon
+from .engine.engine import Engine
 from .engine.environment import Environment
 from .engine.idempotency import OnUnknown
 from .engine.live_call import LiveCall, OnUpdate

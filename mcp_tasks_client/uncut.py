@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 
 import anyio
 
-__all__ = ["on_asyncio", "run_shielded", "run_to_its_end"]
+__all__ = ["on_asyncio", "run_to_its_end"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,13 +31,6 @@ async def run_to_its_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwarg
     with anyio.CancelScope(shield=True):
         result = await (_in_a_task(work(*args, **kwargs)) if on_asyncio() else work(*args, **kwargs))
     return result  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
-
-
-async def run_shielded(work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run ``work(*args, **kwargs)`` to its end in a task that nobody but an ``anyio`` scope cancels."""
-    with anyio.CancelScope(shield=True):
-        result = await work(*args, **kwargs)
-    return result  # noqa: RET504  # as above
 
 
 async def _in_a_task(work: Awaitable[T]) -> T:

@@ -7,6 +7,7 @@ A step is never cut in half: it runs to its end whatever happens to the task tha
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,7 +38,7 @@ from ..machine.events import (
 )
 from ..machine.states import Calling, Finished, OutcomeUnknown, State
 from ..policy import PollPolicy
-from ..uncut import run_shielded, run_to_its_end
+from ..uncut import run_to_its_end
 from .crash_points import (
     CLAIM,
     ENROL,
@@ -66,6 +67,8 @@ _SPARED_S: Final = 60.0
 BATCH: Final = 50
 """Calls that are taken up between two moments in which the event loop is free for others."""
 
+_PRUNE_EVERY_S: Final = 3600.0
+
 _TRIES_TO_LEAVE: Final = 3
 """Without a pause, since a journal that is locked has waited already."""
 
@@ -77,28 +80,19 @@ class CallStore:
         journal: Where records go.
         policy: What the machine decides by.
         environment: Clock, process and probe.
-        in_callers_tasks: Whether calls are driven in tasks of the host, which may cancel them natively.
 
     Attributes:
         live: The live call of each record, by ``record_id``. Weak: calls that nobody needs are forgotten.
     """
 
-    def __init__(
-        self,
-        journal: GuardedJournal,
-        policy: PollPolicy,
-        environment: Environment,
-        *,
-        in_callers_tasks: bool,
-    ) -> None:
-        # In a task of ours only scopes are cancelled, and a shield is cheaper than another task.
-        self._whole = run_to_its_end if in_callers_tasks else run_shielded
+    def __init__(self, journal: GuardedJournal, policy: PollPolicy, environment: Environment) -> None:
         self.journal = journal
         self.live: WeakValueDictionary[str, LiveCall] = WeakValueDictionary()
         self._policy = policy
         self._clock = environment.clock
         self._passing = Passage(environment.probe)
         self._lease, self._owner = ProcessLease.join(journal, environment)
+        self._pruned_at = -math.inf
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
         self._uncommitted: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
@@ -157,7 +151,9 @@ class CallStore:
                 # Nothing to wait for, as after nearly every poll, and in a call without key and task.
                 call.record = record
                 return _to_do(actions)
-        return await self._whole(self._commit, call, event)
+        with anyio.CancelScope(shield=True):
+            actions = await self._commit(call, event)
+        return actions  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
 
     async def apply_uncommitted(self, call: LiveCall) -> tuple[Action, ...]:
         """Apply the first event that could not be committed again. A late reply is dropped."""
@@ -171,7 +167,7 @@ class CallStore:
         call.uncommitted = tuple(kept for kept in call.uncommitted if kept is not event)
         if not call.uncommitted:
             self._uncommitted.discard(call)
-        return actions
+        return actions  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
 
     def _advance(self, call: LiveCall, event: Event) -> tuple[State, tuple[Action, ...]]:
         if isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown):
@@ -199,6 +195,12 @@ class CallStore:
             except JournalError:
                 if _does_not_come_again(event):
                     self._keep(call, event)
+                raise
+            except anyio.get_cancelled_exc_class():
+                # A native Task.cancel(), which no shield stops. The journal finishes the write all the same,
+                # and release(), which follows, writes this state once more.
+                call.record = record
+                call.uncommitted = tuple(kept for kept in call.uncommitted if kept is not event)
                 raise
             call.record = record
         return _to_do(actions)
@@ -274,7 +276,10 @@ class CallStore:
             OvertakenError: It was another client's, who has taken it back.
             JournalError: Another client has brought it to its end, and it was forgotten.
         """
-        return call.ours or await self._whole(self._take, call)
+        if not call.ours:
+            with anyio.CancelScope(shield=True):
+                await self._take(call)
+        return call.ours
 
     async def _take(self, call: LiveCall) -> bool:
         async with _Turn(call):
@@ -338,7 +343,7 @@ class CallStore:
         would go on without them. An outcome stays ours until it is delivered.
         """
         if call.ours and not call.uncommitted and not isinstance(call.record.state, Calling | Finished):
-            await self._whole(self._release, call)
+            await run_to_its_end(self._release, call)
 
     async def _release(self, call: LiveCall) -> None:
         async with _Turn(call):
@@ -366,6 +371,21 @@ class CallStore:
                 call.ownership = Nobody(ours_until=call.record.fence)
         if fences:
             self.journal.deliver(now, fences)
+
+    def prune_is_due(self) -> bool:
+        """Whether an hour has passed since this last said so: then old records are to be pruned."""
+        now = self._clock.time()
+        is_due = not 0 <= now - self._pruned_at < _PRUNE_EVERY_S
+        if is_due:
+            self._pruned_at = now
+        return is_due
+
+    async def prune_old(self) -> None:
+        """Forget what the journal need not keep any longer. What fails is logged, and tried in an hour."""
+        try:
+            await self.prune(self._clock.time() - self.journal.retention_s)
+        except JournalError as error:
+            logger.warning("The journal is pruned later: %s", error)
 
     async def prune(self, before: float) -> int:
         """Forget what was delivered before a time (wall clock, seconds), a little at a time.

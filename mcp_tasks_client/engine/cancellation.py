@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Literal, TypeAlias
 
 import anyio
 
@@ -22,9 +23,22 @@ from .environment import Clock
 from .live_call import LiveCall
 from .requests import Requests
 
-__all__ = ["Cancellation"]
+__all__ = ["Cancellation", "OnAbandon", "cancel_abandoned", "check_on_abandon"]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+OnAbandon: TypeAlias = Literal["detach", "cancel"]
+"""What happens to the task of a call that nobody waits for any more: it goes on, or it is cancelled."""
+
+
+def check_on_abandon(on_abandon: str) -> None:
+    """Refuse a word that ``on_abandon`` cannot be.
+
+    Raises:
+        ValueError: It is neither ``"detach"`` nor ``"cancel"``.
+    """
+    if on_abandon not in ("detach", "cancel"):
+        raise ValueError(f'on_abandon must be "detach" or "cancel", got {on_abandon!r}')
 
 
 class Cancellation:
@@ -117,7 +131,7 @@ class Cancellation:
             )
 
 
-async def send_within(cancellation: Cancellation, call: LiveCall, timeout_s: float) -> None:
+async def cancel_abandoned(cancellation: Cancellation, call: LiveCall, timeout_s: float) -> None:
     """Cancel the task of a call that nobody waits for any more. What fails is logged.
 
     Args:

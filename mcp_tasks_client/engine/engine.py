@@ -1,9 +1,7 @@
-"""What the ways in share: a journal, and calls that are driven, from opening to closing.
+"""What a :class:`TasksClient` opens: a journal, a session, and calls driven in a task group of its own.
 
-:class:`Engine` is what a :class:`TasksClient` opens: it drives each call in a task group of its own, for
-as long as anybody waits for it or holds a handle that the client keeps. :class:`InlineEngine` drives a
-call in the caller's own task and opens nothing per call: the drop-in way. Both run the same coroutine,
-:meth:`Runner.drive`.
+A call is driven for as long as anybody waits for it, or the client keeps it for the handles that it gave
+out. The driving itself is :meth:`Runner.drive`.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Self
 
 import anyio
 import anyio.lowlevel
@@ -27,33 +25,25 @@ from ..errors import JournalError, OutcomeUnknownError, TasksClientError, WaitTi
 from ..journal.base import Journal
 from ..journal.guarded import GuardedJournal
 from ..journal.record import Scope, TaskRecord
-from ..machine.events import TaskCreated
 from ..machine.states import Calling, Completed, Finished
 from ..policy import PollPolicy
 from ..protocol import JSONObject
-from ..sessions.base import Session, Snapshot, ToolCall
+from ..sessions.base import Session, ToolCall
 from ..uncut import run_to_its_end
 from .call_store import BATCH, CallStore
-from .cancellation import send_within
+from .cancellation import OnAbandon, cancel_abandoned, check_on_abandon
 from .environment import Environment
 from .idempotency import Idempotency, OnUnknown
-from .live_call import LiveCall, OnUpdate, OvertakenError
+from .live_call import HandleOf, LiveCall, OnUpdate, OvertakenError
 from .outcome import read_outcome
 from .push import Push
-from .recovery import Recovery, TaskReference, begin_with_task
+from .recovery import Recovery, TaskReference
 from .requests import Requests
 from .runner import Runner
 
-__all__ = ["Engine", "InlineEngine", "OnAbandon"]
+__all__ = ["Engine"]
 
 logger = logging.getLogger("mcp_tasks_client")
-
-OnAbandon: TypeAlias = Literal["detach", "cancel"]
-
-HandleOf: TypeAlias = Callable[[LiveCall], Any]
-"""Makes the handle that errors about a call carry. Handles are made above the engine."""
-
-_PRUNE_EVERY_S: Final = 3600.0
 
 
 class Engine:
@@ -98,7 +88,6 @@ class Engine:
         self._kept: set[LiveCall] = set()
         self._tasks: TaskGroup | None = None
         self._closed = False
-        self._pruned_at = -math.inf
 
     # ── calling ───────────────────────────────────────────────────────────────────────────────
 
@@ -219,7 +208,7 @@ class Engine:
             # The reply with the task ID may be on its way.
             while isinstance(live.record.state, Calling) and not live.over:
                 await live.change()
-        await send_within(self.runner.cancellation, live, timeout_s)
+        await cancel_abandoned(self.runner.cancellation, live, timeout_s)
 
     # ── what handles use ──────────────────────────────────────────────────────────────────────
 
@@ -441,10 +430,8 @@ class Engine:
         self._prune_now_and_then()
 
     def _prune_now_and_then(self) -> None:
-        now = self._clock.time()
-        if not 0 <= now - self._pruned_at < _PRUNE_EVERY_S and self._tasks is not None and not self._closed:
-            self._pruned_at = now
-            self._tasks.start_soon(prune_old, self.store, now - self._journal.retention_s)
+        if self._tasks is not None and not self._closed and self.store.prune_is_due():
+            self._tasks.start_soon(self.store.prune_old)
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
@@ -471,7 +458,7 @@ class Engine:
             raise TasksClientError("A client is opened once. Make another one.")
         await run_to_its_end(self._journal.open)
         try:
-            self.store = CallStore(self._journal, self._policy, self._environment, in_callers_tasks=False)
+            self.store = CallStore(self._journal, self._policy, self._environment)
             requests = Requests(self.session, self._inputs, self._environment)
             self.runner = Runner(self.store, requests, self._policy, self._environment)
             self.idempotency = Idempotency(self.store, self._scope, self._environment)
@@ -521,147 +508,6 @@ class Engine:
                 logger.error("The journal could not be closed: %s", error)
             finally:
                 await self.session.aclose()
-
-
-class InlineEngine:
-    """Sees tasks through in their callers' own tasks. Nothing of it runs but the calls themselves.
-
-    The journal is open while calls are in flight, and a little longer, so that it is not opened for each.
-
-    Args:
-        journal: Where states go first.
-        policy: Latency against load.
-        on_abandon: What happens to the task of a call that nobody waits for any more.
-        handle_of: Makes the handle that errors about a call carry.
-        environment: Clock, jitter, process and probe.
-
-    Raises:
-        ValueError: ``on_abandon`` is neither word.
-    """
-
-    def __init__(
-        self,
-        *,
-        journal: Journal,
-        policy: PollPolicy,
-        on_abandon: OnAbandon,
-        handle_of: HandleOf,
-        environment: Environment | None = None,
-    ) -> None:
-        check_on_abandon(on_abandon)
-        self._journal = GuardedJournal(journal)
-        self._policy = policy
-        self._on_abandon = on_abandon
-        self._handle_of = handle_of
-        self._environment = environment or Environment()
-        self._store: CallStore | None = None
-        self._pruned_at = -math.inf
-
-    async def see_through(
-        self,
-        created: Snapshot,
-        tool: str,
-        *,
-        session: Session,
-        inputs: Inputs,
-        scope: Scope,
-        timeout: float | None = None,
-        listeners: Sequence[OnUpdate] = (),
-    ) -> CallToolResult:
-        """Wait for the result of a task that somebody else's ``tools/call`` was answered with.
-
-        The task is journaled before anything else. The result is not checked against the output schema.
-
-        Args:
-            created: The task, as the reply to ``tools/call`` describes it.
-            tool: What was called.
-            session: Where requests go.
-            inputs: Who answers questions.
-            scope: Under which the journal keeps the task.
-            timeout: Seconds to wait; ``None`` waits as long as it takes.
-            listeners: Told of each changed snapshot.
-
-        Raises:
-            TasksClientError: As :meth:`TasksClient.call_tool`; ``.handle`` always names the task.
-        """
-        environment = self._environment
-        if self._store is None:  # not before there is a task: an extension is made long before it is used
-            self._store = CallStore(self._journal, self._policy, environment, in_callers_tasks=True)
-        now, jitter = environment.clock.time(), environment.jitter()
-        first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
-        live = begin_with_task(self._store, scope, tool, first)
-        live.listeners = tuple(listeners)
-        try:
-            await run_to_its_end(self._journal.open)
-            try:
-                runner = Runner(
-                    self._store, Requests(session, inputs, environment), self._policy, environment
-                )
-                await self._drive(live, runner, timeout)
-                await self._prune_now_and_then()
-                result = await read_outcome(live.record, session, None)
-            finally:
-                self._store.deliver(live)
-                self._journal.aclose_soon()
-        except TasksClientError as error:
-            error.handle = self._handle_of(live)
-            raise
-        return result
-
-    async def _drive(self, live: LiveCall, runner: Runner, timeout: float | None) -> None:
-        """Drive a call until it is finished.
-
-        Raises:
-            WaitTimeoutError: The time is over.
-            Exception: What parked the call.
-        """
-        try:
-            with anyio.move_on_after(timeout) as live.driver:
-                await runner.drive(live)
-        except anyio.get_cancelled_exc_class():
-            await self._abandon(live, runner)
-            raise
-        finally:
-            live.driver = None
-        if live.error is not None:
-            raise live.error
-        if not live.record.finished:
-            await self._abandon(live, runner)
-            raise WaitTimeoutError(
-                f"No outcome of {live.record.tool!r} within {timeout} seconds. Unless it was cancelled, the "
-                "task goes on: TasksClient(client).resume() takes it up."
-            )
-
-    async def _abandon(self, live: LiveCall, runner: Runner) -> None:
-        if self._on_abandon == "cancel":
-            await run_to_its_end(send_within, runner.cancellation, live, self._policy.cancel_timeout_s)
-            assert self._store is not None
-            await self._store.release(live)
-
-    async def _prune_now_and_then(self) -> None:
-        now = self._environment.clock.time()
-        if not 0 <= now - self._pruned_at < _PRUNE_EVERY_S:
-            self._pruned_at = now
-            assert self._store is not None
-            await prune_old(self._store, now - self._journal.retention_s)
-
-
-def check_on_abandon(on_abandon: str) -> None:
-    """Refuse a word that ``on_abandon`` cannot be.
-
-    Raises:
-        ValueError: It is neither ``"detach"`` nor ``"cancel"``.
-    """
-    if on_abandon not in ("detach", "cancel"):
-        raise ValueError(f'on_abandon must be "detach" or "cancel", got {on_abandon!r}')
-
-
-async def prune_old(store: CallStore, before: float) -> None:
-    """Forget what is old; what fails is logged and tried again an hour later."""
-    try:
-        await store.prune(before)
-    except JournalError as error:
-        logger.warning("The journal is pruned later: %s", error)
 
 
 def _never(live: LiveCall) -> bool:

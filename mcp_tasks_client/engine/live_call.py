@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 
@@ -21,6 +21,7 @@ from .signal import Signal, make_signal
 from .tool_call import ToolCallAttempt
 
 __all__ = [
+    "HandleOf",
     "LiveCall",
     "Nobody",
     "OnUpdate",
@@ -58,6 +59,9 @@ class Nobody:
 
 
 OnUpdate: TypeAlias = Callable[[Task], Awaitable[None] | None]
+
+HandleOf: TypeAlias = Callable[["LiveCall"], Any]
+"""Makes the handle that errors about a call carry. Handles are made above the engine."""
 
 Ownership: TypeAlias = Ours | Theirs | Nobody
 

@@ -26,8 +26,9 @@ from mcp_types import CallToolResult, Result
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
-from ...engine.engine import InlineEngine, OnAbandon
+from ...engine.cancellation import OnAbandon
 from ...engine.environment import Environment
+from ...engine.inline import InlineEngine
 from ...engine.live_call import OnUpdate
 from ...errors import RemoteProtocolError
 from ...handle import detach

@@ -9,7 +9,7 @@ from typing import Any
 from mcp import ClientSession
 
 from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
-from ...engine.engine import OnAbandon
+from ...engine.cancellation import OnAbandon
 from ...engine.environment import Environment
 from ...journal.base import Journal
 from ...journal.record import Scope

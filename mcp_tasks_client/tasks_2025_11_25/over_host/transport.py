@@ -28,7 +28,8 @@ from mcp_types import CreateMessageResult, CreateMessageResultWithTools, ElicitR
 from pydantic import BaseModel, TypeAdapter
 
 from ...callbacks import Callbacks, ElicitationCallback, InputContext, RootsCallback, SamplingCallback
-from ...engine.engine import Engine, OnAbandon
+from ...engine.cancellation import OnAbandon
+from ...engine.engine import Engine
 from ...engine.environment import Environment
 from ...engine.live_call import OnUpdate
 from ...errors import MissingCapabilityError, SessionError, TaskFailedError, TasksClientError

@@ -1,0 +1,170 @@
+"""Calls driven in their callers' own tasks: the drop-in way. Nothing runs but the calls themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+from mcp_types import CallToolResult
+
+from ..callbacks import Inputs
+from ..errors import TasksClientError, WaitTimeoutError
+from ..journal.base import Journal
+from ..journal.guarded import GuardedJournal
+from ..journal.record import Scope
+from ..machine.events import TaskCreated
+from ..policy import PollPolicy
+from ..sessions.base import Session, Snapshot
+from ..uncut import run_to_its_end
+from .call_store import CallStore
+from .cancellation import OnAbandon, cancel_abandoned, check_on_abandon
+from .environment import Environment
+from .live_call import HandleOf, LiveCall, OnUpdate
+from .outcome import read_outcome
+from .recovery import begin_with_task
+from .requests import Requests
+from .runner import Runner
+
+__all__ = ["InlineEngine"]
+
+
+class InlineEngine:
+    """Sees tasks through in their callers' own tasks. Nothing of it runs but the calls themselves.
+
+    The journal is open while calls are in flight, and a little longer, so that it is not opened for each.
+
+    Args:
+        journal: Where states go first.
+        policy: Latency against load.
+        on_abandon: What happens to the task of a call that nobody waits for any more.
+        handle_of: Makes the handle that errors about a call carry.
+        environment: Clock, jitter, process and probe.
+
+    Raises:
+        ValueError: ``on_abandon`` is neither word.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        policy: PollPolicy,
+        on_abandon: OnAbandon,
+        handle_of: HandleOf,
+        environment: Environment | None = None,
+    ) -> None:
+        check_on_abandon(on_abandon)
+        self._journal = GuardedJournal(journal)
+        self._policy = policy
+        self._on_abandon = on_abandon
+        self._handle_of = handle_of
+        self._environment = environment or Environment()
+        self._store: CallStore | None = None
+
+    async def see_through(
+        self,
+        created: Snapshot,
+        tool: str,
+        *,
+        session: Session,
+        inputs: Inputs,
+        scope: Scope,
+        timeout: float | None = None,
+        listeners: Sequence[OnUpdate] = (),
+    ) -> CallToolResult:
+        """Wait for the result of a task that somebody else's ``tools/call`` was answered with.
+
+        The task is journaled before anything else. The result is not checked against the output schema.
+
+        Args:
+            created: The task, as the reply to ``tools/call`` describes it.
+            tool: What was called.
+            session: Where requests go.
+            inputs: Who answers questions.
+            scope: Under which the journal keeps the task.
+            timeout: Seconds to wait; ``None`` waits as long as it takes.
+            listeners: Told of each changed snapshot.
+
+        Raises:
+            TasksClientError: As :meth:`TasksClient.call_tool`; ``.handle`` always names the task.
+        """
+        environment = self._environment
+        if self._store is None:  # not before there is a task: an extension is made long before it is used
+            self._store = CallStore(self._journal, self._policy, environment)
+        now, jitter = environment.clock.time(), environment.jitter()
+        first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
+        live = begin_with_task(self._store, scope, tool, first)
+        live.listeners = tuple(listeners)
+        try:
+            await self._open(live)
+            try:
+                requests = Requests(session, inputs, environment)
+                runner = Runner(self._store, requests, self._policy, environment)
+                await self._drive(live, runner, timeout)
+                if self._store.prune_is_due():
+                    await self._store.prune_old()
+                return await self._deliver(live, session)
+            finally:
+                self._journal.aclose_soon()
+        except TasksClientError as error:
+            error.handle = self._handle_of(live)
+            raise
+
+    async def _open(self, live: LiveCall) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._journal.open()
+        except anyio.get_cancelled_exc_class():
+            # A native Task.cancel(), which no shield stops. The task ID is committed all the same.
+            await run_to_its_end(self._commit_only, live)
+            raise
+
+    async def _commit_only(self, live: LiveCall) -> None:
+        assert self._store is not None
+        await self._journal.open()
+        try:
+            await self._store.apply_uncommitted(live)
+            await self._store.release(live)
+        finally:
+            self._journal.aclose_soon()
+
+    async def _deliver(self, live: LiveCall, session: Session) -> CallToolResult:
+        """Give the host the outcome, and only then note that the host has it."""
+        assert self._store is not None
+        try:
+            result = await read_outcome(live.record, session, None)
+        except TasksClientError:
+            self._store.deliver(live)
+            raise
+        self._store.deliver(live)
+        return result
+
+    async def _drive(self, live: LiveCall, runner: Runner, timeout: float | None) -> None:
+        """Drive a call until it is finished.
+
+        Raises:
+            WaitTimeoutError: The time is over.
+            Exception: What parked the call.
+        """
+        try:
+            with anyio.move_on_after(timeout) as live.driver:
+                await runner.drive(live)
+        except anyio.get_cancelled_exc_class():
+            await self._abandon(live, runner)
+            raise
+        finally:
+            live.driver = None
+        if live.error is not None:
+            raise live.error
+        if not live.record.finished:
+            await self._abandon(live, runner)
+            raise WaitTimeoutError(
+                f"No outcome of {live.record.tool!r} within {timeout} seconds. Unless it was cancelled, the "
+                "task goes on: TasksClient(client).resume() takes it up."
+            )
+
+    async def _abandon(self, live: LiveCall, runner: Runner) -> None:
+        if self._on_abandon == "cancel":
+            await run_to_its_end(cancel_abandoned, runner.cancellation, live, self._policy.cancel_timeout_s)
+            assert self._store is not None
+            await self._store.release(live)
