@@ -342,7 +342,12 @@ class CallStore:
         A call that is about to be sent, or has replies that are not committed, stays ours, since others
         would go on without them. An outcome stays ours until it is delivered.
         """
-        if call.ours and not call.uncommitted and not isinstance(call.record.state, Calling | Finished):
+        if not isinstance(call.record.state, Calling | Finished):
+            await self.release_undelivered(call)
+
+    async def release_undelivered(self, call: LiveCall) -> None:
+        """Like :meth:`release`, for an outcome that nobody here is going to have."""
+        if call.ours and not call.uncommitted:
             await run_to_its_end(self._release, call)
 
     async def _release(self, call: LiveCall) -> None:

@@ -104,6 +104,9 @@ class InlineEngine:
                 if self._store.prune_is_due():
                     await self._store.prune_old()
                 return await self._deliver(live, session)
+            except anyio.get_cancelled_exc_class():
+                await self._store.release_undelivered(live)
+                raise
             finally:
                 self._journal.aclose_soon()
         except TasksClientError as error:
