@@ -157,8 +157,7 @@ class TasksExtension(ClientExtension):
                 "the journal needs a name for this server, which has neither URL nor command; "
                 'give it one that stays: TasksExtension(endpoint="my-server")'
             )
-        resolver = Resolver(self, endpoint, ephemeral=address is not None and address.ephemeral)
-        return (ResultClaim(result_type="task", model=ClaimedTask, resolve=resolver),)
+        return (ResultClaim(result_type="task", model=ClaimedTask, resolve=Resolver(self, endpoint)),)
 
 
 class Resolver:
@@ -167,13 +166,11 @@ class Resolver:
     Args:
         extension: Whose tasks they are.
         endpoint: The server's name in the journal.
-        ephemeral: Whether the server's tasks end with the connection.
     """
 
-    def __init__(self, extension: TasksExtension, endpoint: str, *, ephemeral: bool) -> None:
+    def __init__(self, extension: TasksExtension, endpoint: str) -> None:
         self.extension = extension
         self._scope = Scope(endpoint, extension.principal)
-        self._ephemeral = ephemeral
         self._connections: WeakKeyDictionary[ClientSession, _Connection] = WeakKeyDictionary()
 
     async def __call__(self, claimed: ClaimedTask, context: ClaimContext) -> CallToolResult:
@@ -192,7 +189,7 @@ class Resolver:
         assert isinstance(reply, Created)  # it is for its resultType that it was claimed
         connection = self._connections.get(context.session)
         if connection is None:
-            connection = _Connection.over(context.session, self.extension, self._scope, self._ephemeral)
+            connection = _Connection.over(context.session, self.extension, self._scope)
             self._connections[context.session] = connection
         return await self.extension.engine.see_through(
             Snapshot(reply.task, reply.session_data),
@@ -213,13 +210,12 @@ class _Connection:
     inputs: Callbacks
 
     @classmethod
-    def over(cls, session: ClientSession, extension: TasksExtension, scope: Scope, ephemeral: bool) -> Self:
+    def over(cls, session: ClientSession, extension: TasksExtension, scope: Scope) -> Self:
         # Weakly, because the connection is kept for as long as the session is, and must not keep it alive.
         current = _weakly(session)
         ours = SdkSession(
             current,
             endpoint=scope.endpoint,
-            ephemeral=ephemeral,
             limits=Limits(tasks_in_flight=extension.poll.polls_in_flight),
         )
         inputs = host_callbacks(

@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, ElicitResult
 
+from mcp_tasks_client.callbacks import InputContext
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import (
     ConnectionLostError,
@@ -60,6 +61,7 @@ QUESTION: Final[JSONObject] = {
     "method": "elicitation/create",
     "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
 }
+FORM: Final[JSONObject] = {"type": "object", "properties": {"by": {"type": "string"}}}
 Made = Callable[..., Any]
 
 
@@ -84,10 +86,6 @@ def client_in_memory(server: Any, **options: Any) -> mcp.Client:
 
 
 # ── options ───────────────────────────────────────────────────────────────────────────────────────
-
-
-async def nobody(*_: Any) -> Any:
-    raise AssertionError("nobody is asked")
 
 
 def test_an_option_that_is_not_given_is_the_extensions(made: Made) -> None:
@@ -138,6 +136,28 @@ def test_a_server_is_named_by_its_url_its_command_or_its_host(made: Made) -> Non
     for nowhere in (mcp.Client(in_memory(SdkServer())), ClientSession.__new__(ClientSession)):
         with pytest.raises(ValueError, match=r"TasksClient\(client, endpoint="):
             of(nowhere)
+
+
+async def test_a_given_callback_wins_over_the_extensions_and_that_over_the_clients() -> None:
+    def answering(name: str) -> Callable[..., Any]:
+        async def elicit(context: Any, params: Any) -> ElicitResult:
+            return ElicitResult(action="accept", content={"by": name})
+
+        return elicit
+
+    context = InputContext(tool="tool", key="k", task=None)
+    bare = TasksExtension(journal=MemoryJournal(), endpoint="a-server")
+    theirs = TasksExtension(journal=MemoryJournal(), endpoint="a-server", elicitation=answering("extension"))
+    question = {**QUESTION, "params": {**QUESTION["params"], "requestedSchema": FORM}}
+    by: list[str] = []
+    for extension, given in ((bare, None), (theirs, None), (theirs, answering("given"))):
+        client = mcp.Client(
+            in_memory(SdkServer()), extensions=[extension], elicitation_callback=answering("client")
+        )
+        async with client:
+            inputs = OverClient.of(client, elicitation=given).inputs
+            by.append((await inputs.answer(context, question))["content"]["by"])
+    assert by == ["client", "extension", "given"]
 
 
 # ── calls ─────────────────────────────────────────────────────────────────────────────────────────

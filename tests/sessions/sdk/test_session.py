@@ -358,6 +358,15 @@ async def test_over_another_connection_the_tools_are_listed_again() -> None:
     assert server.counts["tools/list"] == 2
 
 
+async def test_a_session_that_is_closed_sends_nothing_more_though_its_client_is_connected() -> None:
+    server = SdkServer()
+    async with session_at(in_memory(server)) as session:
+        await session.aclose()
+        with pytest.raises(ConnectionLostError, match="session is closed"):
+            await session.get(REF)
+    assert server.counts["tasks/get"] == 0
+
+
 async def test_over_an_older_connection_the_error_names_the_two_ways_that_are_left() -> None:
     older = mcp.Client(MCPServer("older"), mode="legacy", extensions=[advertise(EXTENSION_ID)])
     with anyio.fail_after(LIMIT_S):
