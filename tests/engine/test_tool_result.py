@@ -114,7 +114,7 @@ async def test_what_cannot_be_checked_within_bounds_is_an_error_that_says_so_and
     assert caught.value.data is raw
 
 
-@pytest.mark.parametrize("index", [0, 999, 1000, 2500])
+@pytest.mark.parametrize("index", [0, 499, 500, 2500])
 async def test_what_is_no_result_says_where(index: int) -> None:
     blocks: list[Any] = [{"type": "text", "text": "x"} for _ in range(3000)]
     blocks[index] = 7
@@ -162,4 +162,4 @@ async def test_the_event_loop_is_not_held_while_a_large_result_is_checked(
         group.start_soon(count_turns)
         await read({"content": [{"type": "text", "text": "x"}] * 20_000}, None)
         group.cancel_scope.cancel()
-    assert turns >= 15
+    assert turns >= 30
