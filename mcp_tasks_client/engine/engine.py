@@ -456,19 +456,26 @@ class Engine:
         """
         if self._tasks is not None:
             raise TasksClientError("A client is opened once. Make another one.")
-        await run_to_its_end(self._journal.open)
+        opened: list[bool] = []
+
+        async def open_journal() -> None:
+            await self._journal.open()
+            opened.append(True)
+
         try:
+            await run_to_its_end(open_journal)
             self.store = CallStore(self._journal, self._policy, self._environment)
             requests = Requests(self.session, self._inputs, self._environment)
             self.runner = Runner(self.store, requests, self._policy, self._environment)
             self.idempotency = Idempotency(self.store, self._scope, self._environment)
             self.recovery = Recovery(self.store, self._scope, self._environment)
+            tasks = anyio.create_task_group()
+            await tasks.__aenter__()
         except BaseException:
-            await self._journal.aclose()
+            if opened:  # the block is not entered, so that nobody else would close it
+                await run_to_its_end(self._journal.aclose)
             raise
         self._cancelling: set[anyio.CancelScope] = set()
-        tasks = anyio.create_task_group()
-        await tasks.__aenter__()
         self._tasks = tasks
         self.push = Push(self.store, requests, self.runner, tasks)
         self.runner.on_task = self.push.add

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Final, assert_never
 
 import anyio
+import anyio.lowlevel
 
 from ..errors import DrivenElsewhereError, InputUnansweredError, SessionError
 from ..host_code import was_cancelled_from_inside
@@ -164,8 +165,6 @@ class Runner:
             standing = await self._store.claim(call)
             if standing.record_id != call.record.record_id:
                 raise overtaken(call)
-        if send.after_s:
-            await self._clock.sleep(send.after_s)
         call.attempt = attempt = ToolCallAttempt()
         if anyio.current_effective_deadline() == -math.inf:
             attempt.cut(0.0)  # nobody waits for it any more
@@ -179,7 +178,11 @@ class Runner:
         if isinstance(event, CallLost):
             raise lost_reply(call.record, error)
         if isinstance(event, CallRefused) and not call.record.finished:
-            raise error or lost_reply(call.record, None)
+            if error is not None:
+                raise error
+            # It was taken back, because nobody waited. Whoever waits again has it sent after all.
+            await anyio.lowlevel.checkpoint()
+            return
         if isinstance(call.record.state, Observing):
             call.call = None  # it is not sent again, and its arguments may be large
             self.on_task(call)
@@ -192,6 +195,7 @@ class Runner:
                 prompts.put(asks)
         if call.next_send is not None and not call.over:
             send = call.next_send
+            await self._clock.sleep(send.after_s)
             await self.step(call, CallBegun())
             call.next_send = send
 
