@@ -19,23 +19,27 @@ import httpx
 import pytest
 from mcp_types import CallToolResult, ElicitResult, Tool
 
-from mcp_tasks_client import ConnectionLostError, JournalError, MemoryJournal, PollPolicy, TasksClient
-from mcp_tasks_client.old.journal.base import Journal, Scope, TaskRecord
-from mcp_tasks_client.old.params import call_params, task_params
-from mcp_tasks_client.old.sessions.base import Leaving, Session, TaskRef, ToolCall
-from mcp_tasks_client.old.sessions.http import HttpSession
-from mcp_tasks_client.old.states import Observing
-from mcp_tasks_client.old.testing import cancelled, completed, input_required, working
-from mcp_tasks_client.old.wire import (
-    CallReply,
-    JSONObject,
-    Task,
-    read_call_reply,
-    read_task,
+from mcp_tasks_client import (
+    ConnectionLostError,
+    Journal,
+    JournalError,
+    MemoryJournal,
+    PollPolicy,
+    TaskRecord,
+    TasksClient,
 )
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.journal.record import Scope
+from mcp_tasks_client.machine.states import Observing
+from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.protocol.replies import CallReply, read_call_reply
+from mcp_tasks_client.protocol.requests import call_params, task_params
+from mcp_tasks_client.protocol.task import read_task
+from mcp_tasks_client.sessions.base import BeforeSend, Limits, Session, Snapshot, TaskRef, ToolCall
+from mcp_tasks_client.testing import cancelled, completed, input_required, working
 
-from ._loopback import Loopback
-from ._stops import LIMIT_S, QuickClock
+from .loopback import Loopback
+from .stops import LIMIT_S, QuickClock
 
 __all__ = ["TASK_ID", "Doings", "HttpWorld", "InMemory", "Server", "World"]
 
@@ -210,12 +214,16 @@ class InMemory(Session):
     def endpoint(self) -> str:
         return "in-memory"
 
-    async def tool(self, name: str) -> Tool | None:
+    @property
+    def limits(self) -> Limits:
+        return Limits()
+
+    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
         await self._send("tools/list", {})
         return Tool.model_validate(TOOL)
 
-    async def call(self, call: ToolCall, leaving: Leaving) -> CallReply:
-        await leaving()
+    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+        await before_send()
         params = call_params(
             call.name,
             call.arguments,
@@ -224,8 +232,8 @@ class InMemory(Session):
         )
         return read_call_reply(await self._send("tools/call", params))
 
-    async def get(self, ref: TaskRef) -> Task:
-        return read_task(await self._send("tasks/get", task_params(ref.task_id)))
+    async def get(self, ref: TaskRef) -> Snapshot:
+        return Snapshot(read_task(await self._send("tasks/get", task_params(ref.task_id))))
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         await self._send("tasks/update", task_params(ref.task_id, input_responses=answers))
@@ -252,30 +260,6 @@ class InMemory(Session):
         return reply
 
 
-class OverHttp(HttpSession):
-    """The real session, with a note of what is under way."""
-
-    def __init__(self, doings: Doings, url: str, **options: Any) -> None:
-        super().__init__(url, capabilities={"elicitation": {"form": {}}}, **options)
-        self._doings = doings
-
-    async def tool(self, name: str) -> Tool | None:
-        with self._doings.one("tools/list"):
-            return await super().tool(name)
-
-    async def call(self, call: ToolCall, leaving: Leaving = anyio.lowlevel.checkpoint) -> CallReply:
-        with self._doings.one("tools/call"):
-            return await super().call(call, leaving)
-
-    async def get(self, ref: TaskRef) -> Task:
-        with self._doings.one("tasks/get"):
-            return await super().get(ref)
-
-    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
-        with self._doings.one("tasks/update"):
-            await super().update(ref, answers)
-
-
 class SlowJournal(MemoryJournal):
     """Takes a while before it writes; cancelled then, it has written nothing, as the contract allows."""
 
@@ -292,11 +276,6 @@ class SlowJournal(MemoryJournal):
         with self._doings.one("journal"):
             await anyio.lowlevel.checkpoint()
             await super().save(record, known=known)
-
-    async def deliver(self, at: float, fences: Mapping[str, int]) -> None:
-        with self._doings.one("journal"):
-            await anyio.lowlevel.checkpoint()
-            await super().deliver(at, fences)
 
     async def remove(self, record: TaskRecord) -> None:
         with self._doings.one("journal"):
@@ -369,18 +348,17 @@ class World:
 
     def client(self) -> TasksClient:
         """A client of this world, on its clock."""
-        client = TasksClient(
-            self._session(),
+        return TasksClient(
+            self._server(),
             journal=self.journal,
             endpoint=self._scope.endpoint,
             elicitation=self.host.elicit,
+            # A lease to be renewed would keep this clock going for ever.
+            environment=Environment(clock=self.clock, lease_s=math.inf),
             **self._options,
         )
-        client._engine.clock = self.clock
-        client._engine.lease_s = math.inf  # a lease to be renewed would keep this clock going for ever
-        return client
 
-    def _session(self) -> Session:
+    def _server(self) -> Session | str:
         return InMemory(self.server, self.doings, never_replies=self._never_replies)
 
     def done(self, result: CallToolResult) -> None:
@@ -406,7 +384,14 @@ class World:
             assert record.finished or record.owner is None, f"{record} is not released"
             if isinstance(record.state, Observing):
                 self._wanted_cancelled |= record.state.cancel != "no"
-        if self.server.created and (self.server.calls or self.server.polls) and not self._never_replies:
+        # An outcome that was delivered under no key is forgotten.
+        left = bool(records) or not self.outcomes
+        if (
+            left
+            and self.server.created
+            and (self.server.calls or self.server.polls)
+            and not self._never_replies
+        ):
             assert [record.task_id for record in records] == [TASK_ID], "the task ID is lost"
 
     async def at_the_end(self) -> None:
@@ -444,9 +429,11 @@ class HttpWorld(World):
         self._served = served
         self._http_client = httpx.AsyncClient() if given else None
         served.begin(self.server.handle)
+        if given:
+            self._options["http_client"] = self._http_client
 
-    def _session(self) -> Session:
-        return OverHttp(self.doings, self._served.url, http_client=self._http_client)
+    def _server(self) -> Session | str:
+        return self._served.url
 
     async def __aexit__(self, *error: object) -> None:
         if self._http_client is not None:

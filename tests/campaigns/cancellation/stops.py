@@ -23,8 +23,8 @@ import anyio
 import anyio.lowlevel
 import trio
 
-from mcp_tasks_client import TasksClient
-from mcp_tasks_client.old.clock import Clock
+from mcp_tasks_client.engine.environment import Clock
+from mcp_tasks_client.engine.signal import FutureSignal, Signal
 
 __all__ = ["LIMIT_S", "TIMEOUT_S", "How", "QuickClock", "Stop", "Watch", "watched"]
 
@@ -34,11 +34,11 @@ LIMIT_S: Final = 10.0
 TIMEOUT_S: Final = 86_399.5
 """The time-out of a call that is to time out at a moment of ours; a number nobody else uses."""
 
-_OURS: Final = ("mcp_tasks_client", Path(__file__).parent.name)
+_OURS: Final = ("mcp_tasks_client", "campaigns")
 
 
 class QuickClock(Clock):
-    """Time passes as soon as somebody waits for it, and at no other time.
+    """Lets time pass as soon as somebody waits for it, and at no other time.
 
     A wait takes three turns of the event loop, so that what is under way meanwhile gets somewhere.
 
@@ -56,14 +56,19 @@ class QuickClock(Clock):
     def monotonic(self) -> float:
         return self._now
 
-    async def wait(self, event: anyio.Event, timeout_s: float | None) -> None:
+    async def wait(self, event: Signal, timeout_s: float | None) -> None:
         if timeout_s is None:
             await event.wait()
             return
         end = self._now + timeout_s
+        if isinstance(event, FutureSignal):
+            is_set = event.wait().done
+        else:
+            assert isinstance(event, anyio.Event)
+            is_set = event.is_set
         for _ in range(3):
             await anyio.lowlevel.checkpoint()
-            if event.is_set():
+            if is_set():
                 return
         self._now = max(self._now, end)
         assert self._now < self._limit_s, f"no end after {self._limit_s} s of the clock"
@@ -85,28 +90,11 @@ class Watch:
 
     def ended(self, task: object) -> None:
         if self.alive.pop(task, None) is not None:
-            self.look()
-
-    def look(self) -> None:
-        """Have whoever waits look again."""
-        self._ended.set()
-        self._ended = anyio.Event()
-
-    def pollers_of(self, client: TasksClient) -> Callable[[], int]:
-        """Says how many tasks of a client wait for something to poll."""
-        turns = client._engine.scheduler.performer.turns
-        look = self.look
-
-        class Resting(list[Any]):
-            def append(self, poller: Any) -> None:
-                super().append(poller)
-                look()
-
-        turns._idle = resting = Resting()
-        return lambda: len(resting)
+            self._ended.set()
+            self._ended = anyio.Event()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when the condition holds; it is looked at whenever a task has ended, or rests.
+        """Return when the condition holds; it is looked at whenever a task has ended.
 
         Raises:
             TimeoutError: It never did.

@@ -111,11 +111,6 @@ def acting_comes_before_the_commit() -> AbstractContextManager[Any]:
 
 
 @mutant
-def a_reply_that_could_not_be_committed_is_dropped() -> AbstractContextManager[Any]:
-    return patch.object(CallStore, "_keep", lambda self, call, event: None)
-
-
-@mutant
 def what_nobody_has_had_is_forgotten() -> AbstractContextManager[Any]:
     async def prune(self: Any, before: float) -> int:
         old = [row.record_id for _, row in self._rows.values() if row.updated_at < before]
@@ -238,17 +233,6 @@ def a_restart_forgets_when_the_next_poll_is_due() -> AbstractContextManager[Any]
         return replace(state, due_at=now, wait_s=0.0)
 
     return patch.object(machine, "due_after_restart", at_once)
-
-
-@mutant
-def a_resumed_call_sets_its_alarm_after_its_answers_were_sent() -> AbstractContextManager[Any]:
-    resume = machine._resume
-
-    def late_alarm(state: Any, event: Any, policy: Any) -> Any:
-        state, (save, wake, *sends) = resume(state, event, policy)
-        return state, (save, *sends, wake)
-
-    return patch.object(machine, "_resume", late_alarm)
 
 
 # ── questions ─────────────────────────────────────────────────────────────────────────────────

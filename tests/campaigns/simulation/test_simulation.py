@@ -25,8 +25,36 @@ LONG: Final = 10_000
 ENOUGH: Final = 2_000
 """Histories in which each mutant has to be noticed."""
 
-TELLING: Final[dict[str, int]] = {}
-"""A seed of a history that shows each mutant. Seeds change with the library: ``--long`` finds new ones."""
+TELLING: Final[dict[str, int]] = {
+    "a_cancel_before_there_is_a_task_is_forgotten": 450,
+    "a_cancel_that_was_lost_is_not_said_again": 450,
+    "a_cancel_under_retry_after_is_dropped": 17,
+    "a_cancelled_task_asks_what_it_is_told": 17,
+    "a_cancelled_task_is_answered": 1021,
+    "a_late_owner_may_write": 41,
+    "a_lost_call_is_sent_again_without_leave": 29,
+    "a_notification_forgets_what_was_answered": 249,
+    "a_refused_resend_forgets_the_first_call": 39,
+    "a_restart_forgets_when_the_next_poll_is_due": 2,
+    "acting_comes_before_the_commit": 119,
+    "an_answer_that_was_not_acknowledged_is_asked_for_again": 70,
+    "an_end_that_is_told_without_its_result_is_believed": 111,
+    "an_update_that_was_lost_is_not_sent_again": 760,
+    "answers_are_not_journaled": 72,
+    "each_notification_asks_anew": 249,
+    "every_other_owner_is_taken_for_gone": 5,
+    "questions_stay_up_after_a_cancel": 577,
+    "retry_after_is_ignored": 5,
+    "the_lease_is_never_renewed": 37,
+    "the_outcome_is_delivered_before_it_is_journaled": 2,
+    "tools_call_is_repeated": 12,
+    "what_is_told_of_another_task_is_believed": 2,
+    "what_is_told_of_is_not_polled": 101,
+    "what_nobody_has_had_is_forgotten": 13,
+    "what_was_released_is_still_driven": 25,
+}
+"""Seeds of histories that show a mutant; the first one shows all others. They change with the library, and
+``--long`` finds new ones."""
 
 
 @pytest.fixture
@@ -69,7 +97,7 @@ def test_a_history_is_the_same_each_time_it_is_played() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_broken_guarantee_is_noticed(mutant: str, long: bool) -> None:
     async def find() -> int | None:
-        for seed in (TELLING[mutant], *range(ENOUGH if long else 0)):
+        for seed in (TELLING.get(mutant, 0), *range(ENOUGH if long else 0)):
             with MUTANTS[mutant](), anyio.move_on_after(20) as too_long:
                 world = await play(seed)
             if too_long.cancelled_caught or world.broken:

@@ -381,8 +381,9 @@ class World:
             self._check_outcomes(intent)
         for cancelled in self.wished:
             self._check_cancel(cancelled)
-        for record in await self.journal.records(_SCOPE, pending=True):
-            self.break_("left over", f"{record!r}, owned by {record.owner}")
+        for record in await self.journal.records(_SCOPE):
+            if record.pending:
+                self.break_("left over", f"{record!r}, owned by {record.owner}")
         for process in self.processes:
             if not (process.killed_early or process.late or self.disk_failed):
                 for task_id in process.tasks - self.journaled:
