@@ -362,9 +362,10 @@ async def test_a_callback_that_hangs_is_ended_by_the_timeout_and_the_task_stays_
 async def test_a_prompt_is_withdrawn_when_the_task_ends_without_it() -> None:
     withdrawn = anyio.Event()
 
-    async def hanging(context: Any, params: Any) -> ElicitResult:
+    async def hanging(context: Any, params: Any) -> NoReturn:
         try:
-            await anyio.sleep_forever()
+            while True:
+                await anyio.sleep_forever()
         finally:
             withdrawn.set()
 
