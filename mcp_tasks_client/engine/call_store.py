@@ -167,7 +167,7 @@ class CallStore:
         call.uncommitted = tuple(kept for kept in call.uncommitted if kept is not event)
         if not call.uncommitted:
             self._uncommitted.discard(call)
-        return actions  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
+        return actions  # mypy takes every context manager for one that may swallow errors
 
     def _advance(self, call: LiveCall, event: Event) -> tuple[State, tuple[Action, ...]]:
         if isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown):

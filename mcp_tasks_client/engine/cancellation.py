@@ -23,7 +23,7 @@ from .environment import Clock
 from .live_call import LiveCall
 from .requests import Requests
 
-__all__ = ["Cancellation", "OnAbandon", "cancel_abandoned", "check_on_abandon"]
+__all__ = ["Cancellation", "OnAbandon", "check_on_abandon"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -48,6 +48,7 @@ class Cancellation:
         store: Makes the wish durable.
         requests: Sends ``tasks/cancel``.
         clock: Tells whether the server wants to be left alone.
+        timeout_s: Seconds that may pass for a call that is being stopped.
         step: Takes the step that the reply is, and does what follows from it.
     """
 
@@ -56,11 +57,13 @@ class Cancellation:
         store: CallStore,
         requests: Requests,
         clock: Clock,
+        timeout_s: float,
         step: Callable[[LiveCall, Event], Awaitable[None]],
     ) -> None:
         self._store = store
         self._requests = requests
         self._clock = clock
+        self._timeout_s = timeout_s
         self._step = step
 
     async def wish(self, call: LiveCall) -> bool:
@@ -114,11 +117,26 @@ class Cancellation:
             raise error
 
     async def send_again(self, call: LiveCall) -> None:
-        """Send ``tasks/cancel`` on behalf of nobody who waits: what fails is logged."""
+        """Send ``tasks/cancel`` on behalf of nobody who waits, even if the call is being stopped.
+
+        What fails is logged, and sent again with the polls.
+        """
         try:
-            await self.send(call)
+            with anyio.move_on_after(self._timeout_s, shield=True):
+                await self.send(call)
         except TasksClientError as error:
             logger.warning("tasks/cancel for %r did not get through: %s", call.record, error)
+
+    async def cancel_abandoned(self, call: LiveCall) -> None:
+        """Cancel a call that nobody waits for any more. What fails is logged.
+
+        While ``tools/call`` is in flight the wish is noted, and whoever drives the call sends it.
+        """
+        try:
+            if await self.wish(call):
+                await self.send_again(call)
+        except TasksClientError as error:
+            logger.warning("The abandoned %r could not be cancelled: %s", call.record, error)
 
     def _refuse_while_quiet(self, call: LiveCall, and_then: str) -> None:
         state = call.record.state
@@ -129,21 +147,3 @@ class Cancellation:
                 retryable=True,
                 retry_after_s=silence_s,
             )
-
-
-async def cancel_abandoned(cancellation: Cancellation, call: LiveCall, timeout_s: float) -> None:
-    """Cancel the task of a call that nobody waits for any more. What fails is logged.
-
-    Args:
-        cancellation: Cancels it.
-        call: Whose task; its ``tools/call`` may still be in flight.
-        timeout_s: Seconds for all of it.
-    """
-    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + timeout_s) as scope:
-        try:
-            if await cancellation.wish(call):
-                await cancellation.send(call)
-        except TasksClientError as error:
-            logger.warning("The abandoned %r could not be cancelled: %s", call.record, error)
-    if scope.cancelled_caught:
-        logger.warning("The abandoned %r could not be cancelled in time; its task goes on", call.record)

@@ -31,7 +31,7 @@ from ..protocol import JSONObject
 from ..sessions.base import Session, ToolCall
 from ..uncut import run_to_its_end
 from .call_store import BATCH, CallStore
-from .cancellation import OnAbandon, cancel_abandoned, check_on_abandon
+from .cancellation import OnAbandon, check_on_abandon
 from .environment import Environment
 from .idempotency import Idempotency, OnUnknown
 from .live_call import HandleOf, LiveCall, OnUpdate, OvertakenError
@@ -196,19 +196,11 @@ class Engine:
         except anyio.get_cancelled_exc_class():
             # Not under others who wait for the same call, and not another client's task.
             if self._on_abandon == "cancel" and live.waiters == 1 and live.ours and not self._closed:
-                await run_to_its_end(self._cancel_abandoned, live)
+                await run_to_its_end(self.runner.cancellation.cancel_abandoned, live)
             raise
         finally:
             self._let_go(live)
             live.listeners = tuple(one for one in live.listeners if one is not on_update)
-
-    async def _cancel_abandoned(self, live: LiveCall) -> None:
-        timeout_s = self._policy.cancel_timeout_s
-        with anyio.move_on_after(timeout_s):
-            # The reply with the task ID may be on its way.
-            while isinstance(live.record.state, Calling) and not live.over:
-                await live.change()
-        await cancel_abandoned(self.runner.cancellation, live, timeout_s)
 
     # ── what handles use ──────────────────────────────────────────────────────────────────────
 

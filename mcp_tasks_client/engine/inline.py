@@ -17,7 +17,7 @@ from ..policy import PollPolicy
 from ..sessions.base import Session, Snapshot
 from ..uncut import run_to_its_end
 from .call_store import CallStore
-from .cancellation import OnAbandon, cancel_abandoned, check_on_abandon
+from .cancellation import OnAbandon, check_on_abandon
 from .environment import Environment
 from .live_call import HandleOf, LiveCall, OnUpdate
 from .outcome import read_outcome
@@ -168,6 +168,6 @@ class InlineEngine:
 
     async def _abandon(self, live: LiveCall, runner: Runner) -> None:
         if self._on_abandon == "cancel":
-            await run_to_its_end(cancel_abandoned, runner.cancellation, live, self._policy.cancel_timeout_s)
+            await run_to_its_end(runner.cancellation.cancel_abandoned, live)
             assert self._store is not None
             await self._store.release(live)

@@ -89,7 +89,9 @@ class Runner:
         self._requests = requests
         self._policy = policy
         self._clock = environment.clock
-        self.cancellation = Cancellation(store, requests, environment.clock, self.step)
+        self.cancellation = Cancellation(
+            store, requests, environment.clock, policy.cancel_timeout_s, self.step
+        )
         self.on_task: Callable[[LiveCall], None] = lambda call: None
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────

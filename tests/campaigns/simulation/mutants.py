@@ -16,7 +16,7 @@ from mcp_tasks_client import MemoryJournal
 from mcp_tasks_client.engine import call_store
 from mcp_tasks_client.engine.call_store import CallStore
 from mcp_tasks_client.engine.crash_points import Passage, Point
-from mcp_tasks_client.engine.engine import Engine
+from mcp_tasks_client.engine.cancellation import Cancellation
 from mcp_tasks_client.engine.idempotency import Idempotency
 from mcp_tasks_client.engine.live_call import LiveCall
 from mcp_tasks_client.engine.process_lease import ProcessLease
@@ -351,7 +351,7 @@ def a_cancelled_task_is_answered() -> AbstractContextManager[Any]:
 def who_goes_away_cancels_nothing() -> AbstractContextManager[Any]:
     async def nothing(self: Any, live: LiveCall) -> None: ...
 
-    return patch.object(Engine, "_cancel_abandoned", nothing)
+    return patch.object(Cancellation, "cancel_abandoned", nothing)
 
 
 # ── what the server tells by itself ───────────────────────────────────────────────────────────
