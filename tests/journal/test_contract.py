@@ -195,8 +195,11 @@ class TestSave:
         taken = await journal.take(late.record_id, "next/1", gone)
         assert taken is not None
 
-        with pytest.raises(DrivenElsewhereError, match="Another client has taken over the call of 'report'"):
-            await journal.save(replace(late, state=finished()))
+        for known in (False, True):
+            with pytest.raises(
+                DrivenElsewhereError, match="Another client has taken over the call of 'report'"
+            ):
+                await journal.save(replace(late, state=finished()), known=known)
         await journal.remove(late)
 
         assert await only(journal) == taken.record

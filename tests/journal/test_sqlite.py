@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ import trio
 from anyio import to_thread
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLockedError, JournalSchemaError
-from mcp_tasks_client.journal import sqlite_file, sqlite_writer
+from mcp_tasks_client.journal import sqlite, sqlite_file, sqlite_writer
 from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.record import TaskRecord
@@ -287,8 +287,8 @@ class TestDeliveries:
                 journal.deliver(9.0, {"unkeyed": 0})
         assert stored(path) == []
 
-    async def test_a_delivery_that_fails_is_logged_and_tried_again(
-        self, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    async def test_a_delivery_that_fails_is_logged_once_and_tried_again(
+        self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.01)
         with anyio.fail_after(30):
@@ -299,6 +299,8 @@ class TestDeliveries:
                     journal.deliver(9.0, {"unkeyed": 0})
                     with pytest.raises(JournalLockedError):
                         await journal.save(record(record_id="refused"))
+                    spy.statements.clear()
+                    await until(lambda: spy.statements.count("BEGIN IMMEDIATE") >= 3)
                     other.execute("COMMIT")
                 await until(lambda: stored(path) == [])
         assert [one.getMessage().partition(":")[0] for one in caplog.records] == [
@@ -340,14 +342,16 @@ class TestLingering:
         journal = SqliteJournal(path)
         with anyio.fail_after(30):
             await journal.open()
-            connections = len(spy.connections)
+            other = path.with_name("other")
             for _ in range(3):
                 journal.aclose_soon()
+                await write(other)  # as long as it would take to close
+                before = len(spy.connections)
                 await journal.open()
-            assert len(spy.connections) == connections
+                assert len(spy.connections) == before
             journal.aclose_soon()
             await journal.aclose()  # who does not want to wait
-        assert [file.name for file in path.parent.iterdir()] == [path.name]
+        assert {file.name for file in path.parent.iterdir()} == {path.name, other.name}
 
     async def test_one_who_comes_while_it_closes_finds_it_open(self, path: Path, spy: Spy) -> None:
         journal = SqliteJournal(path)
@@ -356,7 +360,7 @@ class TestLingering:
             await journal.open()
             await journal.save(record(record_id="late"))
 
-        with anyio.fail_after(30):
+        with anyio.fail_after(15):  # less than the longest that closing may take
             await journal.open()
             with commits_held(spy) as held:
                 async with anyio.create_task_group() as tasks:
@@ -562,6 +566,23 @@ class TestUnreadableRows(OneLoop):
                 tasks.cancel_scope.cancel()
         assert len(read) == 500
         assert during >= 9
+
+    async def test_a_row_that_changes_while_it_is_read_is_taken_as_it_is_then(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given = record(state=observing(), owner="a/1")
+        changed = replace(given, state=observing(status="input_required"))
+
+        async def read_slowly(rows: Iterable[Row], identity: Hashable) -> list[tuple[Row, TaskRecord]]:
+            read = await read_rows(rows, identity)
+            await journal.save(changed)
+            return read
+
+        monkeypatch.setattr(sqlite, "read_rows", read_slowly)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(given)
+                assert await journal.take_pending(SCOPE, "a/1", gone) == [(changed, "a/1")]
 
 
 class TestFreePages(OneLoop):
