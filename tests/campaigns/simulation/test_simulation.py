@@ -27,7 +27,7 @@ ENOUGH: Final = 2_000
 
 TELLING: Final[dict[str, int]] = {
     "a_cancel_before_there_is_a_task_is_forgotten": 450,
-    "a_cancel_that_was_lost_is_not_said_again": 450,
+    "a_cancel_that_was_lost_is_not_said_again": 799,
     "a_cancel_under_retry_after_is_dropped": 17,
     "a_cancelled_task_asks_what_it_is_told": 17,
     "a_cancelled_task_is_answered": 1021,
