@@ -95,8 +95,11 @@ class Loopback:
         self._count(epoch, requests=1)
         try:
             assert self._handle is not None
-            result = self._handle(message["method"], message["params"])
-            reply = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+            if message["method"] == "subscriptions/listen":
+                answer: JSONObject = {"error": {"code": -32601, "message": "Method not found"}}
+            else:
+                answer = {"result": self._handle(message["method"], message["params"])}
+            reply = json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}).encode()
             if message["method"] not in _EVENT_STREAM:
                 writer.write(
                     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

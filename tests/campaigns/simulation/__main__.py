@@ -41,8 +41,8 @@ def main() -> None:
         raise SystemExit(bool(world.broken))
     began = time.monotonic()
     broken = anyio.run(partial(play_many, given.first, given.histories, stop=False))
-    for seed, what in broken[:40]:
-        print(f"seed {seed}: {what[:3]}")
+    for seed, sentences in broken[:40]:
+        print(f"seed {seed}: {sentences[:3]}")
     print(f"{given.histories} histories, {len(broken)} broken, {time.monotonic() - began:.1f} s")
     raise SystemExit(bool(broken))
 

@@ -16,7 +16,6 @@ from mcp_tasks_client import MemoryJournal
 from mcp_tasks_client.engine import call_store
 from mcp_tasks_client.engine.call_store import CallStore
 from mcp_tasks_client.engine.cancellation import Cancellation
-from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.crash_points import Passage, Point
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.idempotency import Idempotency

@@ -292,15 +292,13 @@ def _steps(random: Random, number: int) -> tuple[Step, ...]:
             middle.append(ask(questions()))
         else:
             middle.append(hint(poll_interval_ms=random.choice([None, 0, 200, 10_000])))
-    end = random.choices(
-        [
-            complete(lambda answers: result_of(number, answers)),
-            fail(-32000, f"no {number}"),
-            abort(),
-            vanish(),
-        ],
-        [20, 2, 1, 1],
-    )[0]
+    ends: list[Step] = [
+        complete(lambda answers: result_of(number, answers)),
+        fail(-32000, f"no {number}"),
+        abort(),
+        vanish(),
+    ]
+    (end,) = random.choices(ends, [20, 2, 1, 1])
     if end == vanish():
         middle.append(work(5.0))  # or the call itself would be refused
     return (*first, *middle, end)

@@ -101,7 +101,8 @@ def test_a_broken_guarantee_is_noticed(mutant: str, long: bool) -> None:
             with MUTANTS[mutant](), anyio.move_on_after(20) as too_long:
                 world = await play(seed)
             if too_long.cancelled_caught or world.broken:
-                return seed
+                return int(seed)
         return None
 
-    assert anyio.run(find) is not None, "no history shows it; --long looks in more"
+    seed: int | None = anyio.run(find)
+    assert seed is not None, "no history shows it; --long looks in more"

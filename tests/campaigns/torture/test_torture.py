@@ -6,44 +6,41 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from ._requirements import requirement
-from .torture.__main__ import table
-from .torture.evidence import Evidence, Life, Line, Request, What
-from .torture.figures import NEVER, Figures, Verdict
-from .torture.run import rounds_of, torture
-from .torture.verdict import judge
+from tests._requirements import requirement
 
-KILLS = 25
-ROUNDS = 4
-"""At most, until there was something of everything: where a process takes long to start, a random instant is
-seldom one between a question and its answer."""
+from .__main__ import table
+from .evidence import Evidence, Life, Line, Request, What
+from .figures import NEVER, Figures, Verdict
+from .run import rounds_of, torture
+from .verdict import judge
+
+SHORT: Final = 9
+LONG: Final = 500
 
 Change = Callable[[Evidence], Evidence]
 
 
 @requirement("law:1", "law:2", "law:3", "law:4", "law:5")
-def test_no_promise_is_broken_to_hosts_that_are_killed_at_random_instants(tmp_path: Path) -> None:
-    verdict, kills = Verdict(), 0
-    for number in range(ROUNDS):
-        seed = random.SystemRandom().getrandbits(32)
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        for evidence in torture(KILLS, seed, folder):
-            verdict += judge(evidence)
-        figures, kills = verdict.figures, kills + KILLS
-        assert verdict.breaches == [], f"seed {seed}"
-        if figures.replayed and (figures.reopened or figures.uncommitted):
-            break
+def test_no_promise_is_broken_to_hosts_that_are_killed_at_random_instants(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kills = LONG if request.config.getoption("--long") else SHORT
+    seed, verdict = random.SystemRandom().getrandbits(32), Verdict()
+    for evidence in torture(kills, seed, tmp_path):
+        verdict += judge(evidence)
+    figures = verdict.figures
+    assert verdict.breaches == [], f"seed {seed}"
     assert {name: getattr(figures, name) for name in NEVER} == dict.fromkeys(NEVER, 0)
     assert figures.killed == kills
-    assert figures.started > KILLS, "there was something to lose"
-    assert min(figures.delivered, figures.questions, figures.polls) > KILLS
-    assert figures.replayed > 0
-    assert figures.reopened + figures.uncommitted > 0, "some were killed between a question and its answer"
+    assert min(figures.started, figures.delivered, figures.questions, figures.polls) > kills, (
+        "there was something to lose"
+    )
+    # At few random instants there may be nobody between a question and its answer.
+    assert kills < LONG or (figures.replayed and figures.reopened and figures.uncommitted)
 
 
 def test_every_kind_of_server_gets_its_share_of_the_kills() -> None:
@@ -60,7 +57,7 @@ def line(at: float, what: What, **fields: Any) -> Line:
     return Line(at=at, what=what, **fields)
 
 
-def request(method: str, at: float, life: int, **fields: Any) -> Request:
+def asked(method: str, at: float, life: int, **fields: Any) -> Request:
     reply: dict[str, Any] = {"answered_at": at + 0.01, "kind": "complete"}
     return Request(method=method, at=at, life=life, **reply | fields)
 
@@ -111,14 +108,14 @@ GOOD = Evidence(
         ),
     ],
     requests=[
-        request("tools/call", 1.21, FIRST, intent="k", task_id="T", kind="task", poll_interval_ms=100),
-        request("tools/call", 1.31, FIRST, intent="seen", task_id="S", kind="task", poll_interval_ms=100),
-        request("tools/call", 9.995, FIRST, intent="unseen", task_id="U", kind="task", poll_interval_ms=100),
-        request("tasks/get", 9.8, FIRST, task_id="T", poll_interval_ms=100),
-        request("tasks/update", 11.6, SECOND, task_id="T", answers={"name": "Ada"}),
-        request("tasks/update", 11.7, SECOND, task_id="T", answers={"name": "Ada"}),
-        request("tasks/get", 11.8, SECOND, task_id="T", poll_interval_ms=100, made="m"),
-        request("tasks/get", 21.2, LAST, task_id="S", poll_interval_ms=100, made="s"),
+        asked("tools/call", 1.21, FIRST, intent="k", task_id="T", kind="task", poll_interval_ms=100),
+        asked("tools/call", 1.31, FIRST, intent="seen", task_id="S", kind="task", poll_interval_ms=100),
+        asked("tools/call", 9.995, FIRST, intent="unseen", task_id="U", kind="task", poll_interval_ms=100),
+        asked("tasks/get", 9.8, FIRST, task_id="T", poll_interval_ms=100),
+        asked("tasks/update", 11.6, SECOND, task_id="T", answers={"name": "Ada"}),
+        asked("tasks/update", 11.7, SECOND, task_id="T", answers={"name": "Ada"}),
+        asked("tasks/get", 11.8, SECOND, task_id="T", poll_interval_ms=100, made="m"),
+        asked("tasks/get", 21.2, LAST, task_id="S", poll_interval_ms=100, made="s"),
     ],
 )
 
@@ -201,7 +198,7 @@ def both(*changes: Change) -> Change:
 
 
 def call(at: float, intent: str, **fields: Any) -> Request:
-    return request("tools/call", at, LAST, intent=intent, **fields)
+    return asked("tools/call", at, LAST, intent=intent, **fields)
 
 
 FORM: dict[str, Any] = {"intent": "f", "question": "f: item?", "key": "item"}
@@ -210,12 +207,12 @@ FORM: dict[str, Any] = {"intent": "f", "question": "f: item?", "key": "item"}
 ASKED_FIRST = both(
     said(FIRST, line(2.0, "begun", intent="f", keyed=True), line(9.0, "asked", **FORM)),
     said(FIRST, line(9.1, "answered", **FORM)),
-    sent(request("tools/call", 2.01, FIRST, intent="f")),
+    sent(asked("tools/call", 2.01, FIRST, intent="f")),
     said(SECOND, line(12.0, "asked", **FORM), line(12.1, "answered", **FORM)),
     said(LAST, line(21.25, "unknown", intent="f", keyed=True)),
 )
 
-SENT_FIRST = sent(request("tools/call", 9.2, FIRST, intent="f", request_state="r", answers={"item": "tea"}))
+SENT_FIRST = sent(asked("tools/call", 9.2, FIRST, intent="f", request_state="r", answers={"item": "tea"}))
 
 BREACHES: dict[str, tuple[str, Change]] = {
     "a keyed call without an end": ("lost", unsaid("delivered", "k")),
@@ -259,7 +256,7 @@ BREACHES: dict[str, tuple[str, Change]] = {
         both(
             ASKED_FIRST,
             said(FIRST, line(8.0, "resend", intent="f", keyed=True)),
-            sent(request("tools/call", 8.1, FIRST, intent="f")),
+            sent(asked("tools/call", 8.1, FIRST, intent="f")),
             SENT_FIRST,
         ),
     ),
@@ -276,7 +273,7 @@ BREACHES: dict[str, tuple[str, Change]] = {
     ),
     "two answers to one question": (
         "answers_differ",
-        sent(request("tasks/update", 11.9, SECOND, task_id="T", answers={"name": "Grace"})),
+        sent(asked("tasks/update", 11.9, SECOND, task_id="T", answers={"name": "Grace"})),
     ),
     "a result that was delivered again without a crash": (
         "delivered_twice",
@@ -291,19 +288,19 @@ BREACHES: dict[str, tuple[str, Change]] = {
         "replays_differ",
         both(
             said(LAST, line(21.35, "delivered", intent="k", made="n", by="key")),
-            sent(request("tasks/get", 21.3, LAST, task_id="T", made="n")),
+            sent(asked("tasks/get", 21.3, LAST, task_id="T", made="n")),
         ),
     ),
     "a result that the server never gave": (
         "foreign",
         both(unsaid("delivered", "seen"), said(LAST, line(21.5, "delivered", intent="seen", made="x"))),
     ),
-    "a poll before its time": ("early", sent(request("tasks/get", 11.85, SECOND, task_id="T"))),
+    "a poll before its time": ("early", sent(asked("tasks/get", 11.85, SECOND, task_id="T"))),
     "a poll too soon after one that got no reply": (
         "early",
         sent(
-            request("tasks/get", 12.0, SECOND, task_id="T", answered_at=None),
-            request("tasks/get", 12.05, SECOND, task_id="T"),
+            asked("tasks/get", 12.0, SECOND, task_id="T", answered_at=None),
+            asked("tasks/get", 12.05, SECOND, task_id="T"),
         ),
     ),
     "a reply that is said to be lost, and was not": ("errors", said(FIRST, line(9.0, "lost", intent="seen"))),
@@ -359,7 +356,7 @@ def test_the_check_notices(figure: str, change: Change) -> None:
             "unknown_ran",
             both(
                 said(SECOND, line(19.99, "begun", intent="w", keyed=True)),
-                sent(request("tools/call", 19.995, SECOND, intent="w")),
+                sent(asked("tools/call", 19.995, SECOND, intent="w")),
                 said(LAST, line(21.25, "unknown", intent="w", keyed=True)),
             ),
         ),
@@ -376,7 +373,7 @@ def test_the_check_notices(figure: str, change: Change) -> None:
                 ASKED_FIRST,
                 SENT_FIRST,
                 said(SECOND, line(11.9, "resend", intent="f", keyed=True)),
-                sent(request("tools/call", 11.95, SECOND, intent="f")),
+                sent(asked("tools/call", 11.95, SECOND, intent="f")),
             ),
         ),
     ],
@@ -389,7 +386,7 @@ def test_the_check_lets_pass_what_is_documented(figure: str, change: Change) -> 
 
 
 def test_a_reply_that_nobody_lived_to_hear_holds_back_no_poll() -> None:
-    to_the_dead = request("tasks/get", 9.999, FIRST, task_id="T", answered_at=11.79, poll_interval_ms=100)
+    to_the_dead = asked("tasks/get", 9.999, FIRST, task_id="T", answered_at=11.79, poll_interval_ms=100)
     assert judge(sent(to_the_dead)(GOOD)).breaches == []
     to_the_living = replace(to_the_dead, life=SECOND)
     assert judge(sent(to_the_living)(GOOD)).figures.early == 1

@@ -21,13 +21,14 @@ from urllib.parse import urljoin
 
 import httpx
 
-from ..real_server import first_line
+from tests.real_server import first_line
+
 from .evidence import Evidence, Life, Request, What, read_log
 from .host import Part
 
 __all__ = ["SCENARIOS", "Scenario", "Servers", "rounds_of", "servers", "torture"]
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 START_LIMIT_S: Final = 60.0
 LAST_LIMIT_S: Final = 60.0
 STOP_LIMIT_S: Final = 10.0

@@ -30,7 +30,7 @@ from mcp_tasks_client import (
     TaskHandle,
     TasksClient,
 )
-from mcp_tasks_client.old.states import Gathering, Observing
+from mcp_tasks_client.machine.states import Gathering, Observing
 
 from .evidence import LIFE_HEADER, Log
 

@@ -43,11 +43,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_tasks_client.old import testing
-from mcp_tasks_client.old.testing import HttpError, LostReply, ScriptedServer, text_result, work
+from mcp_tasks_client import testing
+from mcp_tasks_client.testing import HttpError, LostReply, ScriptedServer, text_result, work
+from tests.servers.announced import AnnouncedServer, die_with_parent, replayed, whole_body
+from tests.servers.fastmcp_server import form, reply
 
-from ..servers.announced import AnnouncedServer, die_with_parent, replayed, whole_body
-from ..servers.fastmcp_server import form, reply
 from .evidence import LIFE_HEADER, Request
 
 __all__ = ["ENDPOINTS"]

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.torture --kills 500
+    python -m tests.campaigns.torture --kills 500
 
 Exits with 1 if a promise was broken; it then says which and where, and keeps the journals and the logs.
 """
@@ -32,7 +32,7 @@ def table(figures: Figures) -> str:
 def main() -> int:
     """Run. Returns 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=25, help="processes to kill (default: 25)")
+    parser.add_argument("--kills", type=int, default=500, help="processes to kill (default: 500)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     arguments = parser.parse_args()
 
