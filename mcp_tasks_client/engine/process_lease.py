@@ -89,11 +89,17 @@ class ProcessLease:
 
     async def enrol(self, journal: Journal) -> None:
         """Store a lease that lasts, before anything is owned, and have the journal renew it from then on."""
-        if self.is_short:
-            lease = self._lease()
-            had_lapsed = not await journal.renew(lease) and self._renewed_at is not None
-            self.renewed(lease, had_lapsed=had_lapsed)
-            journal.keep_renewing(self)
+        if not self.is_short:
+            return
+        lease, before = self._lease(), self._renewed_at
+        self._renewed_at = lease.renewed_at  # at once, so that of many first calls only one stores it
+        try:
+            had_lapsed = not await journal.renew(lease) and before is not None
+        except BaseException:
+            self._renewed_at = before
+            raise
+        self.renewed(lease, had_lapsed=had_lapsed)
+        journal.keep_renewing(self)
 
     def due(self) -> Lease | None:
         """The lease to store now; ``None`` while it is not time, or no client holds it any more."""

@@ -158,6 +158,7 @@ class WriterThread:
         self.is_ready = False
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: look what else there is to do
         self._unattended: list[Job[Any]] = []
+        self._tidy = False  # whether all free pages are given back
         self._failing = False  # the last try of what nobody waits for
         self._sources: list[LeaseSource] = []
         self._closing: list[Waiter] = []
@@ -257,7 +258,8 @@ class WriterThread:
             self._close_at = time.monotonic() + after_s
             if waiter is not None:
                 self._closing.append(waiter)
-            self._jobs.put(None)
+            if waiter is not None or not self._sources:  # or the thread looks up by itself within a second
+                self._jobs.put(None)
             return True
 
     def _close_at_exit(self) -> None:
@@ -288,8 +290,10 @@ class WriterThread:
             for job in reading:
                 job.run(connection)
             _wake_for(reading)
-            while self._jobs.empty() and give_back(connection, keep=_FREE_PAGES_KEPT):
-                pass
+            # When nothing else is to be done, since looking for free pages costs as much as a commit.
+            self._tidy = not writing and (
+                jobs != [] or self._tidy or not give_back(connection, keep=_FREE_PAGES_KEPT)
+            )
         while give_back(connection, keep=0):
             pass
         with suppress(sqlite3.Error):  # everything is committed; the next opening tidies up
@@ -326,7 +330,7 @@ class WriterThread:
         """Wait for jobs. None come back where only what nobody waits for is to be done."""
         try:
             job = self._jobs.get(timeout=self._patience_s())
-            if job is None and self._jobs.empty() and self._close_at == math.inf:
+            if job is None and self._jobs.empty() and self._close_at > time.monotonic():
                 job = self._jobs.get(timeout=_SHARE_S)
         except Empty:
             return []
@@ -335,7 +339,7 @@ class WriterThread:
 
     def _patience_s(self) -> float | None:
         with self._lock:
-            tick = _TICK_S if self._sources or self._unattended else math.inf
+            tick = math.inf if self._tidy and not (self._sources or self._unattended) else _TICK_S
             patience_s = min(tick, max(0.0, self._close_at - time.monotonic()))
         return None if patience_s == math.inf else patience_s
 
