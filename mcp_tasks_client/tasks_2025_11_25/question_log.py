@@ -6,12 +6,16 @@ servers reuse at once (mcp 1.30 takes an address in memory for one). So the log 
 
 - the same question once more: it has the ID of an open one, or reads like an open one whose stream is gone;
 - a new question: anything else, even if it reads like one that is answered.
+
+A question of the journal may have been answered just before its process died, so that only the core knows.
+The core sends the answers to all questions of a snapshot together. So a question that it was shown and leaves
+out has its answer, see :meth:`QuestionLog.infer_answered`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -41,6 +45,10 @@ class _Entry:
     stream_lost: bool = False
     """Whether the stream that brought the request is gone, so that the server may send the question again."""
 
+    restored: bool = False
+    """Whether the question is from the journal, and the server has not sent it since."""
+
+    shown: Literal["no", "in a snapshot", "to the core"] = "no"
     leaving: bool = False
     """Whether an answer is being sent. A request that comes from now on is another question."""
 
@@ -70,7 +78,8 @@ class QuestionLog:
             name, _, ordinal = one.key.partition(".")
             size = len(json.dumps(one.request))
             number = int(ordinal) if ordinal.isdecimal() else 0
-            entry = _Entry(one.key, number, name, one.request, one.request_id, size, stream_lost=True)
+            entry = _Entry(one.key, number, name, one.request, one.request_id, size)
+            entry.stream_lost = entry.restored = True
             self._open.append(entry)
 
     def __len__(self) -> int:
@@ -89,12 +98,13 @@ class QuestionLog:
         name = digest(request)[:_DIGEST_LENGTH]
         for entry in self._behind(request_id):
             if entry.digest == name:
-                entry.stream_lost = False
+                entry.stream_lost = entry.restored = False
                 return "known"
             self._open.remove(entry)  # the server has reused the ID
         for entry in self._open:
             if entry.digest == name and entry.stream_lost and not entry.leaving:
-                entry.request_id, entry.stream_lost = request_id, False
+                entry.request_id = request_id
+                entry.stream_lost = entry.restored = False
                 return "new"
         size = len(json.dumps(request))
         if len(self._open) >= _MAX_OPEN or size + sum(entry.size for entry in self._open) > _MAX_BYTES:
@@ -129,15 +139,32 @@ class QuestionLog:
         self._open.clear()
         self._unused = None
 
-    def oldest(self) -> JSONObject:
-        """The oldest question that can be answered, by its key; empty if there is none.
+    def show(self) -> JSONObject:
+        """The questions for a snapshot, by their keys: those of the journal, and the oldest other one.
 
         One at a time, because the core sends answers only all together, and each request has a time limit.
         """
+        shown = [entry for entry in self._open if entry.restored and entry.request_id is not None]
+        fresh = [entry for entry in self._open if not entry.restored and entry.request_id is not None]
+        shown += fresh[:1]
+        for entry in shown:
+            entry.shown = "in a snapshot" if entry.shown == "no" else entry.shown
+        return {entry.key: entry.request for entry in shown}
+
+    def begin_look(self) -> None:
+        """Note that the core asks for the next snapshot. By then it has taken the last one."""
         for entry in self._open:
-            if entry.request_id is not None:
-                return {entry.key: entry.request}
-        return {}
+            entry.shown = "to the core" if entry.shown == "in a snapshot" else entry.shown
+
+    def infer_answered(self, keys: Collection[str]) -> None:
+        """Drop the questions of the journal that the core was shown, and has no answers to send for.
+
+        Args:
+            keys: The questions whose answers the core sends.
+        """
+        for entry in [one for one in self._open if one.restored and one.shown == "to the core"]:
+            if entry.key not in keys:
+                self._close(entry)
 
     def dump(self) -> tuple[Iterable[OpenQuestion], dict[str, int]]:
         """The open questions, and how many of each digest are answered, as the journal keeps them."""
@@ -161,8 +188,7 @@ class QuestionLog:
         entry = self._named(key)
         if entry is None:
             return  # withdrawn meanwhile
-        self._open.remove(entry)
-        self._answered[entry.digest] = max(self._answered.get(entry.digest, 0), entry.ordinal + 1)
+        self._close(entry)
         if entry.request_id is not None:
             self._unused = Answer(entry.request_id, content)
 
@@ -195,6 +221,10 @@ class QuestionLog:
             return None
         self._unused = None
         return answer
+
+    def _close(self, entry: _Entry) -> None:
+        self._open.remove(entry)
+        self._answered[entry.digest] = max(self._answered.get(entry.digest, 0), entry.ordinal + 1)
 
     def _behind(self, request_id: RequestId) -> list[_Entry]:
         """The open question with that ID, whose answer is not on its way."""

@@ -19,7 +19,7 @@ used it. So the answer is sent once more if the task still waits two snapshots l
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -66,6 +66,9 @@ _QUESTION_S: Final = 1.0
 
 _LISTENING_S: Final = 1.0
 """Seconds for which a call waits for the GET stream to open, on which the server may ask."""
+
+_LAST_WORD_S: Final = 1.0
+"""Seconds for the acknowledgement of an answer whose caller goes away."""
 
 _MOST_REFUSALS: Final = 3
 """Times that the result of a completed task may be refused. Then the refusal is the result."""
@@ -257,6 +260,7 @@ class CoreTasksSession(Session):
         """
         async with self._poll_slots:
             task = await self._take_up(ref)
+            task.questions.begin_look()
             raw = await self._ask("tasks/get", task)
         try:
             raw = rename_task_fields(raw)
@@ -288,6 +292,7 @@ class CoreTasksSession(Session):
             raise SessionError(
                 "The task was cancelled, so that its questions are not answered.", code=INVALID_PARAMS
             )
+        task.questions.infer_answered(answers)
         async with self._task_slots, self._answering.setdefault(ref.task_id, anyio.Lock()):
             for key, answer in answers.items():
                 await self._answer(task, key, mark_answer(answer, ref.task_id))
@@ -393,12 +398,16 @@ class CoreTasksSession(Session):
                 "The server does not ask this just now. The answer is kept until it asks again.",
                 retryable=True,
             )
-        try:
-            await task.connection.respond(request_id, answer, self._timeout_s, task.task_id)
-        except BaseException:
-            task.questions.abort_answer(key)
-            raise
-        task.questions.finish_answer(key, answer)
+
+        async def send() -> None:
+            try:
+                await task.connection.respond(request_id, answer, self._timeout_s, task.task_id)
+            except BaseException:
+                task.questions.abort_answer(key)
+                raise
+            task.questions.finish_answer(key, answer)
+
+        await _finish_soon(send)
 
     async def _send_once_more(self, task: TrackedTask, *, waiting: bool) -> None:
         unused = task.questions.look(waiting=waiting)
@@ -430,6 +439,33 @@ class CoreTasksSession(Session):
         current = self._sessions.current
         if current is not None and current.name == session_id and not current.lost:
             await current.notify(method, params, self._timeout_s)
+
+
+async def _finish_soon(send: Callable[[], Awaitable[None]]) -> None:
+    """Send an answer. A caller that goes away meanwhile waits a moment for the acknowledgement.
+
+    Without it the question counts as open, and the open ``tasks/result`` could not be cancelled.
+    """
+    scope, ended = anyio.CancelScope(shield=True), anyio.Event()
+    failures: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            with scope:
+                await send()
+        except Exception as error:
+            failures.append(error)
+        finally:
+            ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            await ended.wait()
+        finally:
+            scope.deadline = anyio.current_time() + _LAST_WORD_S
+    if failures:
+        raise failures[0]
 
 
 def _malformed(method: str, error: MalformedError) -> RemoteProtocolError:

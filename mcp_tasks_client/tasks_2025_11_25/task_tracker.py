@@ -260,7 +260,7 @@ class TaskTracker:
             wire["progress"] = task.progress
         wire |= task.latest
         if wire.get("status") not in TERMINAL_STATUSES:
-            asked = task.questions.oldest()
+            asked = task.questions.show()
             # FastMCP 3 says that a task works as soon as it has sent a question.
             if asked or wire.get("status") == "input_required":
                 wire |= {"status": "input_required", "inputRequests": asked}
@@ -360,14 +360,13 @@ class TaskTracker:
                 self.deliver(task)
 
     def go_on(self, task: TrackedTask) -> None:
-        """An answer was acknowledged. Deliver the next question, and cancel what nobody reads."""
-        if task.questions:
-            self.deliver(task)
+        """Have an acknowledged answer journaled, deliver the next question, cancel what nobody reads."""
+        self.deliver(task)
         self.begin(self._settle_abandoned, task)
 
     async def wait_for_question(self, task: TrackedTask, limit_s: float) -> None:
         """Return when a question has come on the open ``tasks/result``, or after so many seconds."""
-        if task.result is not None and task.result.reply is None and not task.questions.oldest():
+        if task.result is not None and task.result.reply is None and not task.questions:
             task.news = anyio.Event()
             await self._clock.wait(task.news, limit_s)
 
@@ -375,7 +374,7 @@ class TaskTracker:
 
     def open_result(self, task: TrackedTask) -> None:
         """Open ``tasks/result``, unless one is open or this must not be done now."""
-        held = task.silenced or task.abandoned is not None or self._clock.monotonic() < task.reopen_at
+        held = task.silenced or self._clock.monotonic() < task.reopen_at
         if self._running is None or task.result is not None or held:
             return
         if task.task_id not in self._running[1].refs():
