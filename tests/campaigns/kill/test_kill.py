@@ -6,39 +6,32 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
 import pytest
 from mcp_types import ElicitResult, TextContent
 
-from mcp_tasks_client import OutcomeUnknownError, SqliteJournal, TaskHandle, TasksClient
-from mcp_tasks_client.old.journal.base import Scope
-from mcp_tasks_client.old.sessions.http import HttpSession
-
-from ._requirements import requirement
-from .real_server import RealServer
+from mcp_tasks_client import OutcomeUnknownError, TaskHandle, TasksClient
+from tests._requirements import requirement
+from tests.real_server import RealServer
 
 pytestmark = pytest.mark.anyio
 
-SCRIPT = Path(__file__).parent / "servers" / "client_process.py"
-LIMIT_S = 30.0
-ARGUMENTS = {"seconds": 0.3}
+ROOT: Final = Path(__file__).parents[3]
+LIMIT_S: Final = 30.0
+ARGUMENTS: Final = {"seconds": 0.3}
 
 
-def live_and_die(url: str, journal: Path, stop: str, *options: str, script: Path = SCRIPT) -> list[str]:
-    """Run a client process until it says that it has reached the point; kill it; return what it said."""
-    return run_and_kill([sys.executable, script, url, journal, stop, *options])
-
-
-def run_and_kill(command: Sequence[str | Path]) -> list[str]:
-    """Run a process until it says that it has reached the point; kill it; return what it said."""
+def live_and_die(url: str, journal: Path, stop: str) -> list[str]:
+    """Run a host until it says that it has reached the point; kill it; return what it said."""
+    command = [sys.executable, "-m", "tests.campaigns.kill.host", url, str(journal), stop]
     process = subprocess.Popen(
         command,
+        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -47,7 +40,7 @@ def run_and_kill(command: Sequence[str | Path]) -> list[str]:
     assert process.stdin is not None
     lines: queue.Queue[str] = queue.Queue()
     reader = threading.Thread(
-        target=lambda out: [lines.put(line.strip()) for line in out], args=[process.stdout]
+        target=lambda out: [*map(lines.put, map(str.strip, out))], args=[process.stdout]
     )
     reader.start()
     said: list[str] = []
@@ -80,9 +73,8 @@ class Second:
 
     async def task_id(self) -> str | None:
         """What the dead process left in the journal."""
-        async with SqliteJournal(self.journal) as journal:
-            record = await journal.by_key(Scope(HttpSession(self.server.url).endpoint), "k")
-        assert record is not None
+        async with self.client() as client:
+            (record,) = await client.records()
         return record.task_id
 
     async def resumed(self) -> tuple[TaskHandle, str]:
@@ -96,17 +88,23 @@ class Second:
 
 @requirement("law:1", "law:2", "law:3", "persist:task-ids")
 @pytest.mark.parametrize(
-    ("stop", "first", "second", "greeted"),
+    ("stop", "first", "second", "greeted", "anyio_backend"),
     [
-        ("task-created", 0, 1, "Grace"),
-        ("question-open", 0, 1, "Grace"),
-        ("answer-committed", 1, 0, "Ada"),
-        ("update-sent", 1, 0, "Ada"),
-        ("result-committed", 1, 0, "Ada"),
+        ("task-created", 0, 1, "Grace", "trio"),
+        ("question-open", 0, 1, "Grace", "asyncio"),
+        ("answer-committed", 1, 0, "Ada", "trio"),
+        ("update-sent", 1, 0, "Ada", "asyncio"),
+        ("result-committed", 1, 0, "Ada", "asyncio"),
     ],
 )
 async def test_a_killed_process_is_carried_on_by_another_with_the_same_task(
-    real_server: RealServer, tmp_path: Path, stop: str, first: int, second: int, greeted: str
+    real_server: RealServer,
+    tmp_path: Path,
+    stop: str,
+    first: int,
+    second: int,
+    greeted: str,
+    anyio_backend: str,
 ) -> None:
     journal = tmp_path / "journal.sqlite3"
     said = await anyio.to_thread.run_sync(live_and_die, real_server.url, journal, stop)
@@ -124,8 +122,9 @@ async def test_a_killed_process_is_carried_on_by_another_with_the_same_task(
 
 
 @requirement("law:2")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_process_killed_between_call_and_reply_leaves_an_unknown_outcome(
-    real_server: RealServer, tmp_path: Path
+    real_server: RealServer, tmp_path: Path, anyio_backend: str
 ) -> None:
     journal = tmp_path / "journal.sqlite3"
     await anyio.to_thread.run_sync(live_and_die, real_server.url, journal, "call-sent")
@@ -142,8 +141,9 @@ async def test_a_process_killed_between_call_and_reply_leaves_an_unknown_outcome
 
 
 @requirement("law:4")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_second_life_polls_no_sooner_than_the_first_would_have(
-    real_server: RealServer, tmp_path: Path
+    real_server: RealServer, tmp_path: Path, anyio_backend: str
 ) -> None:
     journal = tmp_path / "journal.sqlite3"
     await anyio.to_thread.run_sync(live_and_die, real_server.url, journal, "question-open")

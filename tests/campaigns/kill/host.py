@@ -1,0 +1,76 @@
+"""A host in a process of its own, to be killed: it stops at a named point and says so.
+
+``python -m tests.campaigns.kill.host URL JOURNAL STOP`` prints a line when it has reached the point, and then
+does nothing until it is killed. It ends by itself when its standard input closes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any, Final, Literal, NoReturn
+
+import anyio
+from mcp_types import ElicitResult
+
+from mcp_tasks_client import Task, TasksClient
+from mcp_tasks_client.engine.crash_points import Point, Probe
+from mcp_tasks_client.engine.environment import Environment
+
+Stop = tuple[Literal["before", "after"], Point]
+
+STOPS: Final[dict[str, Stop]] = {
+    "task-created": ("after", "commit: TaskCreated"),
+    "call-sent": ("after", "send: tools/call"),  # the reply has come, and has not been looked at
+    "question-open": ("before", "send: a question to the host"),
+    "answer-committed": ("after", "commit: AnswerReady"),
+    "update-sent": ("after", "send: tasks/update"),
+}
+"""Besides, ``result-committed``: the host is told of the end, and has not got the result."""
+
+
+async def reach() -> NoReturn:
+    print("reached", flush=True)
+    await anyio.sleep_forever()
+    raise AssertionError("for ever is over")
+
+
+class StopAt(Probe):
+    """Stops at one point."""
+
+    def __init__(self, stop: Stop | None) -> None:
+        self._stop = stop
+
+    async def before(self, point: Point) -> None:
+        if self._stop == ("before", point):
+            await reach()
+
+    async def after(self, point: Point) -> None:
+        if self._stop == ("after", point):
+            await reach()
+
+
+async def answer(context: Any, params: Any) -> ElicitResult:
+    print("asked", flush=True)
+    return ElicitResult(action="accept", content={"name": "Ada"})
+
+
+async def main(url: str, journal: str, stop: str) -> None:
+    async def on_update(task: Task) -> None:
+        if stop == "result-committed" and task.terminal:
+            await reach()
+
+    environment = Environment(probe=StopAt(STOPS.get(stop)))
+    async with TasksClient(url, journal=journal, elicitation=answer, environment=environment) as client:
+        await client.call_tool("ask_name", {"seconds": 0.3}, idempotency_key="k", on_update=on_update)
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    anyio.run(main, sys.argv[1], sys.argv[2], sys.argv[3])
