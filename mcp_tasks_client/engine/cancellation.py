@@ -15,9 +15,9 @@ import anyio
 
 from ..errors import JournalError, SessionError, TasksClientError
 from ..machine.actions import SendCancel
-from ..machine.events import CancelRequested, Event
+from ..machine.events import CallRefused, CancelRequested, Event
 from ..machine.pacing import quiet_left
-from ..machine.states import Observing
+from ..machine.states import Calling, Observing
 from .call_store import CallStore
 from .environment import Clock
 from .live_call import LiveCall
@@ -74,9 +74,12 @@ class Cancellation:
             JournalError: The wish could not be journaled.
         """
         if call.attempt is not None or call.next_send is not None:
-            await self._store.apply(call, CancelRequested(now=self._clock.time()))
+            await self._step(call, CancelRequested(now=self._clock.time()))
             if call.attempt is not None and not call.attempt.has_left:
                 call.attempt.cut(0.0)
+            elif call.attempt is None and isinstance(call.record.state, Calling):
+                call.next_send = None
+                await self._step(call, CallRefused())  # it has not been sent, and will not be
             return False
         ours = call.record.finished or await self._store.take(call)
         while ours and call.uncommitted:
@@ -93,7 +96,7 @@ class Cancellation:
         call.publish()
         if any(isinstance(action, SendCancel) for action in actions):
             return True
-        if call.driver is None:
+        if call.driver is None or call.over:
             self._refuse_while_quiet(call, "nobody drives the task here. Resuming it cancels it.")
         return False
 
@@ -135,6 +138,8 @@ class Cancellation:
         try:
             if await self.wish(call):
                 await self.send_again(call)
+            elif isinstance(call.record.state, Observing) and call.record.state.cancel == "requested":
+                logger.warning("The server wants to be left alone. Resuming it cancels it: %r", call.record)
         except TasksClientError as error:
             logger.warning("The abandoned %r could not be cancelled: %s", call.record, error)
 

@@ -22,6 +22,7 @@ from mcp_types import CallToolResult
 
 from ..callbacks import Inputs
 from ..errors import JournalError, OutcomeUnknownError, TasksClientError, WaitTimeoutError
+from ..host_code import was_cancelled_from_inside
 from ..journal.base import Journal
 from ..journal.guarded import GuardedJournal
 from ..journal.record import Scope, TaskRecord
@@ -298,8 +299,13 @@ class Engine:
             raise
 
     async def _cancel(self, live: LiveCall) -> None:
-        if not await run_to_its_end(self.runner.cancellation.wish, live):
-            return
+        try:
+            if not await run_to_its_end(self.runner.cancellation.wish, live):
+                return
+        except TasksClientError:
+            if live.driver is None:
+                await self.store.release(live)  # whoever else takes it up cancels it
+            raise
         done = anyio.Event()
         failed: list[TasksClientError] = []
 
@@ -307,11 +313,17 @@ class Engine:
             try:
                 with anyio.CancelScope(shield=True) as scope:
                     self._cancelling.add(scope)
+                    if self._closed:  # closing has set the deadlines of all others already
+                        scope.deadline = anyio.current_time() + self._policy.cancel_timeout_s
                     await self.runner.cancellation.send(live)
                 if scope.cancelled_caught:
                     failed.append(TasksClientError("The client was closed first; resuming cancels the task."))
             except TasksClientError as error:
                 failed.append(error)
+            except anyio.get_cancelled_exc_class():
+                if not was_cancelled_from_inside():
+                    raise
+                failed.append(TasksClientError("tasks/cancel was cancelled from inside of the session."))
             finally:
                 self._cancelling.discard(scope)
                 if live.driver is None:
@@ -347,6 +359,8 @@ class Engine:
         calls = await self.recovery.take_pending()
         self.check_open()
         for number, live in enumerate(calls, 1):
+            if live.driver is None:
+                live.error = None  # taken up again, whatever it was parked for
             self.keep(live)
             if number % BATCH == 0:
                 await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop

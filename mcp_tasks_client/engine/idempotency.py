@@ -17,7 +17,7 @@ from ..sessions.base import ToolCall
 from ..uncut import run_to_its_end
 from .call_store import CallStore
 from .environment import Environment
-from .live_call import LiveCall
+from .live_call import LiveCall, overtaken
 
 __all__ = ["Idempotency", "OnUnknown"]
 
@@ -99,6 +99,8 @@ class Idempotency:
                 live.error = None  # its arguments are what it was parked for
         is_sending = live.next_send is not None or live.attempt is not None or live.driver is not None
         unsure = isinstance(live.record.state, Calling | OutcomeUnknown) and not is_sending
+        if unsure and not live.journaled and not live.uncommitted:
+            raise overtaken(live)  # it was refused or taken back just then
         if unsure and not live.uncommitted and await self._store.take(live):
             await self._decide(live, on_unknown)
         return live

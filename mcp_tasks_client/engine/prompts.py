@@ -106,7 +106,8 @@ class Prompts:
             while self._elicitations and not self._parks:
                 await self._put(self._elicitations.popleft())
         finally:
-            self._elicitations.clear()
+            if not self._parks:
+                self._elicitations.clear()
             self._asks_persons = False
 
     async def _put(self, ask: Ask) -> None:
@@ -133,6 +134,8 @@ class Prompts:
             await self._rests.wait()
         await self._step(call, event)
         self._parks = call.error is not None
+        if not self._parks:
+            self.put(())  # the server has withdrawn that question, and others wait for their turn
 
     def _begin_work(self) -> None:
         if not self._at_work:

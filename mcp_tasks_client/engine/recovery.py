@@ -87,8 +87,10 @@ class Recovery:
         # The same for all who attach it at the same time, so that one of them gets to drive it.
         name = (self._scope.endpoint, self._scope.principal, task_id, gone.record_id if gone else None)
         record_id = digest(name)[:32]
-        if record_id in self._store.live:
-            return self._store.live[record_id]
+        known = self._store.live.get(record_id)
+        if known is not None and not known.record.gone:
+            return known
+        self._store.live.pop(record_id, None)  # not found then, and asked for again now
         # No status was ever received, so none is claimed.
         task = Task(task_id=task_id, status="unknown")
         now = self._environment.clock.time()

@@ -111,6 +111,11 @@ class Runner:
                     continue  # another client has taken the call: look on until it lets go
         except Exception as error:
             call.park(error)
+        except anyio.get_cancelled_exc_class():
+            if not was_cancelled_from_inside():
+                raise
+            # A session may be cancelled by its own host's code. Who waits for the call must hear of it.
+            call.park(SessionError("A request was cancelled from inside of the session. Resume the task."))
         finally:
             await self._store.release(call)
 
@@ -160,13 +165,21 @@ class Runner:
 
     async def _call(self, call: LiveCall) -> None:
         """Send ``tools/call``, and take the step that its reply is, or its loss."""
-        send, call.next_send = call.next_send, None
+        send = call.next_send
         assert send is not None, "a call that is not sent is not driven"
         keyed = call.record.idempotency_key is not None
         if keyed and not call.journaled:
-            standing = await self._store.claim(call)
+            try:
+                standing = await self._store.claim(call)
+            except BaseException:
+                call.next_send = send  # it has not been sent
+                raise
             if standing.record_id != call.record.record_id:
                 raise overtaken(call)
+            if call.next_send is not send:
+                return  # it was cancelled meanwhile
+        call.next_send = None
+        call.followed = False
         call.attempt = attempt = ToolCallAttempt()
         if anyio.current_effective_deadline() == -math.inf:
             attempt.cut(0.0)  # nobody waits for it any more
@@ -198,8 +211,9 @@ class Runner:
         if call.next_send is not None and not call.over:
             send = call.next_send
             await self._clock.sleep(send.after_s)
-            await self.step(call, CallBegun())
-            call.next_send = send
+            if not call.over:  # it may have been cancelled meanwhile
+                await self.step(call, CallBegun())
+                call.next_send = send
 
     async def _observe(self, call: LiveCall) -> None:
         """Poll when it is due, until the task ends. Questions are before the host meanwhile."""
