@@ -1,0 +1,53 @@
+"""Clients in processes of their own that no other can see, on clocks of their own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mcp_tasks_client.client import TasksClient
+from mcp_tasks_client.engine.crash_points import Probe
+from mcp_tasks_client.engine.environment import LEASE_S, Environment
+from mcp_tasks_client.engine.process import Process
+from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.sessions.base import Session
+from mcp_tasks_client.testing import ManualClock
+
+__all__ = ["LEASE_S", "OnDisk", "invisible"]
+
+T = TypeVar("T")
+
+
+class OnDisk(SqliteJournal):
+    """A journal whose commits take no time of a clock, however slow the disk is."""
+
+    def __init__(self, path: Path, clock: ManualClock) -> None:
+        super().__init__(path)
+        self._manual_clock = clock
+
+    async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
+        with self._manual_clock.busy():
+            return await super()._run(operation, writes=writes)
+
+
+def invisible(
+    session: Session,
+    clock: ManualClock,
+    path: Path,
+    name: str,
+    *,
+    probe: Probe | None = None,
+    **options: Any,
+) -> TasksClient:
+    """A client on another host. While its clock stands still, it renews no lease."""
+    environment = Environment(
+        clock=clock,
+        jitter=lambda: 0.0,
+        process=replace(Process.current(), host=name),
+        probe=probe,
+        lease_s=LEASE_S,
+    )
+    return TasksClient(session, journal=OnDisk(path, clock), environment=environment, **options)
