@@ -1,0 +1,1 @@
+"""The client scenarios of the MCP conformance harness, run against a client of ours."""

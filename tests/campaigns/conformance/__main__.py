@@ -3,7 +3,7 @@
 ::
 
     npm install @modelcontextprotocol/conformance@0.2.0-alpha.12 node@22    # in a folder of its own
-    MCP_CONFORMANCE=that-folder/node_modules/.bin/conformance python -m tests.conformance.run
+    MCP_CONFORMANCE=that-folder/node_modules/.bin/conformance python -m tests.campaigns.conformance
 
 The harness wants a newer Node than many machines have; the npm package ``node`` brings one, and a
 ``node`` beside the harness is taken before the one on the path. Nothing is downloaded here.
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from .client import SCENARIOS
+from .client import SCENARIOS, SPEC_VERSIONS
 
 __all__ = ["Harness", "HarnessMissingError", "Outcome", "find_harness", "main", "run_scenario"]
 
@@ -83,7 +83,7 @@ def find_harness() -> Harness:
     """
     script = os.environ.get(VARIABLE, "")
     if not script:
-        raise HarnessMissingError(f"{VARIABLE} does not name the harness; tests/conformance/run.py says how")
+        raise HarnessMissingError(f"{VARIABLE} does not name the harness; see this module")
     if not Path(script).is_file():
         raise HarnessMissingError(f"{VARIABLE} names {script}, which is no file")
     beside = Path(script).with_name("node")
@@ -113,7 +113,7 @@ def run_scenario(harness: Harness, scenario: str, results: Path) -> Outcome:
     command = [harness.node, harness.script, "client", "--scenario", scenario]
     # The harness gives the command to a shell.
     command += ["--command", shlex.join([sys.executable, str(CLIENT)])]
-    command += ["--spec-version", SPEC_VERSION, "--output-dir", str(results)]
+    command += ["--spec-version", SPEC_VERSIONS.get(scenario, SPEC_VERSION), "--output-dir", str(results)]
     run = subprocess.run(
         command,
         stdout=subprocess.PIPE,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from .conformance.client import SCENARIOS
-from .conformance.run import Harness, HarnessMissingError, find_harness, run_scenario
+from .__main__ import Harness, HarnessMissingError, find_harness, run_scenario
+from .client import SCENARIOS
 
 
 @pytest.fixture(scope="module")

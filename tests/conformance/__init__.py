@@ -1,1 +1,0 @@
-"""The client scenarios of the MCP conformance harness, run against a client of ours."""
