@@ -379,8 +379,9 @@ class TaskTracker:
             return
         if task.task_id not in self._running[1].refs():
             return
-        task.event_id = None
+        task.event_id, task.observed = None, True
         task.result = OpenResult(task.connection, new_request_id())
+        self.changed.set()  # from now on it matters whether the task is observed still
         self.begin(self._follow, task, task.result)
 
     def take_reply(self, task: TrackedTask) -> JSONObject | RpcError | None:
