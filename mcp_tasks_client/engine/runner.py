@@ -169,11 +169,7 @@ class Runner:
         assert send is not None, "a call that is not sent is not driven"
         keyed = call.record.idempotency_key is not None
         if keyed and not call.journaled:
-            try:
-                standing = await self._store.claim(call)
-            except BaseException:
-                call.next_send = send  # it has not been sent
-                raise
+            standing = await self._store.claim(call)
             if standing.record_id != call.record.record_id:
                 raise overtaken(call)
             if call.next_send is not send:
