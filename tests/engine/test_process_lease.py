@@ -1,0 +1,356 @@
+"""Who is there and who is gone: processes by their numbers, by their leases, and clients within one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+
+from mcp_tasks_client.client import TasksClient
+from mcp_tasks_client.engine.environment import LEASE_S, Environment
+from mcp_tasks_client.engine.process import Process, _current, _started
+from mcp_tasks_client.engine.process_lease import ProcessLease
+from mcp_tasks_client.errors import JournalError
+from mcp_tasks_client.journal.base import Lease, LeaseSource
+from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.testing import ManualClock, working
+from tests._requirements import requirement
+from tests.scripted_session import ScriptedSession
+
+pytestmark = pytest.mark.anyio
+
+NOW = 1_800_000_000.0
+
+
+@contextmanager
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def lease_of(pid: int, **changes: object) -> Lease:
+    here = Process.current()
+    lease = Lease("lease", here.host, here.boot, here.pids, pid, _started(pid), NOW, NOW + LEASE_S)
+    return replace(lease, **changes)  # type: ignore[arg-type]  # dataclasses.replace takes fields by name
+
+
+def sees_alive(lease: Lease) -> bool | None:
+    return Process.current().sees_alive(lease)
+
+
+# ── processes that can be seen ────────────────────────────────────────────────────────────────
+
+
+@requirement("law:5")
+def test_a_process_of_this_host_lives_until_it_has_ended_also_while_it_is_stopped() -> None:
+    with child() as process:
+        lease = lease_of(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        assert sees_alive(lease) is True
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert sees_alive(lease) is False, "though nobody has collected it yet"
+        process.wait()
+        assert sees_alive(lease) is False
+
+
+@requirement("law:5")
+@pytest.mark.parametrize("ago_s", [60, 0.5], ids=["a minute before", "just before"])
+def test_a_number_that_was_given_again_is_another_process(ago_s: float) -> None:
+    """As in a container that is started again at once, where the first process is always number 1."""
+    before = lease_of(os.getpid(), started=_started(os.getpid()) - ago_s)
+    exact = sys.platform == "linux"  # elsewhere only the wall clock tells, less exactly
+    assert sees_alive(before) is (False if ago_s > 2 or exact else True)
+
+
+@requirement("law:5")
+def test_a_host_without_a_network_is_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = iter([0x010000000000 | 1, 0x010000000000 | 2])  # as uuid draws them then
+    monkeypatch.setattr(uuid, "getnode", lambda: next(chance))
+    assert _current.__wrapped__(os.getpid())[0] == _current.__wrapped__(os.getpid())[0]
+
+
+@requirement("law:5")
+def test_a_process_stays_the_same_when_the_wall_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    create_time = psutil.Process.create_time
+    with child() as process:
+        lease = lease_of(process.pid)
+        monkeypatch.setattr(psutil.Process, "create_time", lambda self: create_time(self) + 3600)
+        assert sees_alive(lease) is (sys.platform == "linux")
+
+
+@requirement("law:5")
+@pytest.mark.parametrize(("what", "alive"), [("boot", False), ("host", None), ("pids", None)])
+def test_of_another_host_or_container_nothing_is_seen_and_a_restart_ends_all(
+    what: str, alive: bool | None
+) -> None:
+    assert sees_alive(lease_of(os.getpid(), **{what: "another"})) is alive
+
+
+# ── judging owners ────────────────────────────────────────────────────────────────────────────
+
+
+def joined(clock: ManualClock) -> tuple[ProcessLease, str]:
+    return ProcessLease.join(MemoryJournal(), Environment(clock=clock))
+
+
+@requirement("law:5")
+@pytest.mark.parametrize(("age_s", "gone"), [(LEASE_S, False), (LEASE_S + 0.1, True)])
+def test_who_cannot_be_seen_is_gone_when_its_lease_has_run_out(age_s: float, gone: bool) -> None:
+    ours, _ = joined(ManualClock(NOW + age_s))
+    assert ours.judge()("lease/1", lease_of(os.getpid(), host="elsewhere")) is gone
+
+
+@requirement("law:5")
+def test_who_is_seen_to_live_is_not_gone_and_who_is_seen_dead_is_gone_at_once() -> None:
+    with child() as process:
+        lease = lease_of(process.pid)
+        later, _ = joined(ManualClock(NOW + 1e9))
+        assert not later.judge()("lease/1", lease)
+        process.kill()
+        process.wait()
+    now, _ = joined(ManualClock(NOW))
+    assert now.judge()("lease/1", lease)
+    assert now.judge()("nobody/1", None), "whoever has no lease is gone as well"
+
+
+@requirement("law:5")
+async def test_whoever_looks_on_goes_by_its_own_time() -> None:
+    """As in two containers on a laptop that was closed, or when the clock is set."""
+    clock = ManualClock(NOW)
+    ours, _ = joined(clock)
+    lease = lease_of(os.getpid(), host="elsewhere")
+
+    def gone() -> bool:
+        return ours.judge()("lease/1", lease)
+
+    assert not gone()
+    await clock.advance(9)
+    lease = replace(lease, renewed_at=NOW + 8, expires_at=NOW + 8 + LEASE_S)
+    clock.jump(3600)
+    assert not gone(), "it was renewed since we looked"
+    await clock.advance(LEASE_S - 9)
+    assert not gone()
+    await clock.advance(0.1)
+    assert gone()
+    lease = replace(lease, renewed_at=clock.time(), expires_at=clock.time() + LEASE_S)
+    clock.jump(-7200)
+    assert not gone()
+    await clock.advance(LEASE_S + 0.1)
+    assert gone()
+
+
+@requirement("law:5")
+async def test_a_lease_counts_from_when_it_was_read_and_not_from_when_somebody_set_out_to_read_it() -> None:
+    """As in a process that is suspended between its clock and the journal."""
+    clock = ManualClock(NOW)
+    ours, _ = joined(clock)
+    judge = ours.judge()
+    await clock.advance(LEASE_S + 10)
+    renewed_at = clock.time() - 5
+    lease = lease_of(os.getpid(), host="elsewhere", renewed_at=renewed_at, expires_at=renewed_at + LEASE_S)
+    assert not judge("lease/1", lease)
+    assert not ours.judge()("lease/1", lease)
+    await clock.advance(LEASE_S + 0.1)
+    assert ours.judge()("lease/1", lease)
+
+
+@requirement("law:5")
+async def test_whoever_looks_seldom_goes_by_the_wall_clock() -> None:
+    clock = ManualClock(NOW)
+    ours, _ = joined(clock)
+    lease = lease_of(os.getpid(), host="elsewhere")
+    assert not ours.judge()("lease/1", lease)
+    await clock.advance(600)
+    assert ours.judge()("lease/1", replace(lease, renewed_at=NOW + 9, expires_at=NOW + 9 + LEASE_S))
+
+
+@requirement("law:5")
+async def test_a_client_that_has_ended_is_gone_though_its_process_lives() -> None:
+    journal, environment = MemoryJournal(), Environment(clock=ManualClock(NOW))
+    ours, first = ProcessLease.join(journal, environment)
+    again, second = ProcessLease.join(journal, environment)
+    assert again is ours
+    lease = lease_of(os.getpid(), lease_id=first.rpartition("/")[0], started=Process.current().started)
+    judge = ours.judge()
+    assert not judge(first, lease)
+    assert ours.leave(first) == (first,)
+    assert judge(first, lease)
+    assert not judge(second, lease)
+    assert ours.leave(second) == (second, lease.lease_id), "the last client gives up the lease"
+
+
+# ── renewing ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Counting(MemoryJournal):
+    """Renews the lease when the test says so, and counts how often it was stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored = 0
+        self.sources: list[LeaseSource] = []
+        self.full = False
+
+    async def renew(self, lease: Lease) -> bool:
+        if self.full:
+            raise JournalError("The disk is full. Make room and try again.")
+        self.stored += 1
+        return await super().renew(lease)
+
+    def keep_renewing(self, source: LeaseSource) -> None:
+        if source not in self.sources:
+            self.sources.append(source)
+
+    async def pass_time(self, clock: ManualClock, seconds: int) -> None:
+        """Ask once a second whether a lease is due, as the thread of a journal does."""
+        for _ in range(seconds):
+            await clock.advance(1)
+            for source in self.sources:
+                lease = source.due()
+                if lease is not None:
+                    source.renewed(lease, had_lapsed=not await self.renew(lease))
+
+
+def client_of(journal: MemoryJournal, clock: ManualClock, **script: Any) -> TasksClient:
+    session = ScriptedSession(clock=clock, **script)
+    return TasksClient(session, journal=journal, environment=Environment(clock=clock))
+
+
+@requirement("law:5")
+async def test_the_journal_renews_one_lease_however_many_clients_and_calls_there_are() -> None:
+    journal, clock = Counting(), ManualClock()
+    calls = [working(f"task-{number}", poll_interval_ms=600_000) for number in range(20)]
+    with anyio.fail_after(20):
+        async with (
+            client_of(journal, clock, calls=calls) as one,
+            client_of(journal, clock, calls=calls) as two,
+        ):
+            for client in (one, two):
+                for _ in calls:
+                    await client.start_tool("tool")
+            assert journal.stored == 1
+            assert len(journal.sources) == 1
+            await journal.pass_time(clock, 300)
+            assert journal.stored == 1 + 30, "every ten seconds, thrice in the time of a lease"
+    assert journal.sources[0].due() is None, "after the last client nothing is renewed"
+    assert journal._leases == {}
+
+
+@requirement("law:5")
+async def test_a_call_that_makes_no_task_needs_no_lease() -> None:
+    journal = Counting()
+    at_once = {"resultType": "complete", "content": [{"type": "text", "text": "at once"}]}
+    async with client_of(journal, ManualClock(), calls=[at_once]) as client:
+        await client.call_tool("tool")
+    assert journal.stored == 0
+
+
+@requirement("law:5")
+async def test_a_lease_that_lapsed_is_noticed_and_stored_anew(caplog: pytest.LogCaptureFixture) -> None:
+    journal, clock = Counting(), ManualClock()
+    with anyio.fail_after(20):
+        async with client_of(journal, clock, calls=[working("task-1"), working("task-2")]) as client:
+            await client.start_tool("tool")
+            clock.jump(LEASE_S + 1)  # as a host that was suspended
+            await client.start_tool("tool")
+            assert journal.stored == 2, "before anything else is owned"
+            assert "had run out" in caplog.text
+
+
+@requirement("law:1", "law:5")
+async def test_nothing_is_owned_without_a_lease() -> None:
+    journal, clock = Counting(), ManualClock()
+    journal.full = True
+    with anyio.fail_after(20):
+        async with client_of(journal, clock, calls=[working("task-1")]) as client:
+            with pytest.raises(JournalError, match="disk is full"):
+                await client.call_tool("tool", idempotency_key="k")
+            assert await client.records() == []
+
+
+@requirement("law:5")
+async def test_the_sqlite_journal_renews_the_lease_while_the_event_loop_does_nothing(tmp_path: Path) -> None:
+    session = ScriptedSession(calls=[working("task-1", poll_interval_ms=600_000)])
+    journal = SqliteJournal(tmp_path / "journal.sqlite3")
+    environment = Environment(lease_s=0.3)
+    with anyio.fail_after(20):
+        async with TasksClient(session, journal=journal, environment=environment) as client:
+            await client.start_tool("tool")
+            (record,) = await client.records()
+            assert record.owner is not None
+            lease = stored_lease(tmp_path, record.owner)
+            while stored_lease(tmp_path, record.owner).renewed_at <= lease.renewed_at:
+                await anyio.sleep(0.02)
+
+
+def stored_lease(folder: Path, owner: str) -> Lease:
+    with closing(sqlite3.connect(folder / "journal.sqlite3")) as connection:
+        connection.row_factory = sqlite3.Row
+        (row,) = connection.execute("SELECT * FROM leases").fetchall()
+    lease = Lease(**{name: row[name] for name in row.keys() if name in Lease.__dataclass_fields__})  # noqa: SIM118
+    assert lease.covers(owner)
+    return lease
+
+
+# ── real processes ────────────────────────────────────────────────────────────────────────────
+
+HOST = """
+import sys
+import anyio
+from mcp_tasks_client import SqliteJournal, TasksClient
+from mcp_tasks_client.testing import working
+from tests.scripted_session import ScriptedSession
+
+async def main():
+    session = ScriptedSession(calls=[working("task-of-the-first", poll_interval_ms=600_000)])
+    async with TasksClient(session, journal=SqliteJournal(sys.argv[1])) as client:
+        await client.start_tool("tool", idempotency_key="k")
+        print("driving", flush=True)
+        await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+
+
+@requirement("law:2", "law:5")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_another_process_drives_is_left_to_it_until_it_is_killed(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    path = tmp_path / "journal.sqlite3"
+    session = ScriptedSession(gets={"task-of-the-first": [working("task-of-the-first")]})
+    program = [sys.executable, "-c", HOST, str(path)]
+    with anyio.fail_after(60):
+        async with await anyio.open_process(program, stderr=None) as process:
+            try:
+                assert process.stdout is not None
+                assert b"driving" in await process.stdout.receive()
+                async with TasksClient(session, journal=SqliteJournal(path)) as client:
+                    assert await client.resume() == []
+                    handle = await client.start_tool("tool", idempotency_key="k")
+                    assert handle.task_id == "task-of-the-first"
+                    process.kill()
+                    await process.wait()
+                    (resumed,) = await client.resume()
+                    assert resumed.task_id == "task-of-the-first"
+            finally:
+                if process.returncode is None:
+                    process.kill()
+    assert session.log("tools/call") == []
