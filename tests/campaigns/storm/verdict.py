@@ -14,7 +14,7 @@ from typing import Any, Final
 from .host import ALIKE, CALLS, RELATED, SAYS, Way, mark, thought
 from .proxy import Lane, Look, Passed
 from .received import SEEN_S, answered_late, unserved
-from .weather import BREAKS
+from .weather import BREAKS, DENIALS
 
 __all__ = ["Noted", "Voyage", "breaches", "hidden", "read_log", "unheard"]
 
@@ -128,7 +128,8 @@ def _excused(voyage: Voyage, one: Noted, text: str) -> bool:
     """Whether a call may have no result, or one that somebody else had."""
     cancelled = voyage.cancels and one.call == 0 and text.startswith("TaskCancelledError")
     forgotten = voyage.lane.forgets_at < one.at
-    lost = forgotten and voyage.kind != "anywhere" and text.startswith("TaskNotFoundError")
+    gone_with_it = forgotten or bool(_given_up(voyage.lane, one.at))
+    lost = gone_with_it and voyage.kind != "anywhere" and text.startswith("TaskNotFoundError")
     # What a kill between the call and the commit of its reply leaves is reported.
     seen = [noted for noted in voyage.log if noted.event == "created" and noted.call == one.call]
     created = [noted for noted in seen if noted.at < one.at]  # in a later life it may be found after all
@@ -136,7 +137,7 @@ def _excused(voyage: Voyage, one: Noted, text: str) -> bool:
     if cancelled or lost or (voyage.kills and unseen):
         return True
     way = voyage.way if one.event != "resumed" else "resume"
-    if way not in ("session", "transport"):
+    if way != "transport":
         return False
     # A session of the SDK's, and with it what is bound to it, ends with what it cannot send.
     broke = any(
@@ -220,11 +221,22 @@ def _how_many_asked(voyage: Voyage, last: Look) -> int:
     )
 
 
+def _given_up(lane: Lane, before: float) -> set[str | None]:
+    """The sessions that were taken for lost by then, since a ping in them was denied as well."""
+    return {
+        one.session_id
+        for one in lane.passed
+        if one.method == "ping" and one.fate.what in DENIALS and one.at < before
+    }
+
+
 def _unanswerable(lane: Lane) -> bool:
-    """Whether the server has asked something in a session that it has forgotten before it had the answer."""
-    asked = {ask.message["id"] for one in lane.passed if one.session_id in lane.forgotten for ask in one.asks}
+    """Whether the server has asked something in a session that was lost before it had the answer."""
+    end = lane.passed[-1].at
+    gone = _given_up(lane, end) | (lane.forgotten if lane.forgets_at < end else set())
+    asked = {ask.message["id"] for one in lane.passed if one.session_id in gone for ask in one.asks}
     replied = {one.message.get("id") for one in lane.passed if not one.method and one.reached}
-    return bool(asked - replied) and lane.forgets_at < lane.passed[-1].at
+    return bool(asked - replied)
 
 
 def hidden(voyage: Voyage) -> bool:

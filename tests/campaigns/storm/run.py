@@ -14,7 +14,8 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Final
 
-from ..legacy_servers import LegacyServer
+from tests.legacy_servers import LegacyServer
+
 from .host import AS_TASK, CALLS, Life, Way, live
 from .proxy import Lane, Proxy
 from .verdict import Voyage, hidden, read_log, unheard
@@ -22,7 +23,7 @@ from .weather import DENIALS, Weather, What
 
 __all__ = ["is_for_us", "storm"]
 
-IMPORTED_ON_USE: Final = ("mcp_tasks_client.old.sessions.generations", "mcp_tasks_client.old.journal.sqlite")
+IMPORTED_ON_USE: Final = ("mcp_tasks_client.tasks_2025_11_25", "mcp_tasks_client.journal.sqlite")
 AT_ONCE: Final = 10
 START_LIMIT_S: Final = 60.0
 CLEARS_AFTER_S: Final = 6.0
@@ -43,7 +44,7 @@ OF_REPLICAS: Final[tuple[tuple[What, ...], ...]] = ((), tuple(sorted(DENIALS)))
 FORGETFUL: Final = 0.1
 """Of the voyages, on so many the server forgets the session that there was, with its tasks."""
 
-WAYS: Final[tuple[Way, ...]] = ("url", "session", "transport")
+WAYS: Final[tuple[Way, ...]] = ("url", "transport")
 BREAKING: Final = 0.3
 """Of the voyages with a session of the SDK's, in so many its connections break, which ends it."""
 
@@ -51,7 +52,7 @@ FOR_US: Final = 0.5
 """Of the voyages with clients of our own, in so many what the server asks is to be a task of ours."""
 
 IMPATIENT: Final = 0.4
-"""Of the processes with clients of our own or sessions of the SDK's, in so many callers wait in slices."""
+"""Of the processes with clients of our own, in so many callers wait in slices."""
 
 REOPENING: Final = 0.3
 """Of the processes with clients of our own, so many close it now and then."""
@@ -60,9 +61,6 @@ TWO: Final = 0.4
 """Of the processes with clients of our own, so many have two of them over one journal."""
 
 LOOKS_MS: Final = 1000
-LOOKS_AFTER_KILL_MS: Final = 4000
-"""The next process is there by then: what a server asks nobody is lost."""
-
 LOOK_S: Final = 0.02
 
 
@@ -124,12 +122,14 @@ async def voyage(
     duration_ms, log = drawn.choice((0, 50, 400, 1500)), folder / f"{seed}.log"
     # No host can go back to a session of the SDK's, in which it was asked something for a task that goes on.
     way: Way = "url" if kind == "anywhere" else way_of(seed)
-    if is_for_us(seed) and kind != "anywhere":  # for what is run for a server is its session's
+    for_us = is_for_us(seed) and kind != "anywhere"
+    if for_us:  # for what is run for a server is its session's
         calls = tuple(AS_TASK.get(one, one) for one in calls)
+        lives = 1  # what is run for a server lives in the memory of one client
     if way != "url":
         lane.weather.breaks = drawn.random() < BREAKING
         lane.weather.most_denials = 1  # for it cannot be gone back to
-        cancels &= way == "session"
+        cancels = False
     made = Voyage(seed=seed, kind=kind, way=way, calls=calls, lane=lane, cancels=cancels)
     ways = planned(way, lives)
     for number, (this, killed) in enumerate(ways, 1):
@@ -144,11 +144,11 @@ async def voyage(
             calls=calls,
             duration_ms=duration_ms,
             cancel_after_s=cancel_after_s,
-            looks_ms=LOOKS_MS if lives == 1 else LOOKS_AFTER_KILL_MS,
+            looks_ms=LOOKS_MS,
             seed=seed,
-            impatient=moods.random() < IMPATIENT and this in ("url", "session"),
-            reopens=moods.random() < REOPENING and this == "url",
-            two=random.Random(f"two {seed} {number}").random() < TWO and this == "url",
+            impatient=moods.random() < IMPATIENT and this == "url",
+            reopens=moods.random() < REOPENING and this == "url" and not for_us,
+            two=random.Random(f"two {seed} {number}").random() < TWO and this == "url" and not for_us,
             debug=str(folder / f"{seed}.debug") if debug else None,
         )
         process = processes.Process(target=live, args=(life,), daemon=True)

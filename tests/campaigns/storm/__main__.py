@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.storm --voyages 200
+    python -m tests.campaigns.storm --voyages 400
 
 Exits with 1 if a promise was broken; it then says which, and what happened on the way. The same seed
 draws the
@@ -22,8 +22,9 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Final, get_args
 
-from .._legacy_installs import NODE_SERVER, node_modules, python_with_legacy_sdk
-from ..legacy_servers import Kind, LegacyProgram, LegacyServer, anywhere
+from tests._legacy_installs import NODE_SERVER, node_modules, python_with_legacy_sdk
+from tests.legacy_servers import Kind, LegacyProgram, LegacyServer, anywhere
+
 from .run import is_for_us, storm
 from .verdict import breaches, unheard
 

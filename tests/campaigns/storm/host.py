@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
+import httpx2
 from mcp import ClientSession, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, CreateMessageResult, ElicitResult, TextContent
@@ -37,11 +38,14 @@ __all__ = ["ALIKE", "AS_TASK", "CALLS", "RELATED", "SAYS", "Life", "Way", "live"
 Event: TypeAlias = Literal[
     "created", "asked", "withdrawn", "answered", "cancels", "closes", "result", "resumed", "error", "down"
 ]
-Way: TypeAlias = Literal["url", "session", "transport", "resume"]
-"""``TasksClient(url)``, ``TasksClient(session)`` with a session of the SDK's, or such a session over
-``TasksTransport(...)``; and ``TasksClient(url).resume()`` for what the last one has left."""
+Way: TypeAlias = Literal["url", "transport", "resume"]
+"""``TasksClient(url)``, or a session of the SDK's over ``TasksTransport(...)``; and
+``TasksClient(url).resume()`` for what the last one has left."""
 
 POLL: Final = PollPolicy(backoff_floor_s=0.1, backoff_ceiling_s=1.0)
+
+HTTP_S: Final = 300.0
+"""Seconds of silence after which a request of the SDK's is given up."""
 
 _SLICES: Final = 12
 """Times that somebody impatient stops to wait, before waiting to the end."""
@@ -160,7 +164,7 @@ class Host:
                 ):
                     for handle in await client.resume():
                         tasks.start_soon(self._see_through, handle)
-            case "session" | "transport":
+            case "transport":
                 try:
                     await self._live_with_a_session()
                 except Exception as error:
@@ -183,15 +187,8 @@ class Host:
         return not limited.cancelled_caught
 
     async def _live_with_a_session(self) -> None:
-        if self._life.way == "transport":
-            async with self._session(**self._own, **self._answers, on_update=self._updated) as session:
-                await self._call_all(session)
-            return
-        async with (
-            self._session() as session,
-            TasksClient(session, endpoint=self._life.url, **self._own, **self._answers) as client,
-        ):
-            await self._call_all(client)
+        async with self._session(**self._own, **self._answers, on_update=self._updated) as session:
+            await self._call_all(session)
 
     @property
     def _own(self) -> dict[str, Any]:
@@ -207,17 +204,26 @@ class Host:
 
     @asynccontextmanager
     async def _session(self, **tasks: Any) -> AsyncIterator[ClientSession]:
-        """A session of the SDK's; over a transport of ours, if that is given anything."""
-        transport: Any = streamable_http_client(self._life.url, terminate_on_close=False)
-        if tasks:
-            transport = TasksTransport(transport, endpoint=self._life.url, **tasks)
-        answers: dict[str, Any] = {
-            "elicitation_callback": self._elicit,
-            "sampling_callback": self._sample,
-        }
-        async with transport as (read, write, *_), ClientSession(read, write, **answers) as session:
-            await session.initialize()
-            yield session
+        """A session of the SDK's over a transport of ours."""
+        session_ids: list[str] = []
+
+        async def note_session(response: httpx2.Response) -> None:
+            session_ids.extend(response.headers.get_list("mcp-session-id"))
+
+        async with httpx2.AsyncClient(event_hooks={"response": [note_session]}, timeout=HTTP_S) as http:
+            transport = TasksTransport(
+                streamable_http_client(self._life.url, http_client=http, terminate_on_close=False),
+                endpoint=self._life.url,
+                session_id=lambda: session_ids[-1] if session_ids else None,
+                **tasks,
+            )
+            answers: dict[str, Any] = {
+                "elicitation_callback": self._elicit,
+                "sampling_callback": self._sample,
+            }
+            async with transport as (read, write, *_), ClientSession(read, write, **answers) as session:
+                await session.initialize()
+                yield session
 
     # ── calls ──
 
