@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import socket
-from typing import Any, Final
+from typing import Any
 
 import hypothesis  # noqa: F401  # it asks who refers to what as it is imported, and nobody sees what is frozen
 import pytest
-from jsonschema import Draft202012Validator
 
-from mcp_tasks_client.old.sessions import channel
 from tests.legacy_servers import (
     legacy_node_program,
     legacy_node_server,
@@ -32,9 +29,7 @@ __all__ = [
     "legacy_python_program",
     "legacy_python_server",
     "legacy_server",
-    "over_httpx",
     "real_server",
-    "schemas_checked_once",
     "strict_server",
     "unused_url",
 ]
@@ -49,29 +44,6 @@ gc.set_threshold(10_000, 20, 20)
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Both event loops that the package supports."""
     return request.param, {}
-
-
-@pytest.fixture
-def over_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
-    """respx sees what httpx sends. What aiohttp sends is seen where there are sockets."""
-    monkeypatch.setattr(channel, "on_asyncio", lambda: False)
-
-
-@pytest.fixture
-def schemas_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of many lives that see the same schemas: each is looked up in the meta-schema once."""
-    check = Draft202012Validator.check_schema
-
-    def check_once(schema: Any) -> None:
-        text = json.dumps(schema)
-        if text not in _VALID:
-            check(schema)
-            _VALID.add(text)
-
-    monkeypatch.setattr(Draft202012Validator, "check_schema", check_once)
-
-
-_VALID: Final[set[str]] = set()
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""Sessions: the ways of reaching a server that may answer with tasks."""
