@@ -121,7 +121,8 @@ def test_an_answer_is_marked_and_keeps_its_own_metadata() -> None:
 
 
 def test_a_progress_token_is_text_or_a_number() -> None:
-    tokens = [read_progress_token({"_meta": {"progressToken": token}}) for token in ("a", 0, True, [], None)]
+    raw: list[Any] = ["a", 0, True, [], None]
+    tokens = [read_progress_token({"_meta": {"progressToken": token}}) for token in raw]
     assert tokens == ["a", 0, None, None, None]
     assert read_progress_token({}) is None
 
