@@ -151,9 +151,7 @@ def test_the_rest_does_not_speak_of_the_older_generation() -> None:
     speaking = {
         path.relative_to(ROOT).as_posix(): len(found)
         for path in ROOT.rglob("*.py")
-        if OLDER not in path.parts
-       
-        and (found := re.findall(r"2025.?11.?25", path.read_text()))
+        if OLDER not in path.parts and (found := re.findall(r"2025.?11.?25", path.read_text()))
     }
     assert speaking == allowed
 

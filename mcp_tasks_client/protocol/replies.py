@@ -8,7 +8,15 @@ from typing import Any, TypeAlias
 from . import JSONObject, MalformedError
 from .task import Task, is_encodable, read_task
 
-__all__ = ["CallReply", "Created", "InputRequired", "Returned", "RpcError", "read_call_reply", "read_rpc_error"]
+__all__ = [
+    "CallReply",
+    "Created",
+    "InputRequired",
+    "Returned",
+    "RpcError",
+    "read_call_reply",
+    "read_rpc_error",
+]
 
 
 @dataclass(frozen=True, slots=True)
