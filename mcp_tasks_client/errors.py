@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .handle import TaskHandle
-    from .journal.base import TaskRecord
+    from .journal.record import TaskRecord
 
 __all__ = [
     "ConnectionLostError",
