@@ -1,4 +1,4 @@
-"""The ways in: the same host on the same server, each time through another client.
+"""The ways in: the same host at the same server, each time through another client.
 
 A *way* is a client and a mode. *Dropped in*, the host calls tools with its own client, which has
 the extension; *wrapped*, with ``TasksClient(client)``. ``TasksClient(url)`` is the native one.
@@ -6,59 +6,196 @@ the extension; *wrapped*, with ``TasksClient(client)``. ``TasksClient(url)`` is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import anyio
 import anyio.lowlevel
 import fastmcp
 import mcp
+from fastmcp.client.elicitation import ElicitResult as FastMCPElicitResult
 from mcp.client.extension import ClaimContext
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import (
+    CreateMessageResult,
+    ElicitRequestURLParams,
+    ElicitResult,
+    ErrorData,
+    ListRootsResult,
+    Root,
+    TextContent,
+)
+from pydantic import FileUrl
 
-from mcp_tasks_client import MemoryJournal, TasksClient, TasksExtension
-from mcp_tasks_client.old.extension import ClaimedTask
+from mcp_tasks_client import Journal, MemoryJournal, TasksClient, TasksExtension
+from mcp_tasks_client.sessions.sdk.extension import ClaimedTask
 
-from ._ways_hosts import LIMIT_S, Host, Way
-from ._ways_servers import Refusals, Server
+from ._versions import SDK_STARTS_COMMANDS
 
-__all__ = ["Door", "Opened", "host_client", "made_client"]
+if TYPE_CHECKING:
+    from ._ways_servers import Refusals, Server
+
+__all__ = ["KNOWN", "LIMIT_S", "WAYS", "Door", "Host", "Kind", "Opened", "Way", "endpoint_of", "open_client"]
+
+LIMIT_S: Final = 30.0
+"""Bounds everything that is waited for between opening a way and closing it."""
+
+Kind: TypeAlias = Literal["native", "mcp-http", "mcp-stdio", "mcp-in-process", "fastmcp-http", "session-http"]
 
 
-def made_client(
-    way: Way, address: Any, host: Host | None, extension: TasksExtension | None, **options: Any
-) -> Any:
-    """The host's own client, not yet connected; with callbacks and extension, if they are given."""
-    extensions = [extension] if extension is not None else []
-    if way.kind == "fastmcp-http":
-        callbacks = host.fastmcps if host is not None else {}
-        return fastmcp.Client(address, extensions=extensions, **callbacks, **options)
-    assert way.kind.startswith("mcp-"), way
-    callbacks = host.sdks if host is not None else {}
-    return mcp.Client(address, extensions=extensions, **callbacks, **options)
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way in."""
+
+    kind: Kind
+    mode: Literal["native", "dropped", "wrapped"]
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == self.mode else f"{self.kind}-{self.mode}"
+
+    @property
+    def over_http(self) -> bool:
+        return self.kind not in ("mcp-stdio", "mcp-in-process")
+
+
+_STDIO: Final[tuple[Kind, ...]] = ("mcp-stdio",) if SDK_STARTS_COMMANDS else ()
+_KINDS: Final[tuple[Kind, ...]] = ("mcp-http", *_STDIO, "mcp-in-process", "fastmcp-http", "session-http")
+WAYS: Final = (Way("native", "native"), *(Way(k, m) for k in _KINDS for m in ("dropped", "wrapped")))
+
+KNOWN: Final = {"name": "Ada", "colour": "red", "size": "XL", "sure": "yes", "amount": "2 kg"}
+"""What a host answers to each field of a form."""
+
+
+class Host:
+    """The host's callbacks, in the SDK's shape and in FastMCP's, and what they were asked.
+
+    Attributes:
+        asked: The messages of forms; ``model`` and ``roots`` for the others.
+        at_once: The most forms that were open at the same time.
+        prompted: Set at the first prompt.
+        withdrawn: Set when a prompt was cancelled.
+        refuses: Whether every question is answered by an error.
+        hesitates: Whether no question is ever answered.
+    """
+
+    def __init__(self, *, refuses: bool = False, hesitates: bool = False, **known: str) -> None:
+        self.asked: list[str] = []
+        self.at_once = 0
+        self.refuses = refuses
+        self.hesitates = hesitates
+        self.prompted = anyio.Event()
+        self.withdrawn = anyio.Event()
+        self._open = Counter[str]()
+        self._known = {**KNOWN, **known}
+
+    async def elicit(self, context: Any, params: Any) -> ElicitResult | ErrorData:
+        async with self._prompt(params.message):
+            if self.refuses:
+                return ErrorData(code=-1, message="nobody at home")
+            if isinstance(params, ElicitRequestURLParams):
+                return ElicitResult(action="accept")
+            fields = params.requested_schema["properties"]
+            return ElicitResult(action="accept", content={name: self._known[name] for name in fields})
+
+    async def sample(self, context: Any, params: Any) -> CreateMessageResult | ErrorData:
+        async with self._prompt("model", among="others"):
+            four = TextContent(type="text", text="4")
+            return CreateMessageResult(role="assistant", content=four, model="m")
+
+    async def roots(self, context: Any) -> ListRootsResult | ErrorData:
+        async with self._prompt("roots", among="others"):
+            return ListRootsResult(roots=[Root(uri=FileUrl("file:///tmp"))])
+
+    @asynccontextmanager
+    async def _prompt(self, message: str, among: str = "forms") -> AsyncIterator[None]:
+        self.asked.append(message)
+        self._open[among] += 1
+        self.at_once = max(self.at_once, self._open["forms"])
+        self.prompted.set()
+        try:
+            if self.hesitates:
+                await anyio.sleep_forever()
+            for _ in range(20):  # long enough for another prompt to open beside it
+                await anyio.lowlevel.checkpoint()
+            yield
+        except anyio.get_cancelled_exc_class():
+            self.withdrawn.set()
+            raise
+        finally:
+            self._open[among] -= 1
+
+    @property
+    def ours(self) -> dict[str, Any]:
+        """As the extension and ``TasksClient`` take them."""
+        return {"elicitation": self.elicit, "sampling": self.sample, "roots": self.roots}
+
+    @property
+    def sdks(self) -> dict[str, Any]:
+        """As ``mcp.Client`` and ``ClientSession`` take them."""
+        return {
+            "elicitation_callback": self.elicit,
+            "sampling_callback": self.sample,
+            "list_roots_callback": self.roots,
+        }
+
+    @property
+    def fastmcps(self) -> dict[str, Any]:
+        """As ``fastmcp.Client`` takes them; what a handler raises, it turns into ``ErrorData``."""
+
+        async def elicit(message: str, response_type: Any, params: Any, context: Any) -> Any:
+            answer = await self.elicit(context, params)
+            if isinstance(answer, ErrorData):
+                raise RuntimeError(answer.message)
+            # Before 4.1 FastMCP takes the SDK's own ElicitResult for the content.
+            return FastMCPElicitResult(action=answer.action, content=answer.content)
+
+        async def sample(messages: Any, params: Any, context: Any) -> Any:
+            return await self.sample(context, params)
+
+        async def roots(context: Any) -> list[Root]:
+            answer = await self.roots(context)
+            assert isinstance(answer, ListRootsResult)
+            return answer.roots
+
+        return {"elicitation_handler": elicit, "sampling_handler": sample, "roots": roots}
 
 
 @asynccontextmanager
-async def host_client(
-    way: Way, address: Any, host: Host | None, extension: TasksExtension | None, *, mode: str = "auto"
+async def open_client(
+    way: Way, address: Any, host: Host | None, extension: TasksExtension
 ) -> AsyncIterator[Any]:
-    """The host's own client or session, connected."""
-    if way.kind != "session-http":
-        async with made_client(way, address, host, extension, mode=mode) as client:
-            yield client
+    """Connect the host's own client or session.
+
+    Args:
+        way: Which client.
+        address: Of the server, as :meth:`Server.address` has it for this way.
+        host: Whose callbacks the client is given; ``None`` gives it none.
+        extension: What it is made with.
+    """
+    if way.kind == "session-http":
+        async with (
+            streamable_http_client(address) as (read, write),
+            mcp.ClientSession(
+                read,
+                write,
+                extensions={extension.identifier: extension.settings()},
+                result_claims={extension.identifier: extension.claims()},
+                **(host.sdks if host is not None else {}),
+            ) as session,
+        ):
+            await session.discover()
+            yield session
         return
-    options: dict[str, Any] = host.sdks if host is not None else {}
-    if extension is not None:
-        options["extensions"] = {extension.identifier: extension.settings()}
-        options["result_claims"] = {extension.identifier: extension.claims()}
-    async with (
-        streamable_http_client(address) as (read, write),
-        mcp.ClientSession(read, write, **options) as session,
-    ):
-        await (session.initialize() if mode == "legacy" else session.discover())
-        yield session
+    client: Any
+    if way.kind == "fastmcp-http":
+        client = fastmcp.Client(address, extensions=[extension], **(host.fastmcps if host else {}))
+    else:
+        client = mcp.Client(address, extensions=[extension], **(host.sdks if host else {}))
+    async with client:
+        yield client
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +266,7 @@ class Opened:
 
 
 def endpoint_of(way: Way) -> str | None:
-    """What names the server where its address cannot be seen."""
+    """The name of a server whose address the client cannot see."""
     return "a server" if way.kind in ("mcp-in-process", "session-http") else None
 
 
@@ -139,38 +276,29 @@ class Door:
 
     way: Way
     server: Server
-    journal: MemoryJournal = field(default_factory=MemoryJournal)
+    journal: Journal = field(default_factory=MemoryJournal)
 
     @asynccontextmanager
     async def opened(
-        self,
-        host: Host | None = None,
-        *,
-        extension_host: Host | None = None,
-        refusals: Refusals = frozenset(),
-        **options: Any,
+        self, host: Host | None = None, *, refusals: Refusals = frozenset(), **options: Any
     ) -> AsyncIterator[Opened]:
         """Open it.
 
         Args:
             host: Whose callbacks the client is given.
-            extension_host: Whose callbacks the extension is given.
             refusals: Codes of the errors that the strict server is to answer with.
             options: Of the extension, or of ``TasksClient`` on the native way.
         """
         way, address, host = self.way, self.server.address(self.way), host or Host()
         options = {"journal": self.journal, "endpoint": endpoint_of(way)} | options
-        with self.server.watched(way, refusals):
-            with anyio.fail_after(LIMIT_S):
-                if way.kind == "native":
-                    async with TasksClient(address, **host.ours, **options) as ours:
-                        yield Opened(way, None, ours)
-                    return
-                callbacks = extension_host.ours if extension_host is not None else {}
-                extension = TasksExtension(**callbacks, **options)
-                async with host_client(way, address, host, extension) as client:
-                    if way.mode == "dropped":
-                        yield Opened(way, client, None)
-                    else:
-                        async with TasksClient(client) as ours:
-                            yield Opened(way, client, ours)
+        with self.server.watched(way, refusals), anyio.fail_after(LIMIT_S):
+            if way.kind == "native":
+                async with TasksClient(address, **host.ours, **options) as ours:
+                    yield Opened(way, None, ours)
+                return
+            async with open_client(way, address, host, TasksExtension(**options)) as client:
+                if way.mode == "dropped":
+                    yield Opened(way, client, None)
+                else:
+                    async with TasksClient(client) as ours:
+                        yield Opened(way, client, ours)

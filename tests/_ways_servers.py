@@ -1,19 +1,17 @@
-"""The servers at the other end of the ways in, each with a look at all that arrives there."""
+"""The servers at the other end of the ways in. Each checks all that arrives there."""
 
 from __future__ import annotations
 
-import socket
 import socketserver
 import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import anyio.lowlevel
@@ -21,15 +19,15 @@ from mcp import StdioServerParameters
 from mcp.server.stdio import stdio_server
 from mcp.shared.inbound import decode_header_value
 
-from mcp_tasks_client.old.wire import EXTENSION_ID
+from mcp_tasks_client.protocol import EXTENSION_ID
 
-from ._ways_hosts import LIMIT_S, Host, Way
+from ._ways import KNOWN, LIMIT_S, Way
 from .real_server import RealServer
 from .servers.strict_log import Entry
 from .servers.strict_server import StrictServer, build_server
 from .strict_server import StrictProcess
 
-__all__ = ["Case", "Real", "Refusals", "Server", "Strict", "cutting", "relayed"]
+__all__ = ["Case", "Real", "Refusals", "Server", "Strict", "relayed"]
 
 CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 
@@ -85,7 +83,7 @@ class Server(ABC):
 
 
 def _accepted(*keys: str) -> dict[str, Any]:
-    return {key: {"action": "accept", "content": {key: Host.KNOWN[key]}} for key in keys}
+    return {key: {"action": "accept", "content": {key: KNOWN[key]}} for key in keys}
 
 
 _QUICK: Final = {"interval_ms": 5}
@@ -270,40 +268,6 @@ def relayed() -> Iterator[Relay]:
     with listening(Handler) as port:
         relay = Relay(port)
         yield relay
-
-
-@contextmanager
-def cutting(url: str, needle: bytes) -> Iterator[tuple[str, threading.Event]]:
-    """A proxy on loopback that breaks the first connection over which ``needle`` comes, and only that.
-
-    Yields its URL, and what is set once a connection was broken.
-    """
-    parts = urlsplit(url)
-    cut = threading.Event()
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with socket.create_connection((parts.hostname or "", parts.port or 0)) as server:
-                server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                back = threading.Thread(target=self.pass_back, args=[server], daemon=True)
-                back.start()
-                while data := self.request.recv(65536):
-                    if needle in data and not cut.is_set():
-                        cut.set()
-                        break
-                    server.sendall(data)
-                self.request.shutdown(socket.SHUT_RDWR)
-                server.shutdown(socket.SHUT_RDWR)
-                back.join(LIMIT_S)
-
-        def pass_back(self, server: socket.socket) -> None:
-            with suppress(OSError):  # the client has gone
-                while data := server.recv(65536):
-                    self.request.sendall(data)
-
-    with listening(Handler) as port:
-        yield urlunsplit(parts._replace(netloc=f"127.0.0.1:{port}")), cut
 
 
 @contextmanager

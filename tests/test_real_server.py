@@ -28,20 +28,19 @@ from mcp_tasks_client import (
     MemoryJournal,
     MissingCapabilityError,
     PollPolicy,
-    SessionError,
     TaskCancelledError,
     TaskFailedError,
     TaskNotFoundError,
     TasksClient,
     TasksClientError,
 )
-from mcp_tasks_client.old.sessions.base import TaskRef, ToolCall
-from mcp_tasks_client.old.sessions.http import HttpSession
-from mcp_tasks_client.old.wire import EXTENSION_ID, Created, Returned
+from mcp_tasks_client.protocol import EXTENSION_ID
+from mcp_tasks_client.protocol.replies import Returned
+from mcp_tasks_client.sessions.base import ToolCall
+from mcp_tasks_client.sessions.http.session import HttpSession
 
 from ._requirements import requirement
 from .real_server import RealServer
-from .test_listening_sessions import Ear
 
 pytestmark = pytest.mark.anyio
 
@@ -72,14 +71,14 @@ async def roots(context: Any) -> ListRootsResult:
 
 @asynccontextmanager
 async def opened(server: RealServer, **options: Any) -> AsyncIterator[TasksClient]:
-    options = {
+    given: dict[str, Any] = {
         "journal": MemoryJournal(),
         "elicitation": elicit,
         "sampling": sample,
         "roots": roots,
     } | options
     with anyio.fail_after(30):
-        async with TasksClient(server.url, **options) as client:
+        async with TasksClient(server.url, **given) as client:
             yield client
 
 
@@ -229,8 +228,13 @@ async def test_a_missing_capability_is_told_from_other_errors(real_server: RealS
         session = HttpSession(real_server.url, http_client=http_client)
         with anyio.fail_after(30):
             with pytest.raises(MissingCapabilityError):
-                await session.call(ToolCall(name="must_task", arguments={"n": 4}))
-            assert isinstance(await session.call(ToolCall(name="fast", arguments={"x": 1})), Returned)
+                await session.call(ToolCall(name="must_task", arguments={"n": 4}), announce)
+            reply = await session.call(ToolCall(name="fast", arguments={"x": 1}), announce)
+            assert isinstance(reply, Returned)
+
+
+async def announce() -> None:
+    """What a session is told to do right before a call leaves: nothing."""
 
 
 class Undeclared(httpx.AsyncHTTPTransport):
@@ -299,20 +303,6 @@ async def test_a_callers_own_http_client_is_used_and_left_open(real_server: Real
         async with opened(real_server, http_client=http_client) as client:
             assert text(await client.call_tool("fast", {"x": 1})) == "1"
         assert not http_client.is_closed
-
-
-async def test_this_server_refuses_to_tell_of_tasks_and_goes_on_to_be_polled(real_server: RealServer) -> None:
-    ear, session = Ear(), HttpSession(real_server.url)
-    with anyio.fail_after(30):
-        created = await session.call(ToolCall(name="fast", arguments={"x": 1}))
-        assert isinstance(created, Created)
-        with pytest.raises(SessionError) as caught:
-            await ear.listen(session, [created.task.task_id])
-        await session.get(TaskRef(created.task.task_id))
-        await session.aclose()
-    error = caught.value
-    assert (error.code, error.http_status, error.retryable, error.not_executed) == (-32601, 404, False, True)
-    assert ear.told == []
 
 
 async def test_a_server_that_is_not_there(unused_url: str) -> None:
