@@ -14,6 +14,7 @@ from typing import Any, assert_type
 import fastmcp
 import httpx
 import mcp
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
     CallToolResult,
     CreateMessageRequestParams,
@@ -62,9 +63,10 @@ from mcp_tasks_client import (
     TasksClientError,
     TasksExtension,
     TaskStatus,
+    TasksTransport,
     WaitTimeoutError,
 )
-from mcp_tasks_client.old.testing import ManualClock, ScriptedSession, scripted_client
+from mcp_tasks_client.testing import ManualClock, ScriptedServer, ServerSession, scripted_client
 
 URL = "http://127.0.0.1:8000/mcp"
 YES = ElicitResult(action="accept")
@@ -73,7 +75,7 @@ YES = ElicitResult(action="accept")
 # ── making a client ───────────────────────────────────────────────────────────────────────────
 
 
-def clients(session: ScriptedSession, journal: Journal, path: Path, http_client: httpx.AsyncClient) -> None:
+def clients(session: ServerSession, journal: Journal, path: Path, http_client: httpx.AsyncClient) -> None:
     assert_type(TasksClient(URL), TasksClient)
     TasksClient(session)
     TasksClient(URL, journal=None)
@@ -89,12 +91,16 @@ def clients(session: ScriptedSession, journal: Journal, path: Path, http_client:
     TasksClient(URL, receive=ReceivePolicy(max_working=4, max_ttl_ms=3_600_000))
     TasksClient(URL, http_client=http_client, headers={"X-Tenant": "a"}, auth=("user", "password"))
     TasksClient(URL, auth=httpx.BasicAuth("user", "password"))
+    TasksClient(URL, task_preference="always", task_ttl_s=60)
+    PollPolicy(longest_wait_s=60, polls_in_flight=4)
+    PollPolicy(backstop_s=60)  # type: ignore[call-arg]  # gone since 0.2.0
 
     TasksClient()  # type: ignore[call-arg]
     TasksClient(server=3)  # type: ignore[arg-type]
     TasksClient(URL, MemoryJournal())  # type: ignore[call-arg]
     TasksClient(URL, journal=3)  # type: ignore[arg-type]
-    TasksClient(URL, principal=None)  # type: ignore[arg-type]
+    TasksClient(URL, principal=3)  # type: ignore[arg-type]
+    TasksClient(URL, task_preference="sometimes")  # type: ignore[arg-type]
     TasksClient(URL, on_abandon="explode")  # type: ignore[arg-type]
     TasksClient(URL, poll=1.0)  # type: ignore[arg-type]
     TasksClient(URL, receive=True)  # type: ignore[arg-type]
@@ -115,6 +121,9 @@ def clients_of_hosts(
     assert_type(TasksClient(sdk), TasksClient)
     TasksClient(fast, principal="alice")
     TasksClient(session, endpoint="shop", journal=journal)
+
+    inner = streamable_http_client(URL, terminate_on_close=False)
+    mcp.Client(TasksTransport(inner, endpoint="shop", journal=journal, session_id="an-id"))
 
     TasksExtension("tasks.sqlite3")  # type: ignore[call-arg]
     TasksExtension(on_abandon="explode")  # type: ignore[arg-type]
@@ -266,7 +275,10 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     assert_type(await client.resume(), list[TaskHandle])
     assert_type(await client.records(), list[TaskRecord])
     assert_type(await client.records(pending=True), list[TaskRecord])
+    assert_type(await client.prune(), int)
+    await client.prune(older_than_s=3600)
     await client.resume("task-1")  # type: ignore[call-arg]
+    await client.records(listed=True)  # type: ignore[call-arg]  # gone since 0.2.0
 
 
 async def handles(client: TasksClient, reference: TaskReference) -> None:
@@ -294,6 +306,7 @@ async def handles(client: TasksClient, reference: TaskReference) -> None:
     assert_type(handle.task_id, str | None)
     assert_type(handle.tool, str | None)
     assert_type(handle.task, Task | None)
+    assert_type(handle.immediate_response, str | None)
     assert_type(handle.done, bool)
     assert_type(handle.reference, TaskReference)
     handle.done = True  # type: ignore[misc]
@@ -319,6 +332,7 @@ def tasks(task: Task) -> None:
     assert_type(task.input_requests, dict[str, Any] | None)
     assert_type(task.result, dict[str, Any] | None)
     assert_type(task.error, dict[str, Any] | None)
+    assert_type(task.immediate_response, str | None)
     assert_type(task.model_extra, dict[str, Any] | None)
     assert_type(task.terminal, bool)
     status: TaskStatus = "working"
@@ -451,8 +465,6 @@ async def blocking_is_not_awaited(client: BlockingTasksClient, handle: BlockingT
 
 
 def blocking_clients(path: Path) -> None:
-    # A defect that was reported: to a type checker the class is Any, because __init__ is a variable.
-    # Once it is mended, the first ignore has to go, and "unused-ignore" with it.
     assert_type(BlockingTasksClient(URL), BlockingTasksClient)
     BlockingTasksClient(URL, journal=path, elicitation=elicit_plainly, poll=PollPolicy.eager())
     BlockingTasksClient(URL, journal=MemoryJournal(), elicitation=elicit, on_abandon="cancel")
@@ -468,8 +480,8 @@ def blocking_clients(path: Path) -> None:
 
 async def a_hosts_own_test() -> None:
     clock = ManualClock()
-    server = ScriptedSession(clock=clock)
-    async with scripted_client(server, journal=MemoryJournal()) as client:
+    server = ScriptedServer(clock=clock)
+    async with scripted_client(server.session(), journal=MemoryJournal()) as client:
         assert_type(client, TasksClient)
         await clock.advance(120)
     scripted_client(URL)  # type: ignore[arg-type]
