@@ -36,7 +36,7 @@ INTERVAL_MS: Final = 150
 def main() -> int:
     """Run. Returns 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--voyages", type=int, default=50, help="calls to make (default: 50)")
+    parser.add_argument("--voyages", type=int, default=400, help="calls to make (default: 400)")
     parser.add_argument(
         "--seed", type=int, default=random.SystemRandom().getrandbits(24), help="the first one's"
     )

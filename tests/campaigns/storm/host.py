@@ -36,7 +36,17 @@ from mcp_tasks_client import (
 __all__ = ["ALIKE", "AS_TASK", "CALLS", "RELATED", "SAYS", "Life", "Way", "live", "mark", "thought"]
 
 Event: TypeAlias = Literal[
-    "created", "asked", "withdrawn", "answered", "cancels", "closes", "result", "resumed", "error", "down"
+    "created",
+    "asked",
+    "withdrawn",
+    "answered",
+    "cancels",
+    "stops",
+    "closes",
+    "result",
+    "resumed",
+    "error",
+    "down",
 ]
 Way: TypeAlias = Literal["url", "transport", "resume"]
 """``TasksClient(url)``, or a session of the SDK's over ``TasksTransport(...)``; and
@@ -242,16 +252,13 @@ class Host:
     async def _call(
         self, clients: list[TasksClient], number: int, tool: str, arguments: dict[str, Any]
     ) -> None:
-        after_s, options = (
-            self._life.cancel_after_s if number == 0 else None,
-            {"idempotency_key": f"k{number}"},
-        )
+        after_s, key = self._life.cancel_after_s if number == 0 else None, f"k{number}"
         try:
             if self._life.impatient and after_s is None:
                 self._note("result", number, text_of(await self._in_slices(clients, number, tool, arguments)))
                 return
-            handle = await self._moods.choice(clients).start_tool(tool, arguments, **options)
-            self._note("created", number, mark(handle.task_id))
+            handle = await self._moods.choice(clients).start_tool(tool, arguments, idempotency_key=key)
+            self._note("created", number, mark(handle.task_id or ""))
             with anyio.move_on_after(math.inf if after_s is None else after_s):
                 self._note("result", number, text_of(await handle.result()))
                 return
@@ -266,24 +273,25 @@ class Host:
         self, clients: list[TasksClient], number: int, tool: str, arguments: dict[str, Any]
     ) -> CallToolResult:
         """As somebody waits who has something else to do now and then."""
-        options, created = {"idempotency_key": f"k{number}"}, False
+        key, created = f"k{number}", False
         for _ in range(_SLICES):
             client = self._moods.choice(clients)
             try:
                 result = await client.call_tool(
-                    tool, arguments, timeout=self._moods.uniform(0.05, 0.6), **options
+                    tool, arguments, timeout=self._moods.uniform(0.05, 0.6), idempotency_key=key
                 )
             except WaitTimeoutError:
                 result = None
+                self._note("stops", number)
             ids = {one.idempotency_key: one.task_id for one in await client.records()}
-            task_id = ids.get(options["idempotency_key"])
+            task_id = ids.get(key)
             if task_id is not None and not created:
                 created = True
                 self._note("created", number, mark(task_id))
             if result is not None:
                 return result
             await anyio.sleep(self._moods.choice((0.0, 0.0, 0.05, 0.3)))
-        return await self._moods.choice(clients).call_tool(tool, arguments, **options)
+        return await self._moods.choice(clients).call_tool(tool, arguments, idempotency_key=key)
 
     async def _call_plainly(
         self, session: ClientSession, number: int, tool: str, arguments: dict[str, Any]
@@ -301,7 +309,7 @@ class Host:
             self._note("created", -1, mark(task.task_id))
 
     async def _see_through(self, handle: TaskHandle) -> None:
-        whose = f"{handle.tool} {mark(handle.task_id)}"
+        whose = f"{handle.tool} {mark(handle.task_id or '')}"
         try:
             self._note("resumed", -1, f"{whose} {text_of(await handle.result())}")
         except TasksClientError as error:

@@ -176,7 +176,8 @@ def is_for_us(seed: int) -> bool:
 def planned(way: Way, lives: int) -> list[tuple[Way, bool]]:
     """How each life does that, and whether it is to be killed."""
     if way == "transport":  # what it leaves is seen through by others
-        return [(way, lives > 1), *[("resume", True)] * (lives - 2), ("resume", False)]
+        resumed: list[tuple[Way, bool]] = [("resume", True)] * (lives - 2)
+        return [(way, lives > 1), *resumed, ("resume", False)]
     return [*[(way, True)] * (lives - 1), (way, False)]
 
 

@@ -1,4 +1,4 @@
-"""The storm finds what it is for, and a short one finds nothing. Long ones: ``python -m tests.storm``."""
+"""The storm finds what it is for, and finds nothing. ``--long`` makes 400 voyages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any, Final
 
 import pytest
 
-from .legacy_servers import LegacyProgram, LegacyServer, anywhere
-from .storm.host import RELATED, Way
-from .storm.proxy import Lane, Look, Passed
-from .storm.received import errands
-from .storm.run import WAYS, storm
-from .storm.verdict import Noted, Voyage, breaches, unheard
-from .storm.weather import BREAKS, DENIALS, Fate, Weather
+from tests.legacy_servers import LegacyProgram, LegacyServer, anywhere
 
-VOYAGES: Final = 8
+from .host import RELATED, Way
+from .proxy import Lane, Look, Passed
+from .received import errands
+from .run import WAYS, storm
+from .verdict import Noted, Voyage, breaches, unheard
+from .weather import BREAKS, DENIALS, Fate, Weather
+
+SHORT: Final = 6
+LONG: Final = 400
 SEED: Final = 20_000
 LEGACY_INTERVAL_MS: Final = 50
 ANSWER: Final = {"action": "accept", "content": {"name": "t1-name"}}
@@ -163,16 +165,31 @@ def test_what_a_host_has_left_that_knows_nothing_of_tasks_is_brought_home() -> N
 
 def test_a_session_of_the_sdks_may_end_with_what_it_could_not_send_and_only_then() -> None:
     down = Noted(2.5, 1, "down", -1, "ConnectError: refused")
-    ends: list[tuple[Way, str]] = [
-        ("session", "ConnectionLostError: closed"),
-        ("transport", "MCPError: closed"),
-    ]
-    for way, said in ends:
-        voyage = above(way, HELLO, replace(HELLO, call=1, event="error", text=said), down)
-        voyage.calls = ("asks", "slow")
-        assert list(breaches(voyage)) == [f"error of 1: {said}", "down of -1: ConnectError: refused"]
-        voyage.lane.passed.append(exchange(1.5, "tasks/result", what="unread"))
-        assert list(breaches(voyage)) == []
+    said = "MCPError: closed"
+    voyage = above("transport", HELLO, replace(HELLO, call=1, event="error", text=said), down)
+    voyage.calls = ("asks", "slow")
+    assert list(breaches(voyage)) == [f"error of 1: {said}", "down of -1: ConnectError: refused"]
+    voyage.lane.passed.append(exchange(1.5, "tasks/result", what="unread"))
+    assert list(breaches(voyage)) == []
+
+
+def test_a_session_that_is_denied_twice_is_taken_for_lost() -> None:
+    voyage = good()
+    fails(voyage)
+    voyage.lane.passed.append(exchange(2.0, "tasks/get", what="no_session"))
+    assert list(breaches(voyage))
+    voyage.lane.passed.append(exchange(1.9, "ping", what="no_session"))
+    assert list(breaches(voyage)) == []
+
+
+def test_a_reply_that_is_lost_twice_is_waited_for_for_ever_and_one_that_is_lost_once_is_not() -> None:
+    voyage = good()
+    hangs(voyage)
+    lost = replace(answered(1.6), reached=False)
+    voyage.lane.passed[2:] = [lost]
+    assert not unheard(voyage)
+    voyage.lane.passed.append(lost)
+    assert unheard(voyage)
 
 
 def ask(at: float, request_id: int = 1, *, heard: bool = True) -> Look:
@@ -192,7 +209,7 @@ def killed_at_once(voyage: Voyage) -> None:
 def down_at_once(voyage: Voyage) -> None:
     voyage.lane.passed[0].asks.append(ask(0.2))
     voyage.log.append(Noted(0.21, 1, "down", -1, "ExceptionGroup"))
-    voyage.way = "session"
+    voyage.way = "transport"
     voyage.lane.passed.insert(0, exchange(0.0, "tasks/result", what="unread"))
 
 
@@ -459,14 +476,17 @@ def test_the_weather_is_drawn_by_a_seed_and_spares_what_there_is_no_call_without
         assert weather.fate("tasks/get") == Fate()
 
 
-def test_no_promise_is_broken_in_a_short_storm(
+def test_no_promise_is_broken_in_a_storm(
     legacy_python_server: LegacyServer,
     legacy_node_server: LegacyServer,
     legacy_node_program: LegacyProgram,
     tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    count = LONG if request.config.getoption("--long") else SHORT
     with anywhere(legacy_node_program).listening(tmp_path / "anywhere") as third:
-        voyages = asyncio.run(voyages_at([legacy_python_server, legacy_node_server, third], tmp_path))
+        servers = [legacy_python_server, legacy_node_server, third]
+        voyages = asyncio.run(make_voyages(count, servers, tmp_path))
     assert {one.kind for one in voyages} == {"python", "node", "anywhere"}
     assert {one.way for one in voyages} == set(WAYS)
     assert any(exchange.fate.what != "passes" for one in voyages for exchange in one.lane.passed)
@@ -474,6 +494,6 @@ def test_no_promise_is_broken_in_a_short_storm(
     assert not any(found.values()), [(one.told(), found[one.seed]) for one in voyages if found[one.seed]]
 
 
-async def voyages_at(servers: list[LegacyServer], folder: Path) -> list[Voyage]:
-    seeds = range(SEED, SEED + VOYAGES)
+async def make_voyages(count: int, servers: list[LegacyServer], folder: Path) -> list[Voyage]:
+    seeds = range(SEED, SEED + count)
     return [one async for one in storm(seeds, servers, folder, interval_ms=LEGACY_INTERVAL_MS)]

@@ -174,7 +174,8 @@ def unheard(voyage: Voyage) -> bool:
     asks = [ask for one in voyage.lane.passed for ask in one.asks]
     # Nothing is in the journal before the task is, which a call is told of in each life.
     noted = {one.call: one.at for one in reversed(voyage.log) if one.event == "created"}.values()
-    ends = [*voyage.kills, *(one.at for one in voyage.log if one.event == "down")]
+    # What is stopped in the moment at which a question comes may not have journaled it yet.
+    ends = [*voyage.kills, *(one.at for one in voyage.log if one.event in ("down", "stops", "closes"))]
     killed = any(
         ask.at - SEEN_S < end < max([ask.at, *(one for one in noted if one < end)]) + JOURNALED_S
         and not _put(voyage, ask, end)
@@ -184,10 +185,19 @@ def unheard(voyage: Voyage) -> bool:
     # No server of this generation asks it again.
     if killed or not all(ask.heard for ask in asks):
         return True
-    if voyage.kind == "anywhere" and _unanswerable(voyage.lane):
+    if _lost_twice(voyage.lane) or (voyage.kind == "anywhere" and _unanswerable(voyage.lane)):
         return True
     closed = [one.at for one in voyage.log if one.event == "closes"]
     return unserved(voyage.kind, voyage.lane.passed, [*voyage.kills, *closed])
+
+
+def _lost_twice(lane: Lane) -> bool:
+    """Whether a reply of the client's was sent at least twice, and never reached the server."""
+    sent: dict[tuple[str | None, object], list[bool]] = {}
+    for one in lane.passed:
+        if not one.method:
+            sent.setdefault((one.session_id, one.message.get("id")), []).append(one.reached)
+    return any(len(reached) > 1 and not any(reached) for reached in sent.values())
 
 
 def _put(voyage: Voyage, ask: Look, end: float) -> bool:
@@ -258,11 +268,11 @@ def _asked_again(voyage: Voyage) -> Iterator[str]:
         if times > 1:
             yield f"asked {times} times in life {life}: {whose}"
     for passed in voyage.lane.passed:
-        whose = _answers(passed)
-        asked = (one for one in voyage.log if one.event == "asked" and one.text == whose)
+        sent = _answers(passed)
+        asked = (one for one in voyage.log if one.event == "asked" and one.text == sent)
         again = [one for one in asked if one.at > passed.at]
         if again:
-            yield f"asked again in life {again[0].life}, though its answer was sent in {passed.life}: {whose}"
+            yield f"asked again in life {again[0].life}, though its answer was sent in {passed.life}: {sent}"
     for said in voyage.log:
         killed_at = min((kill for kill in voyage.kills if kill > said.at), default=math.inf)
         asked = (one for one in voyage.log if one.event == "asked" and one.text == said.text)
