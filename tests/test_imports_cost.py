@@ -1,0 +1,60 @@
+"""What importing the package does not load, because only some hosts need it, or only later."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+
+LATE: Final = {
+    "aiohttp": "sessions by URL on asyncio",
+    "asyncio": "the event loop of the host, if it is that one",
+    "fastmcp": "hosts that have it",
+    "httpx": "sessions by URL",
+    "jsonschema_rs": "forms and output schemas, which most calls have none of",
+    "mcp": "hosts that have it",
+    "platformdirs": "a journal whose file nobody names",
+    "psutil": "tasks of other processes",
+    "sqlite3": "a journal in a file",
+}
+"""Who needs it. What our dependencies import by themselves is theirs."""
+
+
+@pytest.mark.parametrize("module", ["mcp_tasks_client", "mcp_tasks_client.testing"])
+def test_importing_the_package_loads_nothing_that_is_needed_later_or_by_some_hosts_only(module: str) -> None:
+    program = f"""
+import sys, anyio.from_thread, mcp_types, pydantic
+before = set(sys.modules)
+import {module}
+print(*sorted(set(sys.modules) - before))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(ran.stdout.split())
+    assert module in loaded
+    assert not {name: why for name, why in LATE.items() if name in loaded}
+    assert not loaded & {"starlette", "uvicorn"}
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("TasksExtension", r"mcp-tasks-client\[mcp\]"), ("TasksTransport", "pip install mcp")],
+)
+def test_a_name_that_needs_the_sdk_says_so_where_there_is_none(name: str, remedy: str) -> None:
+    program = f"""
+import sys
+sys.modules["mcp"] = None  # as if it were not installed
+from mcp_tasks_client import *
+try:
+    {name}()
+except ImportError as error:
+    print(error)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.startswith(f"{name} needs the official MCP SDK: ")
+    assert remedy.replace("\\", "") in ran.stdout
