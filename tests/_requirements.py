@@ -148,10 +148,6 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
         f"{OLDER}, Task Cancellation",
         "A cancellation of what is over is refused with -32602; the real outcome counts.",
     ),
-    "2025:list": Requirement(
-        f"{OLDER}, Listing Tasks",
-        "Requestors MUST treat cursors as opaque; what tasks/get finds, tasks/list lists.",
-    ),
     "2025:lost-session": Requirement(
         "MCP 2025-11-25, Streamable HTTP",
         "A client that gets 404 for its session ID MUST start a new session.",
@@ -248,6 +244,7 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
     "law:8": Requirement(LAW, "Stopping to wait is not cancelling; nothing runs beyond the client's scope."),
     "law:9": Requirement(LAW, "A task ID is a credential."),
     "law:10": Requirement(LAW, "A task is no higher-trust channel: nothing is answered by default."),
+    "law:11": Requirement(LAW, "What a server sends is bounded; what is beyond is a typed error."),
 }
 
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from ._requirements import REQUIREMENTS, requirement
 
+TESTS: Final = Path(__file__).parent
+
 
 def _claims() -> dict[str, list[str]]:
     """Test functions by the requirement they claim to show."""
     claims: dict[str, list[str]] = {}
-    for path in Path(__file__).parent.glob("test_*.py"):
+    for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
             for decorator in node.decorator_list:
                 if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "requirement":
                     for name in ast.literal_eval(ast.List(elts=decorator.args, ctx=ast.Load())):
-                        claims.setdefault(name, []).append(f"{path.name}::{node.name}")
+                        claims.setdefault(name, []).append(
+                            f"{path.relative_to(TESTS).as_posix()}::{node.name}"
+                        )
     return claims
 
 
@@ -43,4 +48,4 @@ def test_every_claim_names_a_requirement_and_stands_on_a_test() -> None:
 
 def test_an_unknown_requirement_is_refused_where_it_is_named() -> None:
     with pytest.raises(KeyError):
-        requirement("law:11")
+        requirement("law:13")

@@ -1014,6 +1014,7 @@ def test_requests_outside_of_input_required_are_not_asked() -> None:
     assert not only(Ask, life.sees("paused", inputRequests={"name": NAME}))
 
 
+@requirement("law:11")
 def test_more_open_questions_than_a_call_may_have_park_it_and_are_not_kept() -> None:
     life = asking(**{f"k{n}": NAME for n in range(60)})
     many = {f"k{n}": NAME for n in range(MAX_OPEN + 1)}
@@ -1028,6 +1029,7 @@ def test_more_open_questions_than_a_call_may_have_park_it_and_are_not_kept() -> 
     assert life.asked(**{f"k{n}": NAME for n in range(MAX_OPEN)})
 
 
+@requirement("law:11")
 def test_a_call_with_more_questions_in_all_than_are_remembered_is_parked() -> None:
     life = working()
     asked = tuple(Question(key=f"k{n}", digest="d", stage="acknowledged") for n in range(MAX_QUESTIONS - 1))
@@ -1039,6 +1041,7 @@ def test_a_call_with_more_questions_in_all_than_are_remembered_is_parked() -> No
     assert len(life.observing.questions) == MAX_QUESTIONS
 
 
+@requirement("law:11")
 def test_a_server_that_asks_too_much_before_it_begins_has_its_call_ended() -> None:
     life = Life()
     event = InputAsked(requests={f"k{n}": NAME for n in range(MAX_OPEN + 1)}, request_state=None)
