@@ -61,13 +61,27 @@ class InlineEngine:
         self._environment = environment or Environment()
         self._store: CallStore | None = None
 
+    def make_runner(self, session: Session, inputs: Inputs) -> Runner:
+        """What drives the calls over one connection. Made once for each, since thousands of calls share it.
+
+        Args:
+            session: Where requests go.
+            inputs: Who answers questions.
+        """
+        requests = Requests(session, inputs, self._environment)
+        return Runner(self._use_store(), requests, self._policy, self._environment)
+
+    def _use_store(self) -> CallStore:
+        if self._store is None:  # not before there is a task: an extension is made long before it is used
+            self._store = CallStore(self._journal, self._policy, self._environment)
+        return self._store
+
     async def see_through(
         self,
         created: Snapshot,
         tool: str,
         *,
-        session: Session,
-        inputs: Inputs,
+        runner: Runner,
         scope: Scope,
         timeout: float | None = None,
         listeners: Sequence[OnUpdate] = (),
@@ -79,8 +93,7 @@ class InlineEngine:
         Args:
             created: The task, as the reply to ``tools/call`` describes it.
             tool: What was called.
-            session: Where requests go.
-            inputs: Who answers questions.
+            runner: Drives the calls over the connection that the task came from.
             scope: Under which the journal keeps the task.
             timeout: Seconds to wait; ``None`` waits as long as it takes.
             listeners: Told of each changed snapshot.
@@ -88,24 +101,20 @@ class InlineEngine:
         Raises:
             TasksClientError: As :meth:`TasksClient.call_tool`; ``.handle`` always names the task.
         """
-        environment = self._environment
-        if self._store is None:  # not before there is a task: an extension is made long before it is used
-            self._store = CallStore(self._journal, self._policy, environment)
+        environment, store = self._environment, self._use_store()
         now, jitter = environment.clock.time(), environment.jitter()
         first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
-        live = begin_with_task(self._store, scope, tool, first)
+        live = begin_with_task(store, scope, tool, first)
         live.listeners = tuple(listeners)
         try:
             await self._open(live)
             try:
-                requests = Requests(session, inputs, environment)
-                runner = Runner(self._store, requests, self._policy, environment)
                 await self._drive(live, runner, timeout)
-                if self._store.prune_is_due():
-                    await self._store.prune_old()
-                return await self._deliver(live, session)
+                if store.prune_is_due():
+                    await store.prune_old()
+                return await self._deliver(live, runner.session)
             except anyio.get_cancelled_exc_class():
-                await self._store.release_undelivered(live)
+                await store.release_undelivered(live)
                 raise
             finally:
                 self._journal.aclose_soon()
@@ -123,23 +132,21 @@ class InlineEngine:
             raise
 
     async def _commit_only(self, live: LiveCall) -> None:
-        assert self._store is not None
         await self._journal.open()
         try:
-            await self._store.apply_uncommitted(live)
-            await self._store.release(live)
+            await self._use_store().apply_uncommitted(live)
+            await self._use_store().release(live)
         finally:
             self._journal.aclose_soon()
 
     async def _deliver(self, live: LiveCall, session: Session) -> CallToolResult:
         """Give the host the outcome, and only then note that the host has it."""
-        assert self._store is not None
         try:
             result = await read_outcome(live.record, session, None)
         except TasksClientError:
-            self._store.deliver(live)
+            self._use_store().deliver(live)
             raise
-        self._store.deliver(live)
+        self._use_store().deliver(live)
         return result
 
     async def _drive(self, live: LiveCall, runner: Runner, timeout: float | None) -> None:
@@ -169,5 +176,4 @@ class InlineEngine:
     async def _abandon(self, live: LiveCall, runner: Runner) -> None:
         if self._on_abandon == "cancel":
             await run_to_its_end(runner.cancellation.cancel_abandoned, live)
-            assert self._store is not None
-            await self._store.release(live)
+            await self._use_store().release(live)

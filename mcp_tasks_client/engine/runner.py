@@ -51,6 +51,7 @@ from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..protocol.task import Task
 from ..protocol.text import quote
+from ..sessions.base import Session
 from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment
@@ -93,6 +94,11 @@ class Runner:
             store, requests, environment.clock, policy.cancel_timeout_s, self.step
         )
         self.on_task: Callable[[LiveCall], None] = lambda call: None
+
+    @property
+    def session(self) -> Session:
+        """Where requests go."""
+        return self._requests.session
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 

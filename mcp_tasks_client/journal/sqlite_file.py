@@ -280,6 +280,7 @@ def _prepare(path: Path, busy_timeout_s: float, deadline: float) -> sqlite3.Conn
     try:
         version = _version(connection, path)
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -256")  # in KiB; what is read again is in memory already
         connection.execute("PRAGMA fullfsync = ON")  # on macOS a plain fsync stops at the drive's cache
         if version < len(scripts()):
             _migrate(connection, path)

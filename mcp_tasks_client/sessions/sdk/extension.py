@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 from weakref import WeakKeyDictionary
 
@@ -25,11 +24,12 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CallToolResult, Result
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
+from ...callbacks import ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
 from ...engine.environment import Environment
 from ...engine.inline import InlineEngine
 from ...engine.live_call import OnUpdate
+from ...engine.runner import Runner
 from ...errors import RemoteProtocolError
 from ...handle import detach
 from ...journal.base import Journal
@@ -171,7 +171,7 @@ class Resolver:
     def __init__(self, extension: TasksExtension, endpoint: str) -> None:
         self.extension = extension
         self._scope = Scope(endpoint, extension.principal)
-        self._connections: WeakKeyDictionary[ClientSession, _Connection] = WeakKeyDictionary()
+        self._runners: WeakKeyDictionary[ClientSession, Runner] = WeakKeyDictionary()
 
     async def __call__(self, claimed: ClaimedTask, context: ClaimContext) -> CallToolResult:
         """The result of a task, when it is there.
@@ -187,35 +187,26 @@ class Resolver:
                 "Report it to the server's author."
             ) from None
         assert isinstance(reply, Created)  # it is for its resultType that it was claimed
-        connection = self._connections.get(context.session)
-        if connection is None:
-            connection = _Connection.over(context.session, self.extension, self._scope)
-            self._connections[context.session] = connection
+        runner = self._runners.get(context.session)
+        if runner is None:
+            runner = self._runners[context.session] = self._make_runner(context.session)
         return await self.extension.engine.see_through(
             Snapshot(reply.task, reply.session_data),
             context.tool_name,
-            session=connection.session,
-            inputs=connection.inputs,
+            runner=runner,
             scope=self._scope,
             timeout=context.read_timeout_seconds,
             listeners=_listeners(self.extension.on_update, claimed._progress),
         )
 
-
-@dataclass(frozen=True, slots=True)
-class _Connection:
-    """What all calls over one connection share. The session caps their polls."""
-
-    session: SdkSession
-    inputs: Callbacks
-
-    @classmethod
-    def over(cls, session: ClientSession, extension: TasksExtension, scope: Scope) -> Self:
-        # Weakly, because the connection is kept for as long as the session is, and must not keep it alive.
+    def _make_runner(self, session: ClientSession) -> Runner:
+        """What drives all calls over one connection. Its session caps their polls."""
+        extension = self.extension
+        # Weakly, because the runner is kept for as long as the session is, and must not keep it alive.
         current = _weakly(session)
         ours = SdkSession(
             current,
-            endpoint=scope.endpoint,
+            endpoint=self._scope.endpoint,
             limits=Limits(tasks_in_flight=extension.poll.polls_in_flight),
         )
         inputs = host_callbacks(
@@ -224,7 +215,7 @@ class _Connection:
             sampling=extension.sampling,
             roots=extension.roots,
         )
-        return cls(ours, inputs)
+        return extension.engine.make_runner(ours, inputs)
 
 
 def _weakly(session: ClientSession) -> Callable[[], ClientSession]:
