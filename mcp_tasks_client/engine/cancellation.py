@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import anyio
 
-from ..errors import JournalError, SessionError, TasksClientError
+from ..errors import DrivenElsewhereError, JournalError, SessionError, TasksClientError
 from ..machine.actions import SendCancel
 from ..machine.events import CallRefused, CancelRequested, Event
 from ..machine.pacing import quiet_left
@@ -73,6 +73,12 @@ class Cancellation:
             SessionError: The server wants to be left alone, and nobody here would send it later.
             JournalError: The wish could not be journaled.
         """
+        try:
+            return await self._wish(call)
+        except DrivenElsewhereError:
+            return await self._wish(call)  # it was another client's by then, and now that is known
+
+    async def _wish(self, call: LiveCall) -> bool:
         if call.attempt is not None or call.next_send is not None:
             await self._step(call, CancelRequested(now=self._clock.time()))
             if call.attempt is not None and not call.attempt.has_left:
@@ -142,6 +148,9 @@ class Cancellation:
                 logger.warning("The server wants to be left alone. Resuming it cancels it: %r", call.record)
         except TasksClientError as error:
             logger.warning("The abandoned %r could not be cancelled: %s", call.record, error)
+        finally:
+            if call.driver is None:  # it was released before, and taken once more to be cancelled
+                await self._store.release(call)
 
     def _refuse_while_quiet(self, call: LiveCall, and_then: str) -> None:
         state = call.record.state

@@ -330,8 +330,18 @@ class Engine:
                     await self.store.release(live)
                 done.set()
 
-        assert self._tasks is not None
-        self._tasks.start_soon(send)  # goes on though the caller goes away
+        async def begin() -> bool:
+            wished = await self.runner.cancellation.wish(live)
+            if wished and self._closed:
+                raise TasksClientError("The client was closed first; resuming cancels the task.")
+            if wished:
+                assert self._tasks is not None
+                self._tasks.start_soon(send)  # goes on though the caller goes away
+            return wished
+
+        # Begun uncut: a wish that is journaled as being sent is sent by nobody else.
+        if not await run_to_its_end(begin):
+            return
         await done.wait()
         if failed:
             raise failed[0]
@@ -411,18 +421,20 @@ class Engine:
 
     async def _keep_driving(self, live: LiveCall) -> None:
         """Drive a call for as long as it is wanted, also by somebody who comes while it is being stopped."""
-        while True:
-            assert live.driver is not None
-            with live.driver:
-                self.push.add(live)
-                await self.runner.drive(live)
-            if live.over or not live.wanted or self._closed:
-                break
-            live.driver = anyio.CancelScope()
-        live.driver = None
-        live.kept = False
-        self._kept.discard(live)
-        live.publish()
+        try:
+            while True:
+                assert live.driver is not None
+                with live.driver:
+                    self.push.add(live)
+                    await self.runner.drive(live)
+                if live.over or not live.wanted or self._closed:
+                    break
+                live.driver = anyio.CancelScope()
+        finally:
+            live.driver = None
+            live.kept = False
+            self._kept.discard(live)
+            live.publish()
 
     def _stop(self, live: LiveCall) -> None:
         """Stop driving a call that nobody waits for: no poll, no prompt. It is released."""

@@ -20,13 +20,14 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final, assert_never
 
 import anyio
 import anyio.lowlevel
 
-from ..errors import DrivenElsewhereError, InputUnansweredError, SessionError
+from ..errors import DrivenElsewhereError, InputUnansweredError, SessionError, TasksClientError
 from ..host_code import was_cancelled_from_inside
 from ..machine.actions import (
     Action,
@@ -46,6 +47,7 @@ from ..machine.actions import (
     Wake,
 )
 from ..machine.events import CallBegun, CallLost, CallRefused, Event
+from ..machine.pacing import quiet_left
 from ..machine.states import Calling, Finished, Gathering, Observing, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
@@ -55,7 +57,7 @@ from ..sessions.base import Session
 from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment
-from .live_call import LiveCall, OnUpdate, overtaken
+from .live_call import LiveCall, OnUpdate, driven_elsewhere, overtaken
 from .prompts import Prompts
 from .requests import Requests
 from .tool_call import ToolCallAttempt, lost_reply, missing_arguments
@@ -123,6 +125,10 @@ class Runner:
             # A session may be cancelled by its own host's code. Who waits for the call must hear of it.
             call.park(SessionError("A request was cancelled from inside of the session. Resume the task."))
         finally:
+            if isinstance(call.record.state, Calling) and call.next_send is not None and call.journaled:
+                # It was not sent, since whoever wanted it has gone: its intent is taken back.
+                with suppress(TasksClientError):
+                    await self._store.apply(call, CallRefused())
             await self._store.release(call)
 
     async def _own(self, call: LiveCall) -> None:
@@ -143,12 +149,17 @@ class Runner:
             # What there is to send is sent below, or with the next poll.
             await self.perform(call, tuple(a for a in actions if not isinstance(a, SendAnswers)))
         state = call.record.state
-        if isinstance(left_off, Observing | Gathering) and isinstance(state, Observing | Gathering):
+        was_resting = isinstance(left_off, Observing | Gathering)
+        # A round whose refusal could not be committed is a resting one from here on.
+        was_refused = isinstance(state, Gathering) and not call.asks and call.next_send is None
+        if isinstance(state, Observing | Gathering) and (was_resting or was_refused):
             if isinstance(state, Gathering) and call.call is None:
                 raise missing_arguments(call.record)
             await self.step(call, self._requests.resume(call))
             call.due_is_exact = True
         elif isinstance(state, Calling) and call.next_send is None:
+            if call.record.idempotency_key is not None and not call.journaled:
+                raise overtaken(call)  # its refusal was committed just now, so that the key is free
             # Another process has sent it and died, or it was refused here.
             await self.step(call, CallLost())
 
@@ -178,6 +189,8 @@ class Runner:
             standing = await self._store.claim(call)
             if standing.record_id != call.record.record_id:
                 raise overtaken(call)
+            if not call.ours:
+                raise driven_elsewhere(call)
             if call.next_send is not send:
                 return  # it was cancelled meanwhile
         call.next_send = None
@@ -276,8 +289,9 @@ class Runner:
                     assert_never(action)
 
     async def _poll(self, call: LiveCall) -> None:
-        if not isinstance(call.record.state, Observing):
-            return
+        state = call.record.state
+        if not isinstance(state, Observing) or quiet_left(state, self._clock.time()) > 0:
+            return  # what was sent a moment ago was answered by the end, or by a Retry-After
         try:
             event = await self._requests.get(call)
         except anyio.get_cancelled_exc_class():
