@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import re
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import SqliteJournal
-
+from .benchmarks.table import pasted
 from .legacy_servers import LegacyServer
 from .real_server import RealServer
 
 pytestmark = pytest.mark.anyio
 
-README = Path(__file__).parent.parent / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+README: Final = Path(__file__).parent.parent / "README.md"
+BLOCKS: Final = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+DROPPED_IN, WAITING, HANDLES, UNDER_A_SESSION, TESTING = BLOCKS
+"""A block more, or less, is an error here."""
+
+
+async def ask(context: object, params: object) -> ElicitResult:
+    """The host's callback, in the blocks that take it for granted."""
+    return ElicitResult(action="accept", content={"name": "Ada"})
 
 
 async def run(source: str, names: dict[str, Any]) -> None:
@@ -36,36 +43,30 @@ async def run(source: str, names: dict[str, Any]) -> None:
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the user's own journal would be."""
-    path = tmp_path / "journal.sqlite3"
-    monkeypatch.setattr(
-        "mcp_tasks_client.old.journal.sqlite.SqliteJournal.__init__",
-        lambda self, _=None, real=SqliteJournal.__init__: real(self, path),
-    )
-    return path
+    monkeypatch.setattr("platformdirs.user_state_path", lambda *_, **options: tmp_path)
+    return tmp_path / "journal.sqlite3"
 
 
-def adapted(block: str, url: str) -> str:
+def adapt(block: str, url: str, call: str = '"ask_name", {"seconds": 0.2}') -> str:
+    """The block at the server of a test."""
     block = block.replace("http://127.0.0.1:8000/mcp", url)
-    return block.replace('"deploy", {"service": "web"}', '"ask_name", {"seconds": 0.2}')
+    return block.replace('"deploy", {"service": "web"}', call)
 
 
 async def test_call_tool_and_then_handles(
     real_server: RealServer, journal: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names: dict[str, Any] = {}
-    for block in BLOCKS[1:3]:
-        await run(adapted(block, real_server.url), names)
+    for block in (WAITING, HANDLES):
+        await run(adapt(block, real_server.url), names)
         assert names["result"].content[0].text == "Hello, Ada"
     assert "ask_name asks: " in capsys.readouterr().out
     assert journal.exists()
 
 
 async def test_dropped_into_the_sdks_client(real_server: RealServer, journal: Path) -> None:
-    async def ask(context: object, params: object) -> ElicitResult:
-        return ElicitResult(action="accept", content={"name": "Ada"})
-
     names: dict[str, Any] = {"ask": ask}
-    await run(adapted(BLOCKS[0], real_server.url), names)
+    await run(adapt(DROPPED_IN, real_server.url), names)
     assert names["result"].content[0].text == "Hello, Ada"
     assert names["results"] == []
     assert journal.exists()
@@ -76,27 +77,33 @@ async def test_under_a_session(
 ) -> None:
     if anyio_backend_name == "trio":
         pytest.skip("on trio the SDK's own stream leaves generators of httpx2 unclosed, which warns")
-
-    async def ask(context: object, params: object) -> ElicitResult:
-        return ElicitResult(action="accept", content={"name": "Ada"})
-
     names: dict[str, Any] = {"ask": ask}
-    block = adapted(BLOCKS[3], legacy_python_server.url).replace('"ask_name", {"seconds": 0.2}', '"asks"')
-    await run(block, names)
+    await run(adapt(UNDER_A_SESSION, legacy_python_server.url, '"asks"'), names)
     assert names["result"].content[0].text == "Hello, Ada"
     assert journal.exists()
 
 
-def test_policies(unused_url: str) -> None:
-    from mcp_tasks_client import PollPolicy, TasksClient
-
-    exec(BLOCKS[4], {"PollPolicy": PollPolicy, "TasksClient": TasksClient, "url": unused_url})
-
-
 async def test_the_scripted_server() -> None:
-    names: dict[str, Any] = {}
-    for block in BLOCKS[5:7]:
-        await run(block, names)
+    await run(TESTING, {"answer": ask})
+
+
+def test_the_figures_have_a_place() -> None:
+    document = README.read_text(encoding="utf-8")
+    assert "the figures" in pasted(document, "the figures")
+
+
+def test_every_campaign_is_named_with_a_command() -> None:
+    table = README.read_text(encoding="utf-8").partition("| campaign |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"^\| ([a-z ]+) \|", table, flags=re.MULTILINE))
+    rooms = {
+        path.parent.name.replace("_", " ")
+        for path in (README.parent / "tests/campaigns").glob("*/__init__.py")
+    }
+    assert named == rooms
+    for module in re.findall(r"python -m ([\w.]+)", table):
+        assert find_spec(f"{module}.__main__") is not None, module
+    for folder in re.findall(r"pytest (?:--long )?(\S+)`", table):
+        assert (README.parent / folder).is_dir(), folder
 
 
 def test_every_public_error_is_in_the_error_table() -> None:
