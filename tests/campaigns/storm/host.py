@@ -274,12 +274,10 @@ class Host:
     ) -> CallToolResult:
         """As somebody waits who has something else to do now and then."""
         key, created = f"k{number}", False
-        for _ in range(_SLICES):
+        for seconds in [*(self._moods.uniform(0.05, 0.6) for _ in range(_SLICES)), None]:
             client = self._moods.choice(clients)
             try:
-                result = await client.call_tool(
-                    tool, arguments, timeout=self._moods.uniform(0.05, 0.6), idempotency_key=key
-                )
+                result = await client.call_tool(tool, arguments, timeout=seconds, idempotency_key=key)
             except WaitTimeoutError:
                 result = None
                 self._note("stops", number)
@@ -291,7 +289,7 @@ class Host:
             if result is not None:
                 return result
             await anyio.sleep(self._moods.choice((0.0, 0.0, 0.05, 0.3)))
-        return await self._moods.choice(clients).call_tool(tool, arguments, idempotency_key=key)
+        raise AssertionError("the last one waits to the end")
 
     async def _call_plainly(
         self, session: ClientSession, number: int, tool: str, arguments: dict[str, Any]
