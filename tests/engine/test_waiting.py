@@ -54,7 +54,7 @@ class Waiter:
             self.outcome = await self._work()
 
     async def run_natively(self) -> None:
-        self._task = asyncio.ensure_future(self._work())  # type: ignore[arg-type]  # a coroutine
+        self._task = asyncio.ensure_future(self._work())
         await asyncio.wait([self._task])
         if not self._task.cancelled():
             self.outcome = self._task.result()

@@ -1,0 +1,355 @@
+"""Calls that change hands: owners that cannot be seen and whose lease runs out, and who waits for them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_tasks_client.client import TasksClient
+from mcp_tasks_client.errors import (
+    ConnectionLostError,
+    JournalError,
+    OutcomeUnknownError,
+    TasksClientError,
+)
+from mcp_tasks_client.handle import TaskHandle
+from mcp_tasks_client.protocol.replies import CallReply
+from mcp_tasks_client.sessions.base import BeforeSend, ToolCall
+from mcp_tasks_client.testing import (
+    FaultPlan,
+    ManualClock,
+    completed,
+    delay,
+    input_required,
+    raising,
+    scripted_client,
+    text_result,
+    working,
+)
+from tests._requirements import requirement
+from tests.engine.late_session import LateSession
+from tests.engine.other_process import LEASE_S, OnDisk, invisible
+from tests.engine.world import ASK, DONE, LOST, TASK, Asked, text
+from tests.scripted_session import ScriptedSession
+
+pytestmark = pytest.mark.anyio
+
+KEY = "order-42"
+AT_ONCE = {"resultType": "complete", **text_result("at once")}
+AT_WORK = working(TASK, poll_interval_ms=1000)
+LATER = {"resultType": "input_required", "requestState": "1"}
+FULL = JournalError("The disk is full. Make room and try again.")
+
+
+class Hosts:
+    """Two hosts that share a journal, and cannot see each other. Each has its own clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "journal.sqlite3"
+        self.clock, self.other_clock = ManualClock(), ManualClock()
+
+    def first(self, session: ScriptedSession, **options: Any) -> TasksClient:
+        return invisible(session, self.clock, self.path, "first", **options)
+
+    def second(self, session: ScriptedSession, **options: Any) -> TasksClient:
+        return invisible(session, self.other_clock, self.path, "second", **options)
+
+    async def outlast(self, seconds: float = LEASE_S + 1) -> None:
+        """Time that passes for the second host only."""
+        await self.other_clock.advance(seconds)
+
+    async def until(self, done: Any) -> None:
+        while not done():
+            await self.clock.advance(1)
+            await self.other_clock.advance(1)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Hosts:
+    return Hosts(tmp_path)
+
+
+async def call(client: TasksClient, outcomes: list[Any], handle: TaskHandle | None = None) -> None:
+    """Call under the key, or wait for the handle; what comes of it."""
+    try:
+        waits = handle.result() if handle else client.call_tool("tool", idempotency_key=KEY)
+        outcomes.append(text(await waits))
+    except TasksClientError as error:
+        outcomes.append(error)
+
+
+# ── a lease that runs out ─────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:2", "law:5")
+async def test_a_task_of_a_host_that_cannot_be_seen_is_followed_and_taken_over_when_its_lease_runs_out(
+    hosts: Hosts,
+) -> None:
+    theirs = ScriptedSession(clock=hosts.clock, calls=[working(TASK, poll_interval_ms=600_000)])
+    ours = ScriptedSession(clock=hosts.other_clock, gets={TASK: [DONE]})
+    outcomes: list[Any] = []
+    with anyio.fail_after(20):
+        async with (
+            hosts.first(theirs) as first,
+            hosts.second(ours) as second,
+            anyio.create_task_group() as tasks,
+        ):
+            await first.start_tool("tool", idempotency_key=KEY)
+            tasks.start_soon(call, second, outcomes)
+            await hosts.outlast(LEASE_S - 1)
+            assert await second.resume() == []
+            assert (outcomes, ours.sent) == ([], [])
+            await hosts.outlast(600)
+            assert outcomes == ["done"]
+    assert ours.log("tools/call") == []
+
+
+@requirement("law:1", "law:2", "law:5")
+@pytest.mark.parametrize("then", ["awaited again", "closed"])
+async def test_a_task_id_that_comes_when_the_call_was_given_up_elsewhere_is_not_lost(
+    hosts: Hosts, then: str
+) -> None:
+    late = LateSession(clock=hosts.clock, calls=[AT_WORK], gets={TASK: [DONE]})
+    outcomes: list[Any] = []
+    with anyio.fail_after(20):
+        async with hosts.second(ScriptedSession(gets={TASK: [DONE]})) as second:
+            async with hosts.first(late) as first, anyio.create_task_group() as tasks:
+                tasks.start_soon(call, first, outcomes)
+                await late.called.wait()
+                await hosts.outlast()
+                with pytest.raises(OutcomeUnknownError):
+                    await second.call_tool("tool", idempotency_key=KEY)
+                late.go.set()
+                if then == "awaited again":
+                    await hosts.until(lambda: outcomes)
+                else:
+                    tasks.cancel_scope.cancel()
+            if then == "awaited again":
+                assert outcomes == ["done"]
+            (record,) = await second.records()
+            assert record.task_id == TASK
+    assert len(late.log("tools/call")) == 1
+
+
+@requirement("law:2", "law:5")
+@pytest.mark.parametrize("at_its_end", [False, True])
+async def test_a_reply_that_comes_when_another_host_has_called_again_is_dropped_for_that_ones_result(
+    hosts: Hosts, at_its_end: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = LateSession(clock=hosts.clock, calls=[AT_WORK])
+    theirs = ScriptedSession(
+        clock=hosts.other_clock,
+        calls=[working("task-theirs", poll_interval_ms=1000)],
+        gets={"task-theirs": [completed("task-theirs", text_result("theirs"))]},
+    )
+    outcomes: list[Any] = []
+    with anyio.fail_after(20):
+        async with (
+            hosts.first(late) as first,
+            hosts.second(theirs) as second,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(call, first, outcomes)
+            await late.called.wait()
+            await hosts.outlast()
+            await second.start_tool("tool", idempotency_key=KEY, on_unknown="resend")
+            if at_its_end:
+                await hosts.outlast(5)
+            late.go.set()
+            await hosts.until(lambda: outcomes)
+    assert outcomes == ["theirs"]
+    assert "too late" in caplog.text
+
+
+@requirement("law:2", "law:5")
+async def test_a_caller_that_allows_it_has_a_call_sent_again_whose_owner_it_had_followed(
+    hosts: Hosts,
+) -> None:
+    late = LateSession(clock=hosts.clock, calls=[AT_WORK])
+    ours = ScriptedSession(clock=hosts.other_clock, calls=[AT_ONCE])
+    outcomes: list[Any] = []
+
+    async def follow(client: TasksClient) -> None:
+        outcomes.append(text(await client.call_tool("tool", idempotency_key=KEY, on_unknown="resend")))
+
+    with anyio.fail_after(20):
+        async with (
+            hosts.second(ours) as second,
+            hosts.first(late) as first,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(call, first, [])
+            await late.called.wait()
+            tasks.start_soon(follow, second)
+            await hosts.outlast(LEASE_S - 1)
+            assert outcomes == []  # it looks on
+            await hosts.outlast(10)
+            assert outcomes == ["at once"]
+            tasks.cancel_scope.cancel()
+            late.go.set()
+    assert len(ours.log("tools/call")) == 1
+
+
+@requirement("law:2", "law:5")
+async def test_a_round_that_another_host_took_over_before_it_left_is_not_sent_as_well(hosts: Hosts) -> None:
+    late = ScriptedSession(clock=hosts.clock, calls=[LATER, AT_ONCE])
+    theirs = ScriptedSession(clock=hosts.other_clock, calls=[AT_WORK], gets={TASK: [DONE]})
+    outcomes: list[Any] = []
+    with anyio.fail_after(20):
+        async with (
+            hosts.first(late) as first,
+            hosts.second(theirs) as second,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(call, first, outcomes)
+            await hosts.clock.advance(0.1)  # the next round is to be sent in a moment
+            await hosts.outlast()
+            tasks.start_soon(call, second, [])
+            await hosts.outlast(2)  # which sends that round
+            await hosts.until(lambda: outcomes)
+    assert outcomes == ["done"]
+    assert len(late.log("tools/call")) == 1
+
+
+class Unreachable(ScriptedSession):
+    """Cannot send the first ``tools/call``."""
+
+    unreachable = True
+
+    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+        if self.unreachable:
+            self.unreachable = False
+            raise ConnectionLostError("No connection came about.", retryable=True, not_executed=True)
+        return await super().call(call, before_send)
+
+
+@requirement("law:2", "law:5")
+async def test_what_was_not_yet_sent_is_not_sent_any_more_when_another_host_has_had_the_call(
+    hosts: Hosts,
+) -> None:
+    plan = FaultPlan()
+    for nth in (1, 2):  # or the intent is taken back, and there is nothing to take over
+        plan.at("commit: CallRefused", "before", raising(FULL), nth=nth)
+    late = Unreachable(clock=hosts.clock, calls=[AT_ONCE])
+    with anyio.fail_after(20):
+        async with (
+            hosts.first(late, probe=plan) as first,
+            hosts.second(ScriptedSession(clock=hosts.other_clock, calls=[LOST])) as second,
+        ):
+            with pytest.raises(JournalError) as caught:
+                await first.call_tool("tool", idempotency_key=KEY)
+            await hosts.outlast()
+            with pytest.raises(OutcomeUnknownError):
+                await second.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+            outcomes: list[Any] = []
+            for _ in range(2):
+                await call(first, outcomes, caught.value.handle)
+            assert isinstance(outcomes[-1], OutcomeUnknownError), outcomes
+    assert late.log("tools/call") == []
+
+
+@requirement("law:5", "law:6")
+@pytest.mark.parametrize("key", [KEY, None])
+async def test_a_late_owner_does_not_bring_back_what_another_host_delivered_and_had_forgotten(
+    hosts: Hosts, key: str | None
+) -> None:
+    late = ScriptedSession(clock=hosts.clock, calls=[AT_WORK], gets={TASK: [DONE]})
+    with anyio.fail_after(20):
+        async with hosts.first(late) as first, hosts.second(ScriptedSession(gets={TASK: [DONE]})) as second:
+            handle = await first.start_tool("tool", idempotency_key=key)
+            await hosts.outlast()
+            (theirs,) = await second.resume()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(theirs.result)
+                await hosts.outlast(5)
+            await hosts.outlast(61)
+            assert await second.prune(0) == (1 if key else 0), "without a key it is forgotten at once"
+            for _ in range(2):
+                outcomes: list[Any] = []
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(call, first, outcomes, handle)
+                    await hosts.clock.advance(5)
+                assert isinstance(outcomes[0], JournalError), outcomes
+            assert await second.records() == []
+
+
+@requirement("law:5")
+@pytest.mark.parametrize("way", ["key", "attach"])
+async def test_an_outcome_that_a_dead_host_left_is_delivered_for_good(hosts: Hosts, way: str) -> None:
+    session = ScriptedSession(clock=hosts.clock, calls=[AT_WORK], gets={TASK: [DONE]})
+    with anyio.fail_after(20):
+        async with hosts.first(session) as first, hosts.second(ScriptedSession()) as second:
+            handle = await first.start_tool("tool", idempotency_key=KEY)
+            while not handle.done:
+                await hosts.clock.advance(1)
+            await hosts.outlast()
+            if way == "key":
+                result = await second.call_tool("tool", idempotency_key=KEY)
+            else:
+                result = await (await second.attach(TASK)).result()
+            assert text(result) == "done"
+            (record,) = await second.records()
+            assert record.delivered_at is not None
+            assert await second.resume() == []
+
+
+@requirement("law:1", "law:3", "law:5")
+async def test_a_task_that_another_host_has_taken_is_cancelled_though_an_answer_was_never_journaled(
+    hosts: Hosts,
+) -> None:
+    plan = FaultPlan()
+    plan.at("commit: AnswerReady", "before", raising(FULL))
+    late = ScriptedSession(
+        clock=hosts.clock, calls=[AT_WORK], gets={TASK: [input_required(TASK, {"k": ASK})]}
+    )
+    with anyio.fail_after(20):
+        async with (
+            hosts.first(late, probe=plan, elicitation=Asked()) as first,
+            hosts.second(ScriptedSession(gets={TASK: [working(TASK)]})) as second,
+        ):
+            handle = await first.start_tool("tool", idempotency_key=KEY)
+            await hosts.clock.advance(5)
+            await hosts.outlast(LEASE_S + 6)
+            assert len(await second.resume()) == 1
+            outcomes: list[Any] = []
+            await call(first, outcomes, handle)  # of the full disk
+            await handle.cancel()
+    assert len(late.log("tasks/cancel")) == 1
+
+
+# ── clients of one process ────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:2", "law:5")
+async def test_who_stops_waiting_while_a_call_is_being_sent_again_leaves_the_key_to_others(
+    tmp_path: Path,
+) -> None:
+    path, clock, plan = tmp_path / "journal.sqlite3", ManualClock(), FaultPlan()
+    plan.at("commit: CallAgain", "before", delay(clock, 1.0))
+    session = ScriptedSession(clock=clock, calls=[LOST, AT_ONCE])
+    resend = partial(TasksClient.call_tool, name="tool", idempotency_key=KEY, on_unknown="resend")
+    async with (
+        scripted_client(session, journal=OnDisk(path, clock), probe=plan) as first,
+        scripted_client(session, journal=OnDisk(path, clock)) as second,
+    ):
+        with anyio.fail_after(20):
+            with pytest.raises(OutcomeUnknownError):
+                await first.call_tool("tool", idempotency_key=KEY)
+            gives_up = anyio.CancelScope()
+
+            async def give_up() -> None:
+                with gives_up:
+                    await resend(first)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(give_up)
+                while ("before", "commit: CallAgain") not in plan.passed:
+                    await clock.advance(0)
+                gives_up.cancel()
+                await clock.advance(1)
+            assert text(await resend(second)) == "at once"
+    assert len(session.log("tools/call")) == 2
