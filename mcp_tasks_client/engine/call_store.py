@@ -1,7 +1,8 @@
 """One step of one call: event → advance → commit. And who may commit: the owner of the record.
 
 Everything that an engine writes to the journal is written here, and each commit is a crash point.
-A step is never cut in half: it runs to its end whatever happens to the task that asked for it.
+A scope that is cancelled waits for the end of a step. After a native ``Task.cancel()`` the journal still
+finishes the write, and the release of the call writes the state once more.
 """
 
 from __future__ import annotations

@@ -110,7 +110,8 @@ class Cancellation:
         """Send ``tasks/cancel``, and take the step that the reply is.
 
         Raises:
-            SessionError: The server could not be told. The wish is sent again with the polls.
+            SessionError: The server could not be told. The wish is sent again with the polls, unless the
+                server refuses ``tasks/cancel`` altogether.
             JournalError: What the server said could not be journaled.
         """
         if not isinstance(call.record.state, Observing):
@@ -131,8 +132,10 @@ class Cancellation:
         What fails is logged, and sent again with the polls.
         """
         try:
-            with anyio.move_on_after(self._timeout_s, shield=True):
+            with anyio.move_on_after(self._timeout_s, shield=True) as scope:
                 await self.send(call)
+            if scope.cancelled_caught and call.ours:
+                await self._step(call, self._requests.fail_cancel())
         except TasksClientError as error:
             logger.warning("tasks/cancel for %r did not get through: %s", call.record, error)
 

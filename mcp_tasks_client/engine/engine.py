@@ -102,7 +102,7 @@ class Engine:
         on_update: OnUpdate | None,
     ) -> CallToolResult:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
-        live, deadline = await self._finish(call, timeout, key, on_unknown, on_update)
+        live, deadline = await self._call_within(call, timeout, key, on_unknown, on_update)
         return await self.deliver(live, deadline)
 
     async def call_raw(
@@ -116,7 +116,7 @@ class Engine:
         Raises:
             TasksClientError: There is no end yet.
         """
-        live, deadline = await self._finish(call, None, None, "raise", on_update)
+        live, deadline = await self._call_within(call, None, None, "raise", on_update)
         outcome: JSONObject | TasksClientError
         try:
             await read_outcome(live.record, self.session, deadline)
@@ -142,7 +142,7 @@ class Engine:
             except (OvertakenError, OutcomeUnknownError) as error:
                 _check_repeatable(error, live, on_unknown)
 
-    async def _finish(
+    async def _call_within(
         self,
         call: ToolCall,
         timeout: float | None,
@@ -152,17 +152,17 @@ class Engine:
     ) -> tuple[LiveCall, float]:
         """Make a call and wait for its end. Returns it, and until when there is time to check the result."""
         if timeout is None:  # without a scope for each call that waits
-            return await self._finish_in_time(call, key, on_unknown, on_update, []), math.inf
+            return await self._call_and_wait(call, key, on_unknown, on_update, []), math.inf
         begun: list[LiveCall] = []
         with anyio.move_on_after(timeout) as waiting:
-            await self._finish_in_time(call, key, on_unknown, on_update, begun)
+            await self._call_and_wait(call, key, on_unknown, on_update, begun)
         if not begun:
             raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
         if not begun[-1].record.finished:
             raise self.timed_out(begun[-1], timeout)
         return begun[-1], waiting.deadline
 
-    async def _finish_in_time(
+    async def _call_and_wait(
         self,
         call: ToolCall,
         key: str | None,
@@ -201,7 +201,10 @@ class Engine:
             raise
         finally:
             self._let_go(live)
-            live.listeners = tuple(one for one in live.listeners if one is not on_update)
+            if on_update is not None:
+                listeners = list(live.listeners)
+                listeners.remove(on_update)  # once, since two waiters may have given the same function
+                live.listeners = tuple(listeners)
 
     # ── what handles use ──────────────────────────────────────────────────────────────────────
 
@@ -299,13 +302,6 @@ class Engine:
             raise
 
     async def _cancel(self, live: LiveCall) -> None:
-        try:
-            if not await run_to_its_end(self.runner.cancellation.wish, live):
-                return
-        except TasksClientError:
-            if live.driver is None:
-                await self.store.release(live)  # whoever else takes it up cancels it
-            raise
         done = anyio.Event()
         failed: list[TasksClientError] = []
 
@@ -339,9 +335,14 @@ class Engine:
                 self._tasks.start_soon(send)  # goes on though the caller goes away
             return wished
 
-        # Begun uncut: a wish that is journaled as being sent is sent by nobody else.
-        if not await run_to_its_end(begin):
-            return
+        try:
+            # Begun uncut: a wish that is journaled as being sent is sent by nobody else.
+            if not await run_to_its_end(begin):
+                return
+        except TasksClientError:
+            if live.driver is None:
+                await self.store.release(live)  # whoever else takes the call up cancels it
+            raise
         await done.wait()
         if failed:
             raise failed[0]

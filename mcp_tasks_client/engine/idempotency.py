@@ -93,8 +93,8 @@ class Idempotency:
                 "of its own for each different call."
             )
         live = self._store.adopt(standing)
-        if live.call is None:
-            live.call = call
+        if live.tool_call is None:
+            live.tool_call = call
             if isinstance(live.record.state, Gathering):
                 live.error = None  # its arguments are what it was parked for
         is_sending = live.next_send is not None or live.attempt is not None or live.driver is not None

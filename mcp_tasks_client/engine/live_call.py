@@ -71,7 +71,7 @@ class LiveCall:
 
     Attributes:
         record: What is known, and journaled as far as it has to be.
-        call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
+        tool_call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
         ownership: Who may write the record.
         journaled: Whether the journal has, or had, the record.
         due_is_exact: Whether the record says when the next poll is due: it was released in good order,
@@ -100,7 +100,6 @@ class LiveCall:
         "_changed",
         "asks",
         "attempt",
-        "call",
         "committing",
         "driver",
         "due",
@@ -117,14 +116,15 @@ class LiveCall:
         "prompts",
         "record",
         "refreshing",
+        "tool_call",
         "uncommitted",
         "version",
         "waiters",
     )
 
-    def __init__(self, record: TaskRecord, ownership: Ownership, call: ToolCall | None = None) -> None:
+    def __init__(self, record: TaskRecord, ownership: Ownership, tool_call: ToolCall | None = None) -> None:
         self.record = record
-        self.call = call
+        self.tool_call = tool_call
         self.ownership: Ownership = ownership
         self.journaled = not isinstance(ownership, Ours)
         self.due_is_exact = isinstance(ownership, Ours)

@@ -86,8 +86,8 @@ class Requests:
         Returns:
             The event, and for a refused or lost call the error to tell the caller.
         """
-        assert call.call is not None, "only a call that was made here can be sent"
-        request = call.call
+        assert call.tool_call is not None, "only a call that was made here can be sent"
+        request = call.tool_call
         if send.input_responses or send.request_state is not None:
             request = replace(request, input_responses=send.input_responses, request_state=send.request_state)
         try:
@@ -207,6 +207,10 @@ class Requests:
     def notify(self, snapshot: Snapshot) -> Event:
         """A snapshot came unasked."""
         return Notified(task=snapshot.task, session_data=snapshot.session_data, now=self._clock.time())
+
+    def fail_cancel(self) -> Event:
+        """``tasks/cancel`` got no answer in time."""
+        return CancelFailed(now=self._clock.time(), jitter=self._jitter())
 
     def cut_poll(self) -> Event:
         """A poll was cut off before its reply."""

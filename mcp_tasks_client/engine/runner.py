@@ -10,8 +10,9 @@ left, and then goes from state to state until the call is finished, parks, or no
 - ``OutcomeUnknown``, ``Finished``: nothing is left to do.
 
 Each step is the same three things: ``CallStore.apply`` advances the machine by one event and commits;
-``Runner.perform`` does what the machine says; whoever waits is told. Where the program stands is where
-this coroutine stands. It runs in the task group of an open client, or in the caller's own task.
+``Runner.perform`` does what the machine says; whoever waits is told. What comes in from the side (an answer,
+a pushed snapshot, a cancellation) takes its step where it arrives, and rings if this coroutine has to look
+up. The coroutine runs in the task group of an open client, or in the caller's own task.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class Runner:
         # A round whose refusal could not be committed is a resting one from here on.
         was_refused = isinstance(state, Gathering) and not call.asks and call.next_send is None
         if isinstance(state, Observing | Gathering) and (was_resting or was_refused):
-            if isinstance(state, Gathering) and call.call is None:
+            if isinstance(state, Gathering) and call.tool_call is None:
                 raise missing_arguments(call.record)
             await self.step(call, self._requests.resume(call))
             call.due_is_exact = True
@@ -214,7 +215,7 @@ class Runner:
             await anyio.lowlevel.checkpoint()
             return
         if isinstance(call.record.state, Observing):
-            call.call = None  # it is not sent again, and its arguments may be large
+            call.tool_call = None  # it is not sent again, and its arguments may be large
             self.on_task(call)
 
     async def _gather(self, call: LiveCall) -> None:

@@ -96,7 +96,10 @@ def _validate(raw: JSONObject, start: int = 0) -> CallToolResult:
         return CallToolResult.model_validate(raw, extra="allow")
     except ValidationError as error:
         problem = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part + start if isinstance(part, int) else part) for part in problem["loc"])
+        first, *rest = problem["loc"]
+        # The first number counts the blocks of this slice.
+        numbers = [rest[0] + start, *rest[1:]] if rest and isinstance(rest[0], int) else rest
+        where = ".".join(map(str, (first, *numbers)))
         raise MalformedError(f"{where}: {problem['msg']}") from None
 
 

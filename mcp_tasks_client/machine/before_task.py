@@ -80,8 +80,8 @@ def _calling(state: Calling, event: Event) -> Step:
             return _end(Completed(result=event.result))
         case CallFailed():
             return _end(Failed(code=event.code, message=event.message, data=event.data))
-        case CallRefused() if state.cancel_wanted and not state.again:
-            return _end(Cancelled())  # nothing has run, and nothing will
+        case CallRefused() if state.cancel_wanted:
+            return _give_up(state)
         case CallRefused():
             if state.gathered is not None and not event.for_good:
                 return state.gathered, (Save(),)
@@ -102,7 +102,7 @@ def _calling(state: Calling, event: Event) -> Step:
 def _gather(state: Calling, event: InputAsked) -> Step:
     """The server asks before it begins."""
     if state.cancel_wanted:
-        return _end(Cancelled())  # the tool has not begun, and will not
+        return _give_up(state)
     if state.round == MAX_ROUNDS:
         return _end(Violated(message=f"The server put the call off {MAX_ROUNDS} times and never began it."))
     if len(event.requests) > MAX_OPEN:
@@ -130,8 +130,8 @@ def _gathering(state: Gathering, event: Event) -> Step:
             # From here on it is a call again: were its reply lost, the outcome would be unknown.
             return Calling(round=state.round + 1, gathered=state, again=state.again), (Save(),)
         case CancelRequested():
-            outcome = Cancelled()
-            return Finished(outcome=outcome), (Save(), StopAsking(), Finish(outcome))
+            after, actions = _give_up(state)
+            return after, (Save(), StopAsking(), *(a for a in actions if not isinstance(a, Save)))
         case Resumed():
             questions = reopen(state.questions)
             questions, asks = ask_open(questions, [q.key for q in questions])
@@ -167,6 +167,11 @@ def park_unanswered(state: StateT, event: AnswerUnavailable) -> tuple[StateT, tu
     """A question that the server waits for has no answer: the call is parked."""
     parked = Park(Unanswered((event.key,), event.why, event.cause))
     return replace(state, questions=reopen(state.questions)), (StopAsking(), parked)
+
+
+def _give_up(state: Calling | Gathering) -> Step:
+    """The host wants the call cancelled, and it has not begun: nothing runs, unless an earlier send did."""
+    return (OutcomeUnknown(), (Save(),)) if state.again else _end(Cancelled())
 
 
 def _end(outcome: Outcome) -> Step:
