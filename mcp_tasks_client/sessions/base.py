@@ -99,7 +99,7 @@ class TaskRef:
 
     task_id: str = field(repr=False)
     session_data: str | None = field(default=None, repr=False)
-    """What the session itself said of the task last, in :class:`Snapshot` or ``Created``. Opaque to others."""
+    """What the session said of the task last, in :class:`Snapshot` or ``Created``. Opaque to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Session(ABC):
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""
 
-    async def run(self, observed: ObservedTasks) -> None:
+    async def run(self, observed: ObservedTasks) -> None:  # noqa: B027  # many servers tell nothing unasked
         """Deliver what the server tells of tasks unasked, for as long as it does.
 
         Runs while a client is open, and is cancelled when it closes. Polls never depend on it. Returning
