@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 import anyio
 
-from ..errors import IdempotencyConflictError, OutcomeUnknownError
+from ..errors import IdempotencyConflictError, JournalError, OutcomeUnknownError
 from ..journal.record import Scope, TaskRecord
 from ..machine.actions import SendCall
-from ..machine.events import CallAgain, CallLost
+from ..machine.events import CallAgain, CallLost, CallRefused
 from ..machine.states import Calling, Gathering, OutcomeUnknown
 from ..protocol.text import digest
 from ..sessions.base import ToolCall
@@ -78,21 +79,38 @@ class Idempotency:
             raise
         if standing.record_id == record.record_id:
             return live
-        return await run_to_its_end(self._join, standing, call, on_unknown)
+        joined = self._store.adopt(standing)
+        try:
+            return await run_to_its_end(self._join, joined, standing, call, on_unknown)
+        except anyio.get_cancelled_exc_class():
+            await run_to_its_end(self._give_up, joined)
+            raise
 
-    async def _join(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> LiveCall:
+    async def _give_up(self, live: LiveCall) -> None:
+        """Leave the outcome unknown of a call that was to be sent again, and that nobody drives."""
+        state = live.record.state
+        if isinstance(state, Calling) and state.again and live.next_send is not None and live.driver is None:
+            live.next_send = None
+            with suppress(JournalError):  # it is then unknown when this client has closed
+                await self._store.apply(live, CallRefused())
+                await self._store.release(live)
+
+    async def _join(
+        self, live: LiveCall, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown
+    ) -> LiveCall:
         """Join the call that the key already stands for; one at a time, so that one of them decides."""
         async with self._joining:
-            return await self._join_alone(standing, call, on_unknown)
+            return await self._join_alone(live, standing, call, on_unknown)
 
-    async def _join_alone(self, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown) -> LiveCall:
+    async def _join_alone(
+        self, live: LiveCall, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown
+    ) -> LiveCall:
         if standing.tool != call.name or standing.arguments_digest != digest(call.arguments):
             what = f"the tool {standing.tool!r}" if standing.tool != call.name else "other arguments"
             raise IdempotencyConflictError(
                 f"The idempotency key {standing.idempotency_key!r} belongs to a call with {what}. Use a key "
                 "of its own for each different call."
             )
-        live = self._store.adopt(standing)
         if live.tool_call is None:
             live.tool_call = call
             if isinstance(live.record.state, Gathering):

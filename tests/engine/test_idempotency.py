@@ -1,0 +1,280 @@
+"""One key, one call: from several clients of a process, and from several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_tasks_client.client import TasksClient
+from mcp_tasks_client.errors import ConnectionLostError, OutcomeUnknownError, SessionError
+from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.protocol.replies import CallReply
+from mcp_tasks_client.sessions.base import BeforeSend, ToolCall
+from mcp_tasks_client.testing import FaultPlan, completed, text_result
+from tests._requirements import requirement
+from tests.engine.late_session import late_world
+from tests.engine.world import LOST, World, text
+from tests.scripted_session import ScriptedSession
+
+pytestmark = pytest.mark.anyio
+
+KEY = "order-42"
+AT_ONCE = {"resultType": "complete", **text_result("at once")}
+
+
+async def call(client: TasksClient, results: list[str], **options: Any) -> None:
+    results.append(text(await client.call_tool("tool", idempotency_key=KEY, **options)))
+
+
+# ── clients of one process ────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:2", "law:5")
+@pytest.mark.parametrize("when", ["while the call is in flight", "while the task is polled"])
+async def test_two_clients_that_call_under_one_key_make_one_call_and_have_one_result(when: str) -> None:
+    world, server = late_world()
+    results: list[str] = []
+    async with world.client() as one, world.client() as other, anyio.create_task_group() as tasks:
+        tasks.start_soon(call, one, results)
+        await server.called.wait()
+        if when == "while the task is polled":
+            server.go.set()
+            await world.clock.advance(0.1)
+        tasks.start_soon(call, other, results)
+        await world.clock.advance(0.5)
+        server.go.set()
+        await world.clock.advance(30)
+    assert results == ["done", "done"]
+    assert len(server.log("tools/call")) == 1
+    assert len(server.log("tasks/get")) == 1
+
+
+@requirement("law:2", "law:5")
+@pytest.mark.parametrize("how", ["closes", "gives up"])
+async def test_a_follower_drives_the_call_on_when_its_owner_lets_go(how: str) -> None:
+    world, server = late_world()
+    server.go.set()
+    results: list[str] = []
+    async with world.client() as other, anyio.create_task_group() as tasks:
+        async with world.client() as owner:
+            async with anyio.create_task_group() as callers:
+                callers.start_soon(call, owner, [])
+                await world.clock.advance(0.2)
+                tasks.start_soon(call, other, results)
+                await world.clock.advance(0.2)
+                assert world.polled_at() == []
+                callers.cancel_scope.cancel()
+            if how == "gives up":
+                await world.clock.advance(10)
+                assert results == ["done"]
+        await world.clock.advance(10)
+    assert results == ["done"]
+    assert len(server.log("tools/call")) == 1
+
+
+@requirement("law:1", "law:2", "law:8")
+async def test_a_call_that_is_taken_back_just_as_another_client_joins_it_is_made_by_the_other() -> None:
+    world, server = late_world(leaves=False, calls=[AT_ONCE])
+    gives_up, results = anyio.CancelScope(), list[str]()
+
+    class Slow(MemoryJournal):
+        async def take(self, record_id: str, owner: str, gone: Any) -> Any:
+            gives_up.cancel()
+            server.leaves = True
+            server.go.set()
+            while await self.by_id(record_id) is not None:
+                await anyio.lowlevel.checkpoint()
+            return await super().take(record_id, owner, gone)
+
+    world.journal = Slow()
+    async with world.client() as first, world.client() as second, anyio.create_task_group() as tasks:
+
+        async def give_up() -> None:
+            with gives_up:
+                await call(first, results)
+
+        tasks.start_soon(give_up)
+        await server.called.wait()
+        tasks.start_soon(call, second, results)
+        await world.clock.advance(10)
+    assert results == ["at once"]
+    assert len(server.log("tools/call")) == 1
+
+
+class Interrupted(FaultPlan):
+    """Cancels a task natively, once a point is passed."""
+
+    def __init__(self, point: str) -> None:
+        super().__init__()
+        self.task: asyncio.Task[Any] | None = None
+        self.at(point, "before", self._interrupt)
+
+    async def _interrupt(self) -> None:
+        assert self.task is not None
+        self.task.cancel()
+        await anyio.lowlevel.checkpoint()
+
+
+@requirement("law:2", "law:5", "law:8")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_who_is_cancelled_natively_while_a_call_is_to_be_sent_again_leaves_the_key_to_others(
+    anyio_backend: str,
+) -> None:
+    plan = Interrupted("commit: CallAgain")
+    world = World(calls=[LOST, AT_ONCE])
+    results: list[str] = []
+    async with world.client(probe=plan) as first, world.client() as second:
+        with pytest.raises(OutcomeUnknownError):
+            await first.call_tool("tool", idempotency_key=KEY)
+        plan.task = asyncio.ensure_future(call(first, [], on_unknown="resend"))
+        await asyncio.wait([plan.task])
+        assert plan.task.cancelled()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: call(second, results, on_unknown="resend"))
+            await world.clock.advance(60)
+            tasks.cancel_scope.cancel()
+    assert results == ["at once"]
+    assert len(world.server.log("tools/call")) == 2
+
+
+# ── a resend that comes to nothing ────────────────────────────────────────────────────────────
+
+
+@requirement("law:2")
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        pytest.param(
+            ConnectionLostError("connection refused", retryable=True, not_executed=True), id="not connected"
+        ),
+        pytest.param(SessionError("busy", retryable=True, http_status=429, not_executed=True), id="429"),
+        pytest.param(SessionError("invalid", code=-32602, not_executed=True), id="refused for good"),
+    ],
+)
+async def test_a_resend_that_is_refused_leaves_unknown_what_became_of_the_first_call(
+    refusal: SessionError,
+) -> None:
+    world = World(calls=[LOST, refusal, AT_ONCE])
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknownError):
+            await client.call_tool("tool", idempotency_key=KEY)
+        with pytest.raises(Exception, match=r"refused|busy|invalid") as caught:
+            await client.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+        assert not isinstance(caught.value, OutcomeUnknownError), "this time it is known that it did not run"
+    await nobody_sends_it_again_unasked(world, sent=2)
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("how", ["stopped", "closed"])
+async def test_a_resend_that_is_stopped_before_it_leaves_leaves_it_unknown(how: str) -> None:
+    """As while a tools/list is being waited for that does not come."""
+    world = World(calls=[LOST, AT_ONCE])
+    waits = anyio.Event()
+
+    async def unsent(call: ToolCall, before_send: BeforeSend) -> CallReply:
+        waits.set()
+        await anyio.sleep_forever()
+        raise AssertionError("for ever is over")
+
+    async with anyio.create_task_group() as tasks, world.client() as client:
+        with pytest.raises(OutcomeUnknownError):
+            await client.call_tool("tool", idempotency_key=KEY)
+        plays, world.server.call = world.server.call, unsent  # type: ignore[method-assign]
+        stopped = anyio.CancelScope()
+
+        async def resend() -> None:
+            with stopped, pytest.raises(Exception, match="closed"):
+                await client.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+
+        tasks.start_soon(resend)
+        await waits.wait()
+        if how == "stopped":
+            stopped.cancel()
+            await world.clock.advance(0)
+    world.server.call = plays  # type: ignore[method-assign]
+    await nobody_sends_it_again_unasked(world, sent=1)
+
+
+async def nobody_sends_it_again_unasked(world: World, sent: int) -> None:
+    """Whoever repeats the call is told that it may have run."""
+    assert (await world.only_record()).status == "outcome_unknown"
+    async with world.client() as client:
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknownError):
+                await client.call_tool("tool", idempotency_key=KEY)
+        assert len(world.server.log("tools/call")) == sent
+        results: list[str] = []
+        await call(client, results, on_unknown="resend")
+        assert results == ["at once"]
+
+
+# ── several processes ─────────────────────────────────────────────────────────────────────────
+
+HOST = """
+import sys
+import anyio
+from mcp_tasks_client import SqliteJournal, TasksClient
+from mcp_tasks_client.testing import completed, text_result, working
+from tests.scripted_session import STALL, ScriptedSession
+
+async def main():
+    fate, path = sys.argv[1:]
+    done = completed("the-task", text_result("done"))
+    poll_ms = 1000 if fate == "is killed" else 300
+    calls = [STALL] if fate == "is killed in flight" else [working("the-task", poll_interval_ms=poll_ms)]
+    session = ScriptedSession(calls=calls, gets={"the-task": [done]})
+    client = TasksClient(session, journal=SqliteJournal(path))
+    async with client, anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: client.call_tool("tool", idempotency_key="order-42"))
+        while not session.sent:
+            await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
+        print("called", flush=True)
+
+anyio.run(main)
+"""
+
+
+@requirement("law:2", "law:5")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("fate", ["ends well", "is killed", "is killed in flight"])
+async def test_one_key_in_two_processes_is_one_call_whatever_becomes_of_its_owner(
+    fate: str, tmp_path: Path, anyio_backend: str
+) -> None:
+    path = tmp_path / "journal.sqlite3"
+    session = ScriptedSession(
+        gets={"the-task": [completed("the-task", text_result("done"))]}, calls=[AT_ONCE]
+    )
+    results: list[str] = []
+    with anyio.fail_after(60):
+        async with await anyio.open_process(
+            [sys.executable, "-c", HOST, fate, str(path)], stderr=None
+        ) as host:
+            try:
+                assert host.stdout is not None
+                assert b"called" in await host.stdout.receive()
+                async with (
+                    TasksClient(session, journal=SqliteJournal(path)) as client,
+                    anyio.create_task_group() as tasks,
+                ):
+                    options = {"on_unknown": "resend"} if fate == "is killed in flight" else {}
+                    tasks.start_soon(lambda: call(client, results, **options))
+                    await anyio.sleep(0.1)
+                    assert session.sent == [], "the other process drives it"
+                    if fate != "ends well":
+                        host.kill()
+                if fate == "ends well":
+                    assert await host.wait() == 0
+            finally:
+                if host.returncode is None:
+                    host.kill()
+    if fate == "is killed in flight":
+        assert (results, len(session.log("tools/call"))) == (["at once"], 1)
+    else:
+        assert (results, session.log("tools/call")) == (["done"], [])
