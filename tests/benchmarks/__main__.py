@@ -18,7 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from .figures import MEASUREMENTS
-from .library import PRESENT
 from .run import ROOT, measured
 from .table import as_json, markdown, pasted, results
 
@@ -36,7 +35,6 @@ def main() -> int:
         "--only", metavar="NAME", nargs="+", choices=names, help=f"some of {', '.join(names)}"
     )
     parser.add_argument("--quick", action="store_true", help="smaller counts, and no repetitions")
-    parser.add_argument("--library", default=PRESENT, help="the package that is called ours")
     parser.add_argument("--json", metavar="FILE", type=Path, help="all that was found")
     parser.add_argument("--readme", action="store_true", help=f"write the table to {README.name} as well")
     arguments = parser.parse_args()
@@ -48,7 +46,6 @@ def main() -> int:
         chosen,
         quick=arguments.quick,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
-        library=arguments.library,
     )
     if arguments.json:
         arguments.json.write_text(json.dumps(as_json(runs), indent=1), encoding="utf-8")

@@ -17,8 +17,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .library import PRESENT, select
-
 if TYPE_CHECKING:
     from .workloads import Found
 
@@ -58,9 +56,7 @@ def main() -> None:
     parser.add_argument("--url", default="", help="the server's; not needed for commits")
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--profile", type=int, default=0)
-    parser.add_argument("--library", default=PRESENT, help="the package that is called ours")
     options = parser.parse_args()
-    select(options.library)
     profile = cProfile.Profile() if options.profile else None
     # Where the temporary folder is decides what a durable commit costs: on tmpfs, nothing.
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:

@@ -12,8 +12,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from .library import public
-
 if TYPE_CHECKING:
     from mcp_tasks_client import Journal, TaskRecord
 
@@ -37,11 +35,12 @@ Commit: TypeAlias = "Callable[[TaskRecord], Awaitable[None]]"
 
 def counting_journal(path: Path) -> Journal:
     """A SQLite journal whose ``operations`` counts, by name, what it was asked to do."""
-    base = public("SqliteJournal")
+    from mcp_tasks_client import SqliteJournal
+
     operations: Counter[str] = Counter()
 
     def counted(name: str) -> Callable[..., Any]:
-        method = getattr(base, name)
+        method = getattr(SqliteJournal, name)
 
         def count(self: Journal, *args: Any, **kwargs: Any) -> Any:
             operations[name] += 1
@@ -49,24 +48,26 @@ def counting_journal(path: Path) -> Journal:
 
         return count
 
-    members = {name: counted(name) for name in OPERATIONS if hasattr(base, name)}
-    journal: Journal = type("CountingJournal", (base,), {**members, "operations": operations})(path)
+    members = {name: counted(name) for name in OPERATIONS}
+    journal: Journal = type("CountingJournal", (SqliteJournal,), {**members, "operations": operations})(path)
     return journal
 
 
 async def in_groups(folder: Path, tasks: int) -> list[float]:
     """Seconds of each commit, through the journal."""
-    async with public("SqliteJournal")(folder / "journal.sqlite3") as journal:
+    from mcp_tasks_client import SqliteJournal
+
+    async with SqliteJournal(folder / "journal.sqlite3") as journal:
         return await _all(journal.save, tasks)
 
 
 async def one_by_one(folder: Path, tasks: int) -> list[float]:
     """Seconds of each commit, as a transaction of its own in one thread, equally durable."""
+    from mcp_tasks_client.journal.record import dump_state
+
     with ThreadPoolExecutor(1) as thread:
         loop = asyncio.get_running_loop()
         connection = await loop.run_in_executor(thread, _connect, folder / "rows.sqlite3")
-
-        dump_state = public("dump_state")
 
         def write(record: TaskRecord) -> None:
             row = record.record_id, dump_state(record.state)
@@ -108,8 +109,12 @@ async def _all(commit: Commit, tasks: int) -> list[float]:
 
 
 def _record(number: int) -> TaskRecord:
+    from mcp_tasks_client import Task, TaskRecord
+    from mcp_tasks_client.journal.record import Scope
+    from mcp_tasks_client.machine.states import Observing
+
     now = time.time()
-    task = public("Task").model_validate(
+    task = Task.model_validate(
         {
             "taskId": f"task-{number:08x}",
             "status": "working",
@@ -119,15 +124,14 @@ def _record(number: int) -> TaskRecord:
             "pollIntervalMs": 1000,
         }
     )
-    record: TaskRecord = public("TaskRecord")(
+    return TaskRecord(
         record_id=f"record-{number}",
-        scope=public("Scope")("http://127.0.0.1/mcp"),
+        scope=Scope("http://127.0.0.1/mcp"),
         tool="work",
-        state=public("Observing")(task=task, received_at=now, due_at=now + 1),
+        state=Observing(task=task, received_at=now, due_at=now + 1),
         created_at=now,
         updated_at=now,
     )
-    return record
 
 
 JOURNALS: Final = {"ours": in_groups, "thread": one_by_one}

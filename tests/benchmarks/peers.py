@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 from mcp_types import CallToolResult, Request
 from pydantic import TypeAdapter
 
-from .library import public
 from .server import TASKS, VERSION
 
 if TYPE_CHECKING:
@@ -108,7 +107,9 @@ class Ours(Peer):
         return None
 
     async def open(self) -> None:
-        client = public("TasksClient")(self.url, journal=self.journal, poll=self.policy())
+        from mcp_tasks_client import TasksClient
+
+        client = TasksClient(self.url, journal=self.journal, poll=self.policy())
         self.client: TasksClient = await self.stack.enter_async_context(client)
 
     async def call(self, tool: str, arguments: Arguments) -> str:
@@ -125,24 +126,27 @@ class OursInMemory(Ours):
     """This package without a journal that lasts."""
 
     def make_journal(self) -> Journal:
-        journal: Journal = public("MemoryJournal")()
-        return journal
+        from mcp_tasks_client import MemoryJournal
+
+        return MemoryJournal()
 
 
 class OursUnjittered(Ours):
     """This package without jitter: what is left of the lag is that of our own loop and journal."""
 
     def policy(self) -> PollPolicy | None:
-        policy: PollPolicy = public("PollPolicy")(jitter=0.0)
-        return policy
+        from mcp_tasks_client import PollPolicy
+
+        return PollPolicy(jitter=0.0)
 
 
 class OursEager(Ours):
     """This package as it is when latency counts for more than load."""
 
     def policy(self) -> PollPolicy | None:
-        policy: PollPolicy = public("PollPolicy").eager()
-        return policy
+        from mcp_tasks_client import PollPolicy
+
+        return PollPolicy.eager()
 
 
 class OursInMcp(Ours):
@@ -154,16 +158,18 @@ class OursInMcp(Ours):
     def make_host(self) -> mcp.Client | fastmcp.Client[Any]:
         import mcp
 
-        return mcp.Client(
-            self.url, extensions=[public("TasksExtension")(journal=self.journal, endpoint=self.url)]
-        )
+        from mcp_tasks_client import TasksExtension
+
+        return mcp.Client(self.url, extensions=[TasksExtension(journal=self.journal, endpoint=self.url)])
 
     async def call(self, tool: str, arguments: Arguments) -> str:
         return _text(await self.host.call_tool(tool, arguments))
 
     async def unfinished(self) -> int:
         # Asked by another client over the same connection: the one that is measured has no such verb.
-        async with public("TasksClient")(self.host) as client:
+        from mcp_tasks_client import TasksClient
+
+        async with TasksClient(self.host) as client:
             return sum(not record.finished for record in await client.records())
 
 
@@ -173,9 +179,9 @@ class OursInFastMCP(OursInMcp):
     def make_host(self) -> mcp.Client | fastmcp.Client[Any]:
         import fastmcp
 
-        return fastmcp.Client(
-            self.url, extensions=[public("TasksExtension")(journal=self.journal, endpoint=self.url)]
-        )
+        from mcp_tasks_client import TasksExtension
+
+        return fastmcp.Client(self.url, extensions=[TasksExtension(journal=self.journal, endpoint=self.url)])
 
 
 class OursOverMcp(OursInMcp):
@@ -183,7 +189,9 @@ class OursOverMcp(OursInMcp):
 
     async def open(self) -> None:
         await super().open()
-        self.client = await self.stack.enter_async_context(public("TasksClient")(self.host))
+        from mcp_tasks_client import TasksClient
+
+        self.client = await self.stack.enter_async_context(TasksClient(self.host))
 
     async def call(self, tool: str, arguments: Arguments) -> str:
         return _text(await self.client.call_tool(tool, arguments))

@@ -14,7 +14,6 @@ from urllib.parse import urljoin
 from urllib.request import ProxyHandler, build_opener
 
 from .figures import Found, Measurement, Runs
-from .library import PRESENT
 
 __all__ = ["BenchmarkError", "measured"]
 
@@ -36,7 +35,6 @@ def measured(
     quick: bool,
     tell: Tell,
     count: int | None = None,
-    library: str = PRESENT,
 ) -> dict[str, Runs]:
     """Make measurements, one after the other.
 
@@ -45,7 +43,6 @@ def measured(
         quick: Smaller counts, and no repetitions.
         tell: Told of each run.
         count: In place of each measurement's own.
-        library: The package that is called ours.
 
     Returns:
         What each client's runs found, by the measurement's name and the client's.
@@ -59,28 +56,27 @@ def measured(
             count or (one.quick if quick else one.count),
             1 if quick else one.repetitions,
             tell,
-            library,
         )
         for one in measurements
     }
 
 
-def _interleaved(measurement: Measurement, count: int, repetitions: int, tell: Tell, library: str) -> Runs:
+def _interleaved(measurement: Measurement, count: int, repetitions: int, tell: Tell) -> Runs:
     runs: dict[str, list[Found]] = {who: [] for who in measurement.who}
     for repetition in range(repetitions):
         # Every other time the other way round, so that what grows slower with time favours nobody.
         for who in measurement.who[:: -1 if repetition % 2 else 1]:
-            found = _one(who, measurement, count, library)
+            found = _one(who, measurement, count)
             tell(f"{measurement.name} {repetition + 1}/{repetitions} {who}: {json.dumps(found)}")
             runs[who].append(found)
     return runs
 
 
-def _one(who: str, measurement: Measurement, count: int, library: str) -> dict[str, Any]:
+def _one(who: str, measurement: Measurement, count: int) -> dict[str, Any]:
     what = measurement.work
     if what == "imports":
         return _said("imports", who)
-    options = ["client", who, what, "--count", str(count), "--library", library]
+    options = ["client", who, what, "--count", str(count)]
     if what == "commits":
         return {"count": count, **_said(*options)}
     with _served() as url:
