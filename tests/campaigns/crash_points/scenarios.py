@@ -580,6 +580,11 @@ async def steps_in_for_a_while(life: Life) -> None:
         await life.sleep(9.0)
 
 
+async def comes_back_after_the_lease(life: Life) -> None:
+    await life.sleep(32.0)
+    await recover(life)
+
+
 async def cancels(life: Life) -> None:
     async with life.client() as client:
         handle = await life.start(client)
@@ -677,6 +682,8 @@ _TOLD: Final = Scenario(  # before the first poll that its hint allows
     terms={"poll_interval_ms": 5000},
     notifies=Notifies(),
 )
+_FOLLOW_TO_THE_END: Final = Scenario(programs=(calls, calls_a_little_later), steps=_ASKS, answer_s=1.0)
+_TAKE_OVER: Final = replace(_STALL, programs=(calls, comes_back_after_the_lease))
 _FOLLOW: Final = Scenario(
     programs=(calls_and_leaves, calls_a_little_later),
     steps=(work(0.5), ask(_question("q")), work(2.0), _END),
@@ -776,6 +783,10 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "finished, closed, and resumed": Scenario(programs=(closes_and_resumes,), steps=(work(0.5), _END)),
     "left to one that follows": _FOLLOW,
     "following one that leaves": replace(_FOLLOW, mortal=1),
+    "followed to the end": _FOLLOW_TO_THE_END,
+    "following to the end": replace(_FOLLOW_TO_THE_END, mortal=1),
+    "stands still and is taken over": _TAKE_OVER,
+    "takes over from one that stands still": replace(_TAKE_OVER, mortal=1),
     "stands still for longer than its lease": _STALL,
     "steps in for one that stands still": replace(_STALL, mortal=1),
     "nobody sees that it has ended": Scenario(programs=(calls,), steps=_ASKS, blind=True),

@@ -128,8 +128,10 @@ def _excused(voyage: Voyage, one: Noted, text: str) -> bool:
     """Whether a call may have no result, or one that somebody else had."""
     cancelled = voyage.cancels and one.call == 0 and text.startswith("TaskCancelledError")
     forgotten = voyage.lane.forgets_at < one.at
-    gone_with_it = forgotten or bool(_given_up(voyage.lane, one.at))
-    lost = gone_with_it and voyage.kind != "anywhere" and text.startswith("TaskNotFoundError")
+    given_up = _given_up(voyage.lane, one.at)
+    # Where tasks are known in any session, the present one is asked as well: both have to be denied.
+    gone_with_it = len(given_up) > 1 if voyage.kind == "anywhere" else forgotten or bool(given_up)
+    lost = gone_with_it and text.startswith("TaskNotFoundError")
     # What a kill between the call and the commit of its reply leaves is reported.
     seen = [noted for noted in voyage.log if noted.event == "created" and noted.call == one.call]
     created = [noted for noted in seen if noted.at < one.at]  # in a later life it may be found after all
