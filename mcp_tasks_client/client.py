@@ -33,7 +33,7 @@ __all__ = ["TasksClient"]
 
 TaskPreference: TypeAlias = Literal["auto", "always", "never"]
 
-_TASK_TTL_S: Final = 3600.0
+_TASK_TTL_S: Final = 86_400.0
 
 
 class TasksClient:
