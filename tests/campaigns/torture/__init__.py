@@ -1,1 +1,1 @@
-"""Clients in processes of their own, killed with SIGKILL at random instants: ``python -m tests.torture``."""
+"""Clients in processes of their own, killed with SIGKILL at random instants: ``python -m tests.campaigns.torture``."""
