@@ -136,6 +136,8 @@ def _excused(voyage: Voyage, one: Noted, text: str) -> bool:
     seen = [noted for noted in voyage.log if noted.event == "created" and noted.call == one.call]
     created = [noted for noted in seen if noted.at < one.at]  # in a later life it may be found after all
     unseen = not created and text.startswith("OutcomeUnknownError")
+    # What is run for a server is known in one session only, and the server tells of it in its result.
+    lost |= gone_with_it and "result_error" in text and "Task not found" in text
     if cancelled or lost or (voyage.kills and unseen):
         return True
     way = voyage.way if one.event != "resumed" else "resume"
