@@ -1,1 +1,4 @@
-"""Clients in processes of their own, killed with SIGKILL at random instants: ``python -m tests.campaigns.torture``."""
+"""Clients in processes of their own, killed with SIGKILL at random instants.
+
+``python -m tests.campaigns.torture`` kills 500.
+"""
