@@ -174,7 +174,7 @@ class _Updates(AsyncIterator[Task]):
         live = self._live
         while not self._ended:
             if not live.over and live.driver is None:
-                self._engine.check_open()
+                self._engine.check_open(live)
                 self._engine.keep(live)
             self._ended, task, version = live.over, live.task, live.version
             if self._ended:

@@ -222,7 +222,7 @@ class Engine:
             self._let_go(live)
 
     def _hold(self, live: LiveCall) -> None:
-        self.check_open()
+        self.check_open(live)
         live.waiters += 1
         self._drive(live)
 
@@ -294,7 +294,7 @@ class Engine:
             SessionError: The server could not be told; the wish is sent again with the polls.
             JournalError: The wish could not be journaled, and was not sent.
         """
-        self.check_open()
+        self.check_open(live)
         try:
             await self._cancel(live)
         except TasksClientError as error:
@@ -454,17 +454,18 @@ class Engine:
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
-    def check_open(self) -> None:
+    def check_open(self, live: LiveCall | None = None) -> None:
         """Refuse to begin anything before the opening and after the end.
 
         Raises:
-            TasksClientError: The client is not open.
+            TasksClientError: The client is not open. It carries the handle of ``live``.
         """
         if self._tasks is None:
             raise TasksClientError("The client is not open. Use: async with TasksClient(...) as client")
         if self._closed:
             raise TasksClientError(
-                "The client is closed. Open one again and attach the handle's reference, or resume()."
+                "The client is closed. Open one again and attach the handle's reference, or resume().",
+                handle=None if live is None else self.handle_of(live),
             )
 
     async def __aenter__(self) -> Self:
