@@ -410,6 +410,10 @@ class CallStore:
 
     # ── the end of the client ─────────────────────────────────────────────────────────────────
 
+    def retire(self) -> None:
+        """Own nothing any more, as far as this process can tell; :meth:`close` tells the journal later."""
+        self._lease.leave(self._owner)
+
     async def close(self) -> None:
         """Commit what could not be committed before, once more; and own nothing any more."""
         await run_to_its_end(self._close)

@@ -8,7 +8,7 @@ import anyio
 from mcp_types import CallToolResult
 
 from ..callbacks import Inputs
-from ..errors import TasksClientError, WaitTimeoutError
+from ..errors import JournalError, TasksClientError, WaitTimeoutError
 from ..journal.base import Journal
 from ..journal.guarded import GuardedJournal
 from ..journal.record import Scope
@@ -60,6 +60,7 @@ class InlineEngine:
         self._handle_of = handle_of
         self._environment = environment or Environment()
         self._store: CallStore | None = None
+        self._retired: list[CallStore] = []
 
     def make_runner(self, session: Session, inputs: Inputs) -> Runner:
         """What drives the calls over one connection. Made once for each, since thousands of calls share it.
@@ -104,11 +105,13 @@ class InlineEngine:
         environment, store = self._environment, self._use_store()
         now, jitter = environment.clock.time(), environment.jitter()
         first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
+        runner = runner.over(store)
         live = begin_with_task(store, scope, tool, first)
         live.listeners = tuple(listeners)
         try:
             await self._open(live)
             try:
+                await self._close_retired()
                 await self._drive(live, runner, timeout)
                 if store.prune_is_due():
                     await store.prune_old()
@@ -120,7 +123,23 @@ class InlineEngine:
                 self._journal.aclose_soon()
         except TasksClientError as error:
             error.handle = self._handle_of(live)
+            if isinstance(error, JournalError):
+                self._retire(store)
             raise
+
+    def _retire(self, store: CallStore) -> None:
+        """Leave the records of a store whose commit failed to whoever resumes them.
+
+        Nothing closes an extension. So the next call, with a store of its own, commits what this one could not.
+        """
+        if store is self._store:
+            store.retire()
+            self._retired.append(store)
+            self._store = None
+
+    async def _close_retired(self) -> None:
+        while self._retired:
+            await self._retired.pop().close()
 
     async def _open(self, live: LiveCall) -> None:
         try:

@@ -92,6 +92,7 @@ class Runner:
         self._store = store
         self._requests = requests
         self._policy = policy
+        self._environment = environment
         self._clock = environment.clock
         self.cancellation = Cancellation(
             store, requests, environment.clock, policy.cancel_timeout_s, self.step
@@ -102,6 +103,12 @@ class Runner:
     def session(self) -> Session:
         """Where requests go."""
         return self._requests.session
+
+    def over(self, store: CallStore) -> Runner:
+        """This runner, or one like it over another store."""
+        if store is self._store:
+            return self
+        return Runner(store, self._requests, self._policy, self._environment)
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
@@ -156,6 +163,7 @@ class Runner:
         if isinstance(state, Observing | Gathering) and (was_resting or was_refused):
             if isinstance(state, Gathering) and call.tool_call is None:
                 raise missing_arguments(call.record)
+            call.asks = ()  # what is still open is asked anew
             await self.step(call, self._requests.resume(call))
             call.due_is_exact = True
         elif isinstance(state, Calling) and call.next_send is None:
