@@ -130,7 +130,8 @@ class InlineEngine:
     def _retire(self, store: CallStore) -> None:
         """Leave the records of a store whose commit failed to whoever resumes them.
 
-        Nothing closes an extension. So the next call, with a store of its own, commits what this one could not.
+        Nothing closes an extension. So the next call has a store of its own, and commits what this one could
+        not.
         """
         if store is self._store:
             store.retire()
