@@ -150,6 +150,8 @@ class CallStore:
             record = replace(call.record, state=state)
             if not record.kept or not any(isinstance(action, Save | Forget) for action in actions):
                 # Nothing to wait for, as after nearly every poll, and in a call without key and task.
+                if isinstance(call.ownership, Theirs):
+                    raise driven_elsewhere(call)
                 call.record = record
                 return _to_do(actions)
         with anyio.CancelScope(shield=True):

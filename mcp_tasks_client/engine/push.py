@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio.abc import TaskGroup
 
-from ..errors import SessionError
+from ..errors import DrivenElsewhereError, SessionError
 from ..machine.states import Observing
 from ..sessions.base import Snapshot, TaskRef
 from .call_store import CallStore
@@ -97,6 +97,8 @@ class Push:
         try:
             while waiting and call.driver is not None and isinstance(call.record.state, Observing):
                 await self._runner.step(call, self._requests.notify(waiting.pop(0)))
+        except DrivenElsewhereError:
+            logger.info("Another client drives the task by now: %r", call.record)
         except Exception as error:
             call.park(error)
         finally:
