@@ -195,7 +195,7 @@ def test_the_server_witnesses_the_most_polls_of_a_task_and_of_its_first_interval
 
 def test_the_server_tells_of_the_end_of_tasks_that_are_not_over() -> None:
     caller = Caller()
-    over, soon, late = (caller.start(hint_ms=0, duration_ms=one) for one in (0, 20, 3_600_000))
+    over, soon, late = (caller.start(hint_ms=0, duration_ms=one) for one in (0, 500, 3_600_000))
     told = asyncio.run(_told(caller, over, soon, late, "unknown", messages=2))
     assert [one["method"] for one in told] == [
         "notifications/subscriptions/acknowledged",
