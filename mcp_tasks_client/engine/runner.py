@@ -281,9 +281,9 @@ class Runner:
                 case SendCancel():
                     await self.cancellation.send_again(call)
                 case Publish(task):
-                    call.publish()
-                    for listener in call.listeners:
+                    for listener in call.listeners:  # before those who wait, who may then be gone
                         await _tell(listener, task)
+                    call.publish()
                 case Report(violation):
                     said = quote(violation, call.record.task_id)
                     logger.warning("The server broke the protocol for %r: %s", call.record, said)

@@ -864,6 +864,20 @@ async def test_on_update_is_told_and_its_errors_do_not_end_the_call(
     assert "a bug in the host" in caplog.text
 
 
+async def test_on_update_has_returned_from_the_end_before_the_call_does() -> None:
+    seen: list[str] = []
+
+    async def on_update(task: Task) -> None:
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+        seen.append(task.status)
+
+    world = World()
+    async with world.client() as client:
+        await world.call(client, on_update=on_update)
+        assert seen == ["working", "completed"]
+
+
 async def test_refresh_waits_for_the_next_poll_at_the_servers_pace() -> None:
     world = World(gets={TASK: [working(TASK, status_message="half"), DONE]})
     async with world.client() as client:
