@@ -13,11 +13,12 @@ from typing import Final, TypeAlias
 
 import anyio
 
+from ..errors import SessionError
 from ..protocol import JSONObject, RequestId
 from ..protocol.replies import RpcError
 from ..protocol.text import shorten
 
-__all__ = ["SILENCE_S", "Connection", "Hear", "Source", "StreamCursor", "new_request_id"]
+__all__ = ["SILENCE_S", "Connection", "Hear", "Source", "StreamCursor", "is_answer", "new_request_id"]
 
 SILENCE_S: Final = 300.0
 """Seconds without a byte after which a stream that may stay open counts as broken."""
@@ -51,6 +52,11 @@ Hear: TypeAlias = Callable[["Connection", JSONObject, Source], None]
 def new_request_id() -> str:
     """A JSON-RPC ID that no other request of the MCP session has, whichever process made that."""
     return secrets.token_hex(8)
+
+
+def is_answer(error: SessionError) -> bool:
+    """Whether a server has answered a request by that error, so that nothing goes on for it."""
+    return error.code is not None and error.http_status in (None, 200)
 
 
 class Connection(ABC):

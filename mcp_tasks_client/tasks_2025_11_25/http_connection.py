@@ -26,7 +26,7 @@ from ..sessions.http.http_errors import CREDENTIAL_STATUSES, RequestErrors
 from ..sessions.http.replies import Reply, read_messages, read_reply
 from ..sessions.http.sse import EventParser
 from ..sessions.http.transport import Response
-from .connection import SILENCE_S, Connection, Hear, Source, StreamCursor, new_request_id
+from .connection import SILENCE_S, Connection, Hear, Source, StreamCursor, is_answer, new_request_id
 from .shapes import CORE_TASKS_VERSION, HANDSHAKE_VERSIONS
 
 __all__ = ["HttpConnection"]
@@ -258,8 +258,8 @@ class HttpConnection(Connection):
                 if failures >= _MOST_RESUMPTIONS:
                     raise
             except SessionError as error:
-                if error.code is not None and error.http_status in (None, 200):
-                    raise  # the request's own error
+                if is_answer(error):
+                    raise
                 # The server does not resume streams: what became of the request is not known.
                 raise (lost or again.errors.lost("its stream cannot be resumed")) from error
 

@@ -49,7 +49,7 @@ from ..sessions.base import (
 )
 from ..sessions.http.session import HttpSession
 from ..sessions.http.tool_catalogue import ToolCatalogue
-from .connection import Connection, Hear
+from .connection import Connection, Hear, is_answer
 from .http_connection import HttpConnection
 from .inbound import Inbound
 from .mcp_sessions import McpSessions
@@ -379,7 +379,7 @@ class CoreTasksSession(Session):
         try:
             return await self._send(task.connection, "tasks/result", task.task_id)
         except SessionError as error:
-            if error.code is None or error.http_status not in (None, 200):
+            if not is_answer(error):
                 raise
             if completed and error.code == INVALID_PARAMS:
                 raise  # the server has forgotten the task meanwhile

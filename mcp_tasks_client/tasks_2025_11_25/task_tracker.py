@@ -32,7 +32,7 @@ from ..protocol.replies import RpcError
 from ..protocol.task import TERMINAL_STATUSES, read_task
 from ..protocol.text import shorten
 from ..sessions.base import ObservedTasks, Snapshot, TaskRef
-from .connection import SILENCE_S, Connection, StreamCursor, new_request_id
+from .connection import SILENCE_S, Connection, StreamCursor, is_answer, new_request_id
 from .question_log import QuestionLog
 from .session_data import SessionData
 from .shapes import inline_result, rename_task_fields
@@ -63,13 +63,13 @@ _PROGRESS_S: Final = 0.1
 
 @dataclass(eq=False, slots=True)
 class OpenResult:
-    """A ``tasks/result`` that has been sent, answered or not."""
+    """A ``tasks/result`` that has been sent, and may have brought the result."""
 
     connection: Connection
     request_id: RequestId
     cursor: StreamCursor = field(default_factory=StreamCursor)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    reply: JSONObject | RpcError | None = None
+    reply: JSONObject | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -309,7 +309,7 @@ class TaskTracker:
                 "tasks/result", params, self._timeout_s, total_s=limit_s, task_id=task.task_id
             )
         except SessionError as error:
-            if error.code is None or error.http_status not in (None, 200):
+            if not is_answer(error):
                 return  # a poll tells
             reply = RpcError(error.code, error.remote_message, error.data)
         self._take_end(task, reply)
@@ -384,8 +384,8 @@ class TaskTracker:
         self.changed.set()  # from now on it matters whether the task is observed still
         self.begin(self._follow, task, task.result)
 
-    def take_reply(self, task: TrackedTask) -> JSONObject | RpcError | None:
-        """What the open ``tasks/result`` has brought, if it has."""
+    def take_reply(self, task: TrackedTask) -> JSONObject | None:
+        """The result that the open ``tasks/result`` has brought, if it has."""
         return task.result.reply if task.result is not None else None
 
     def drop_reply(self, task: TrackedTask) -> None:
@@ -406,10 +406,7 @@ class TaskTracker:
                 )
                 result.reply = await send(*message, SILENCE_S, **ways)
             except SessionError as error:
-                if error.code is None or error.http_status not in (None, 200):
-                    lost = error
-                else:
-                    result.reply = RpcError(error.code, error.remote_message, error.data)
+                lost = error
         if task.result is not result or result.scope.cancelled_caught:
             return
         if lost is None:
@@ -430,6 +427,11 @@ class TaskTracker:
             task.reopen_at = self._clock.monotonic() + _REOPEN_S  # what the reply means, a poll tells
 
     def _note_lost(self, task: TrackedTask, result: OpenResult, error: SessionError, lasted_s: float) -> None:
+        """Have a poll open ``tasks/result`` again.
+
+        Also after an error that the server answered. It may only say that the request was cancelled, by
+        ourselves or by another client of the journal; a task that has failed says so to the next request.
+        """
         task.result = None
         task.questions.lose_stream()
         task.failures = 0 if lasted_s > _REOPEN_S else task.failures + 1
@@ -437,7 +439,7 @@ class TaskTracker:
             min(_REOPEN_S * 2.0 ** min(task.failures - 1, 8), _LONGEST_REOPEN_S) if task.failures else 0.0
         )
         task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
-        if not (error.not_executed or result.connection.lost):
+        if not (error.not_executed or result.connection.lost or is_answer(error)):
             task.abandoned = result.request_id, None  # it may be open at the server still
 
     async def _settle_abandoned(self, task: TrackedTask) -> None:

@@ -245,6 +245,25 @@ async def test_a_task_that_failed_holds_its_error(wire: Wire) -> None:
     assert (snapshot.task.status, snapshot.task.error) == ("failed", error)
 
 
+@requirement("2025:result", "law:7")
+@pytest.mark.parametrize("status", ["completed", "failed"])
+async def test_the_error_of_a_request_that_was_cancelled_is_not_the_end_of_its_task(
+    wire: Wire, status: str
+) -> None:
+    """As another client of the journal, or we ourselves, may have cancelled the open ``tasks/result``."""
+    async with asking(wire) as (session, observed, stream, snapshot):
+        await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+        wire.task = {**COMPLETED, "status": status}
+        error = {"code": 0, "message": "Request cancelled"}
+        stream.event({"jsonrpc": "2.0", "id": stream.request_id, "error": error})
+        stream.end()
+        await stream.closed_by_client.wait()
+        await anyio.wait_all_tasks_blocked()
+        ended = await session.get(observed.kept[TASK])
+    assert ended.task.result == text("done")
+    assert not wire.of("notifications/cancelled"), "what was answered is not open"
+
+
 @requirement("2025:result")
 @pytest.mark.parametrize("forgotten", [False, True])
 async def test_a_completed_task_whose_result_is_refused_is_asked_again_a_few_times(
