@@ -9,7 +9,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import anyio
 
@@ -70,9 +70,12 @@ class Connection(ABC):
         cancels_tasks: Whether the server declares ``tasks.cancel``.
         makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
         lost: Whether the server has denied the session twice, and another one can be begun.
+        acknowledges: Whether :meth:`respond` returns only when the server has the answer.
         calls: How many ``tools/call`` are under way.
         listening: Set once the server can be heard outside of replies, or never will be.
     """
+
+    acknowledges: ClassVar[bool] = True
 
     def __init__(self, session_id: str | None) -> None:
         self.session_id = session_id

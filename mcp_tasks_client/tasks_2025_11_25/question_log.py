@@ -15,15 +15,15 @@ out has its answer, see :meth:`QuestionLog.infer_answered`.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from ..protocol import JSONObject, RequestId
 from ..protocol.text import digest
-from .session_data import OpenQuestion, SessionData
+from .session_data import OpenQuestion, SentAnswer, SessionData
 
-__all__ = ["Answer", "QuestionLog"]
+__all__ = ["QuestionLog"]
 
 _MAX_OPEN: Final = 100
 _MAX_BYTES: Final = 1024 * 1024
@@ -53,16 +53,6 @@ class _Entry:
     """Whether an answer is being sent. A request that comes from now on is another question."""
 
 
-@dataclass(slots=True)
-class Answer:
-    """An answer that the server has acknowledged, though it may not have used it."""
-
-    request_id: RequestId
-    content: JSONObject = field(repr=False)
-    looks: int = 0
-    """Snapshots since then in which the task waits, and nothing else is open."""
-
-
 class QuestionLog:
     """What a server has asked on behalf of one task.
 
@@ -73,7 +63,8 @@ class QuestionLog:
     def __init__(self, data: SessionData) -> None:
         self._open: list[_Entry] = []
         self._answered = dict(data.answered)
-        self._unused: Answer | None = None
+        self._unused = data.sent
+        self._looks = 0
         for one in data.open:
             name, _, ordinal = one.key.partition(".")
             size = len(json.dumps(one.request))
@@ -166,12 +157,11 @@ class QuestionLog:
             if entry.key not in keys:
                 self._close(entry)
 
-    def dump(self) -> tuple[Iterable[OpenQuestion], dict[str, int]]:
-        """The open questions, and how many of each digest are answered, as the journal keeps them."""
-        return (
-            [OpenQuestion(entry.key, entry.request_id, entry.request) for entry in self._open],
-            dict(self._answered),
-        )
+    def dump(self, data: SessionData) -> SessionData:
+        """The data with the questions and answers as the journal keeps them."""
+        questions = (OpenQuestion(entry.key, entry.request_id, entry.request) for entry in self._open)
+        sent = None if self._unused is None or self._unused.acknowledged else self._unused
+        return replace(data, open=tuple(questions), answered=dict(self._answered), sent=sent)
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────
 
@@ -183,14 +173,21 @@ class QuestionLog:
         entry.leaving = True
         return entry.request_id
 
-    def finish_answer(self, key: str, content: JSONObject) -> None:
-        """Note that the server has acknowledged the answer."""
+    def finish_answer(self, key: str, content: JSONObject, *, acknowledged: bool) -> None:
+        """Note that the answer was sent.
+
+        Args:
+            key: Of the question.
+            content: The answer.
+            acknowledged: Whether the server has said that it came. Another process does not send such an
+                answer once more: mcp 1.30 may have asked the next question under the same ID.
+        """
         entry = self._named(key)
         if entry is None:
             return  # withdrawn meanwhile
         self._close(entry)
         if entry.request_id is not None:
-            self._unused = Answer(entry.request_id, content)
+            self._unused, self._looks = SentAnswer(entry.request_id, content, acknowledged), 0
 
     def abort_answer(self, key: str) -> None:
         """Note that the answer may not have arrived. It can be sent again."""
@@ -204,7 +201,7 @@ class QuestionLog:
         answered = ordinal.isdecimal() and int(ordinal) < self._answered.get(name, 0)
         return answered and self._named(key) is None
 
-    def look(self, *, waiting: bool) -> Answer | None:
+    def look(self, *, waiting: bool) -> SentAnswer | None:
         """Note a snapshot. Returns the answer that is to be sent once more, if it has had no effect.
 
         Args:
@@ -216,8 +213,8 @@ class QuestionLog:
             return None
         if self._open:
             return None  # it may be this that the task waits for
-        answer.looks += 1
-        if answer.looks < _PATIENCE:
+        self._looks += 1
+        if self._looks < _PATIENCE:
             return None
         self._unused = None
         return answer

@@ -405,7 +405,7 @@ class CoreTasksSession(Session):
             except BaseException:
                 task.questions.abort_answer(key)
                 raise
-            task.questions.finish_answer(key, answer)
+            task.questions.finish_answer(key, answer, acknowledged=task.connection.acknowledges)
 
         await _finish_soon(send)
 

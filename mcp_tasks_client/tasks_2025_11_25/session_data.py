@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from ..protocol import JSONObject, RequestId
 
-__all__ = ["OpenQuestion", "SessionData"]
+__all__ = ["OpenQuestion", "SentAnswer", "SessionData"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,16 @@ class OpenQuestion:
 
     request: JSONObject = field(repr=False)
     """The question, ``{method, params}``. The server sends it once, so it is kept whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentAnswer:
+    """An answer that was sent, and that the task may not have used."""
+
+    request_id: RequestId
+    content: JSONObject = field(repr=False)
+    acknowledged: bool = False
+    """Whether the server has said that it came. Such an answer is not kept here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +62,9 @@ class SessionData:
     open: tuple[OpenQuestion, ...] = ()
     """Oldest first."""
 
+    sent: SentAnswer | None = None
+    """The last answer, if nobody told that it arrived, to be sent once more if the task still waits."""
+
     answered: Mapping[str, int] = field(default_factory=dict)
     """How many questions of each digest have been answered: the ordinal of the next question in its key."""
 
@@ -66,6 +79,7 @@ class SessionData:
             "event_id": self.event_id,
             "progress_token": self.progress_token,
             "open": questions or None,
+            "sent": None if self.sent is None else [self.sent.request_id, self.sent.content],
             "answered": dict(self.answered) or None,
         }
         # An ID may be 0.
@@ -92,11 +106,13 @@ class SessionData:
             event_id=_text(raw.get("event_id")),
             progress_token=_token(raw.get("progress_token", raw.get("progress"))),
             open=tuple(_questions(raw.get("open"))),
+            sent=_sent(raw.get("sent")),
             answered=_counts(answered) if isinstance(answered, dict) else {},
         )
 
 
 _QUESTION_PARTS: Final = 3
+_SENT_PARTS: Final = 2
 
 
 def _questions(raw: object) -> list[OpenQuestion]:
@@ -107,6 +123,12 @@ def _questions(raw: object) -> list[OpenQuestion]:
             if isinstance(key, str) and isinstance(request, dict):
                 found.append(OpenQuestion(key, _request_id(request_id), request))
     return found
+
+
+def _sent(raw: object) -> SentAnswer | None:
+    request_id, content = raw if isinstance(raw, list) and len(raw) == _SENT_PARTS else (None, None)
+    known = _request_id(request_id)
+    return SentAnswer(known, content) if known is not None and isinstance(content, dict) else None
 
 
 def _counts(raw: Mapping[str, Any]) -> dict[str, int]:

@@ -120,20 +120,18 @@ class TrackedTask:
 
     def data(self, owner: str) -> SessionData:
         """What the journal is to keep."""
-        questions, answered = self.questions.dump()
         result_id, event_id = self.abandoned or (None, None)
         if self.result is not None and self.result.reply is None:
             result_id, event_id = self.result.request_id, self.event_id
-        return SessionData(
+        data = SessionData(
             owner=owner,
             session_id=self.connection.session_id,
             cancellable=self.connection.cancels_tasks,
             result_id=result_id,
             event_id=event_id,
             progress_token=self.progress_token,
-            open=tuple(questions),
-            answered=answered,
         )
+        return self.questions.dump(data)
 
 
 class TaskTracker:

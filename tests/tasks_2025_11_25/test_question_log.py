@@ -8,7 +8,7 @@ import pytest
 
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.tasks_2025_11_25.question_log import QuestionLog
-from mcp_tasks_client.tasks_2025_11_25.session_data import SessionData
+from mcp_tasks_client.tasks_2025_11_25.session_data import SentAnswer, SessionData
 from mcp_tasks_client.tasks_2025_11_25.shapes import strip_volatile
 
 from .._requirements import requirement
@@ -19,8 +19,7 @@ DOG: Final[JSONObject] = {"method": "elicitation/create", "params": {"message": 
 
 def restarted(log: QuestionLog) -> QuestionLog:
     """The log as another process finds it in the journal."""
-    questions, answered = log.dump()
-    return QuestionLog(SessionData.read(SessionData(open=tuple(questions), answered=answered).write()))
+    return QuestionLog(SessionData.read(log.dump(SessionData()).write()))
 
 
 def key_of(log: QuestionLog) -> str:
@@ -28,9 +27,9 @@ def key_of(log: QuestionLog) -> str:
     return key
 
 
-def answer(log: QuestionLog, key: str) -> None:
+def answer(log: QuestionLog, key: str, *, acknowledged: bool = True) -> None:
     assert log.begin_answer(key) is not None
-    log.finish_answer(key, {"action": "accept"})
+    log.finish_answer(key, {"action": "accept"}, acknowledged=acknowledged)
 
 
 @requirement("law:3")
@@ -93,7 +92,7 @@ def test_the_same_words_that_come_while_an_answer_is_sent_are_another_question()
     first = key_of(log)
     log.begin_answer(first)
     assert log.hear(1, CAT) == "new"
-    log.finish_answer(first, {})
+    log.finish_answer(first, {}, acknowledged=True)
     assert len(log) == 1
     assert key_of(log) != first
 
@@ -174,6 +173,31 @@ def test_an_answer_without_effect_is_sent_once_more_at_the_second_snapshot() -> 
     assert again is not None
     assert (again.request_id, again.content) == (1, {"action": "accept"})
     assert log.look(waiting=True) is None, "once"
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_another_process_sends_an_answer_once_more_if_nobody_told_that_it_arrived(acknowledged: bool) -> None:
+    log = QuestionLog(SessionData())
+    log.hear(0, CAT)
+    answer(log, key_of(log), acknowledged=acknowledged)
+    assert log.look(waiting=True) is None
+    log = restarted(log)
+    again = [log.look(waiting=True) for _ in range(3)]
+    if acknowledged:
+        assert again == [None] * 3
+    else:
+        assert again == [None, SentAnswer(0, {"action": "accept"}), None]
+        assert restarted(log).look(waiting=True) is None, "once"
+
+
+def test_an_answer_that_was_used_is_journaled_no_more() -> None:
+    log = QuestionLog(SessionData())
+    log.hear(0, CAT)
+    answer(log, key_of(log), acknowledged=False)
+    assert log.dump(SessionData()).sent is not None
+    log.look(waiting=False)
+    assert log.dump(SessionData()).sent is None
 
 
 @pytest.mark.parametrize("why", ["it works", "another question is open"])

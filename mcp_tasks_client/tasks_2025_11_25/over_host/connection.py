@@ -6,7 +6,7 @@ the server gave the session an ID and keeps it.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -36,6 +36,8 @@ class RelayConnection(Connection):
         hear: Called with each question of a task of ours, and each notification.
         session_id: What the transport calls the session; ``None`` if that cannot be seen.
     """
+
+    acknowledges: ClassVar[bool] = False
 
     def __init__(self, relay: Relay, router: TaskRouter, hear: Hear, session_id: str | None) -> None:
         super().__init__(session_id)
@@ -140,6 +142,8 @@ class RelayConnection(Connection):
         task_id: str | None = None,
     ) -> None:
         """Answer a request of the server's. Nobody tells whether the answer arrives: the SDK does not.
+
+        So the answer is journaled until a snapshot shows that the task goes on.
 
         Raises:
             SessionError: There is no connection any more.

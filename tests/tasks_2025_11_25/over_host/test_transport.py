@@ -17,7 +17,7 @@ from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.sessions.relay.messages import make_message
 from mcp_tasks_client.tasks_2025_11_25.over_host import router, transport
 from mcp_tasks_client.tasks_2025_11_25.over_host.transport import TasksTransport
-from mcp_tasks_client.tasks_2025_11_25.session_data import SessionData
+from mcp_tasks_client.tasks_2025_11_25.session_data import SentAnswer, SessionData
 from tests._requirements import requirement
 
 from ._wire import FORM, LIMIT_S, MARK, QUICK, RESULT, TASK, TASKS, Session, Wire, connected, question
@@ -352,6 +352,24 @@ async def test_what_was_asked_before_the_session_ended_can_be_answered_by_anothe
     kept = SessionData.read(record.state.session_data).open
     asked = [(open_question.key, "q")] if ends != "the server takes it back" else []
     assert [(one.key, one.request_id) for one in kept] == asked
+
+
+@requirement("law:3")
+async def test_an_answer_that_may_have_been_lost_is_journaled_for_another_process(wire: Wire) -> None:
+    """The SDK tells nobody whether it arrived, and its session ends with what it cannot send."""
+    journal = MemoryJournal()
+    async with connected(wire, elicitation=accept, journal=journal) as session:
+        await session.send("tools/call", {"name": "slow"})
+        wire.task |= {"status": "input_required", "pollInterval": 60_000}
+        await wire.until(lambda: wire.of("tasks/result"))
+        await wire.say(question("q", _meta=MARK))
+        await wire.until(lambda: wire.answers)
+        wire.hang_up()
+        await session.ended.wait()
+    async with journal:
+        (record,) = await journal.records(Scope("a-server", ""))
+    assert isinstance(record.state, Observing)
+    assert SessionData.read(record.state.session_data).sent == SentAnswer("q", wire.answers["q"])
 
 
 async def test_calls_without_a_reply_hold_up_no_other(wire: Wire) -> None:
