@@ -42,9 +42,10 @@ async def read_outcome(record: TaskRecord, session: Session | None, deadline: fl
         case Completed(result=raw):
             return await read_result(raw, tool, task_id, session, deadline)
         case Failed() as failed:
+            why = "failed without saying why" if failed.code is None else f"ended in error {failed.code}"
+            said = f": {quote(failed.message, task_id).rstrip('.')}" if failed.message else ""
             raise TaskFailedError(
-                f"The call of {tool!r} ended in error {failed.code}: "
-                f"{quote(failed.message, task_id)}. To try again, {again}.",
+                f"The call of {tool!r} {why}{said}. To try again, {again}.",
                 code=failed.code,
                 message=failed.message,
                 data=failed.data,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -137,25 +137,31 @@ def _states() -> TypeAdapter[State]:
     return TypeAdapter(_TaggedState)
 
 
-_JSON: Final = json.JSONEncoder(separators=(",", ":"))  # made once: json.dumps would make one each time
-
-
 def dump_state(state: State) -> str:
     """A state as JSON text in plain ASCII.
 
     ASCII, because a server's strings may hold lone surrogates, which no encoding can carry. Fields
     of a snapshot that the protocol does not name are left out: no decision needs them, and a server
     could fill the disk with them.
+
+    Raises:
+        TypeError: A value has no JSON form.
     """
-    # Unset fields of a snapshot stay unset: an absent ttlMs and a null one differ.
-    raw = _states().dump_python(state, by_alias=True, exclude_unset=True)
-    task = raw.get("task")
-    if task is not None:
-        raw["task"] = {name: value for name, value in task.items() if name in _TASK_FIELDS}
-    return _JSON.encode(raw)
+    return _JSON.encode(state)
 
 
-_TASK_FIELDS: Final = frozenset(field.alias or name for name, field in Task.model_fields.items())
+def _members(value: object) -> dict[str, Any]:
+    """What is not JSON in a state: a snapshot, and the dataclasses. Results are never copied."""
+    if isinstance(value, Task):
+        # Unset fields of a snapshot stay unset: an absent ttlMs and a null one differ.
+        return {alias: getattr(value, name) for name, alias in _TASK_FIELDS if name in value.model_fields_set}
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_TASK_FIELDS: Final = [(name, field.alias or name) for name, field in Task.model_fields.items()]
+_JSON: Final = json.JSONEncoder(separators=(",", ":"), default=_members)  # made once: dumps would make one
 
 
 def load_state(text: str) -> State:

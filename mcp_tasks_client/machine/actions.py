@@ -9,7 +9,6 @@ from typing import TypeAlias
 from ..errors import SessionError
 from ..protocol import JSONObject
 from ..protocol.task import Task
-from .states import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +84,6 @@ class Report:
 @dataclass(frozen=True, slots=True)
 class Finish:
     """The call is over."""
-
-    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from .events import (
     InputAsked,
     Resumed,
 )
-from .input_requests import MAX_OPEN, answer, ask_open, collect_answers, open_question, reopen
+from .input_requests import answer, ask_open, collect_answers, find_excess, find_new, reopen
 from .states import (
     Calling,
     Cancelled,
@@ -88,7 +88,7 @@ def _calling(state: Calling, event: Event) -> Step:
             # The refusal of this request says nothing about an earlier one, whose reply was lost.
             return (OutcomeUnknown(), (Save(),)) if state.again else (state, (Forget(),))
         case CallLost():
-            return OutcomeUnknown(), (Save(),)
+            return OutcomeUnknown(cancel_wanted=state.cancel_wanted), (Save(),)
         case InputAsked():
             return _gather(state, event)
         case CancelRequested():
@@ -105,11 +105,10 @@ def _gather(state: Calling, event: InputAsked) -> Step:
         return _give_up(state)
     if state.round == MAX_ROUNDS:
         return _end(Violated(message=f"The server put the call off {MAX_ROUNDS} times and never began it."))
-    if len(event.requests) > MAX_OPEN:
-        return _end(Violated(message=f"The server asked more than {MAX_OPEN} questions before it began."))
-    questions, asks = ask_open(
-        tuple(open_question(key, request) for key, request in event.requests.items()), event.requests
-    )
+    excess = find_excess((), event.requests)
+    if excess is not None:
+        return _end(Violated(message=f"The call was not begun: {excess}."))
+    questions, asks = ask_open(find_new((), event.requests), event.requests)
     gathering = Gathering(
         round=state.round, request_state=event.request_state, questions=questions, again=state.again
     )
@@ -154,8 +153,11 @@ def _outcome_unknown(state: OutcomeUnknown, event: Event) -> Step:
         case CallAgain():
             return Calling(again=True), (Save(), SendCall())
         case CallReturned() | CallFailed() | InputAsked():
-            return _calling(Calling(again=True), event)  # a reply that could not be committed for too long
-        case CallLost() | CallRefused() | CancelRequested():
+            # A reply that came, or could be committed, only now.
+            return _calling(Calling(again=True, cancel_wanted=state.cancel_wanted), event)
+        case CancelRequested():
+            return replace(state, cancel_wanted=True), (Save(),)
+        case CallLost() | CallRefused():
             return state, ()
         case AnswerReady() | AnswerUnavailable():
             return state, ()  # likewise late
@@ -171,8 +173,8 @@ def park_unanswered(state: StateT, event: AnswerUnavailable) -> tuple[StateT, tu
 
 def _give_up(state: Calling | Gathering) -> Step:
     """The host wants the call cancelled, and it has not begun: nothing runs, unless an earlier send did."""
-    return (OutcomeUnknown(), (Save(),)) if state.again else _end(Cancelled())
+    return (OutcomeUnknown(cancel_wanted=True), (Save(),)) if state.again else _end(Cancelled())
 
 
 def _end(outcome: Outcome) -> Step:
-    return Finished(outcome=outcome), (Save(), Finish(outcome))
+    return Finished(outcome=outcome), (Save(), Finish())

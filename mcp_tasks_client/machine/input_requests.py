@@ -25,12 +25,14 @@ from .states import Question
 __all__ = [
     "MAX_OPEN",
     "MAX_QUESTIONS",
+    "MAX_SIZE",
     "Questions",
     "acknowledge",
     "answer",
     "ask_open",
     "collect_answers",
     "dispute",
+    "find_excess",
     "find_new",
     "find_swapped",
     "has_undelivered",
@@ -51,6 +53,46 @@ MAX_OPEN: Final = 100
 MAX_QUESTIONS: Final = 1000
 """Questions of one call in all. Each key is remembered, so that nobody is asked twice."""
 
+MAX_SIZE: Final = 20_000
+"""JSON values in the questions of one snapshot. A string counts once more for every 200 characters."""
+
+_MAX_LEVELS: Final = 100
+_CHARACTERS: Final = 200
+
+
+def find_excess(questions: Questions, requests: JSONObject) -> str | None:
+    """Why the questions of a snapshot are refused, whatever they ask; ``None`` if they are not.
+
+    It is counted before anything is hashed, journaled or put to the host.
+    """
+    known = {q.key for q in questions}
+    fresh = sum(key not in known for key in requests)
+    unfinished = sum(q.stage != "acknowledged" for q in questions)
+    if unfinished + fresh > MAX_OPEN or len(questions) + fresh > MAX_QUESTIONS:
+        return f"the server asks more than {MAX_OPEN} questions at once, or {MAX_QUESTIONS} of one call"
+    if _is_too_large(requests):
+        return "the server's questions are too large, or nested too deeply"
+    return None
+
+
+def _is_too_large(requests: JSONObject) -> bool:
+    room, level = MAX_SIZE, list[Any]([requests])
+    for _ in range(_MAX_LEVELS):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, str):
+                room -= len(value) // _CHARACTERS
+            elif isinstance(value, dict | list):
+                room -= len(value)
+                if room >= 0:
+                    below += [*value, *value.values()] if isinstance(value, dict) else value
+            if room < 0:
+                return True
+        if not below:
+            return False
+        level = below
+    return True
+
 
 def open_question(key: str, request: Any) -> Question:
     """A question as first seen."""
@@ -66,7 +108,7 @@ def find_new(questions: Questions, requests: JSONObject) -> Questions:
 
 def is_reused(questions: Questions, requests: JSONObject) -> bool:
     """Whether a known key now stands for a different request."""
-    return any(q.key in requests and q.digest != digest(requests[q.key]) for q in questions)
+    return any(q.key in requests and _differs(q, requests[q.key]) for q in questions)
 
 
 def find_swapped(questions: Questions, requests: JSONObject) -> tuple[str, ...]:
@@ -74,10 +116,13 @@ def find_swapped(questions: Questions, requests: JSONObject) -> tuple[str, ...]:
     return tuple(
         q.key
         for q in questions
-        if q.stage not in ("sending", "acknowledged")
-        and q.key in requests
-        and q.digest != digest(requests[q.key])
+        if q.stage not in ("sending", "acknowledged") and q.key in requests and _differs(q, requests[q.key])
     )
+
+
+def _differs(question: Question, request: Any) -> bool:
+    # Comparing is much cheaper than hashing. But NaN differs from itself, and an old request is not kept.
+    return question.request != request and question.digest != digest(request)
 
 
 def ask_open(questions: Questions, outstanding: Collection[str]) -> tuple[Questions, tuple[Ask, ...]]:

@@ -69,6 +69,8 @@ class OutcomeUnknown:
     """``tools/call`` was sent and its reply is lost: the tool may have run."""
 
     kind: Literal["outcome_unknown"] = "outcome_unknown"
+    cancel_wanted: bool = False
+    """As in :class:`Calling`: the reply may still come, and with it a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

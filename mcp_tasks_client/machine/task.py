@@ -44,6 +44,7 @@ What the *server* does against the protocol is reported once per kind, by ``Repo
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import assert_never
 
 from ..policy import PollPolicy, ttl_passed
@@ -94,13 +95,13 @@ from .events import (
 )
 from .input_requests import (
     MAX_OPEN,
-    MAX_QUESTIONS,
     Questions,
     acknowledge,
     answer,
     ask_open,
     collect_answers,
     dispute,
+    find_excess,
     find_new,
     find_swapped,
     has_undelivered,
@@ -165,7 +166,7 @@ def _create(before: Calling | OutcomeUnknown, event: TaskCreated, policy: PollPo
     if event.attached:
         return state, (Save(), Wake(0.0))
     seed = Observed(task=event.task, now=event.now, jitter=event.jitter, session_data=event.session_data)
-    if not (isinstance(before, Calling) and before.cancel_wanted):
+    if not before.cancel_wanted:
         return _observe(state, seed, policy, seed=True)
     # The host gave the call up while tools/call was in flight. The server is told now.
     after, actions = _observe(replace(state, cancel="requested"), seed, policy, seed=True)
@@ -252,6 +253,10 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         return _look_again(
             state, event, policy, {"another_task_id": "tasks/get answered with another taskId"}
         )
+    excess = find_excess(state.questions, task.input_requests or {})
+    if excess is not None:
+        # Not taken into the state, so that the journal does not grow with what a server makes up.
+        task = task.model_copy(update={"input_requests": None})
     reports = {} if seed else _violations(seen, task)
     if not task.known_status:
         reports["unknown_status"] = f"{task.status!r} is none of the specification's statuses"
@@ -276,19 +281,18 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
     fresh: Questions = ()
     if task.status == "input_required":
         requests = task.input_requests
-        if requests is None and not seed:
+        if requests is None and excess is None and not seed:
             reports["no_input_requests"] = "input_required came without inputRequests"
         # A host that gave the task up is not bothered with its questions any more.
         fresh = find_new(state.questions, requests or {}) if state.cancel == "no" else ()
         if state.questions and is_reused(state.questions, requests or {}):
             reports["key_reused"] = "an input key was used again for a different request"
-    if fresh and _too_many(state.questions, fresh):
-        # Not taken into the state, so that the journal does not grow with what a server makes up.
+    if excess is not None and task.status == "input_required" and state.cancel == "no":
         state, actions = _look_again(state, event, policy, reports)
-        why = f"the server asks more than {MAX_OPEN} questions at once, or {MAX_QUESTIONS} of one call"
-        park = Park(Unanswered(tuple(q.key for q in fresh[:MAX_OPEN]), why))
-        stripped = replace(state, task=task.model_copy(update={"input_requests": None}))
-        return stripped, (Save(), *actions, StopAsking(), park)
+        known = {q.key for q in state.questions}
+        fresh_keys = (key for key in event.task.input_requests or () if key not in known)
+        park = Park(Unanswered(tuple(islice(fresh_keys, MAX_OPEN)), excess))
+        return state, (Save(), *actions, StopAsking(), park)
     state = replace(state, questions=state.questions + fresh)
     saved = saved or bool(fresh)
     state, actions = _look_again(state, event, policy, reports, saved=saved, first=seed)
@@ -325,11 +329,6 @@ def _matters(before: Observing, after: Observing) -> bool:
     )
 
 
-def _too_many(questions: Questions, fresh: Questions) -> bool:
-    unfinished = sum(q.stage != "acknowledged" for q in questions)
-    return unfinished + len(fresh) > MAX_OPEN or len(questions) + len(fresh) > MAX_QUESTIONS
-
-
 def _attend_to_questions(state: Observing, now: float, actions: tuple[Action, ...]) -> Step:
     """Ask what is open, send what is answered; park where neither can go on."""
     swapped = find_swapped(state.questions, _outstanding(state))
@@ -359,11 +358,11 @@ def _notify(state: Observing, event: Notified) -> Step:
     if task.terminal or seen.terminal or task.older_than(seen):
         return state, ()
     state, saved = _keep_session_data(state, event)
+    if find_excess(state.questions, task.input_requests or {}) is not None:
+        return state, saved  # a poll says the same, and parks
     fresh: Questions = ()
     if task.status == "input_required" and state.cancel == "no":
         fresh = find_new(state.questions, task.input_requests or {})
-        if _too_many(state.questions, fresh):
-            return state, saved  # a poll says the same, and parks
     if task.same_as(seen) or ("input_required" in (seen.status, task.status) and not fresh):
         return state, saved  # an answer may be on its way
     state = replace(state, task=task, unchanged=0, questions=state.questions + fresh)
@@ -484,4 +483,4 @@ def _finish(
     # The payload is in the outcome; a second copy of a large result would be written with it.
     task = state.task.model_copy(update={"result": None, "error": None, "input_requests": None})
     published = (Publish(state.task),) if state.task.terminal else ()
-    return Finished(outcome=outcome, task=task), (Save(), StopAsking(), *reports, *published, Finish(outcome))
+    return Finished(outcome=outcome, task=task), (Save(), StopAsking(), *reports, *published, Finish())

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 from typing import Any, get_args
 
 import pytest
 
 from mcp_tasks_client.errors import CredentialRefusedError
 from mcp_tasks_client.journal.record import dump_state, load_state
-from mcp_tasks_client.machine import MAX_ROUNDS, ImpossibleEventError, advance
+from mcp_tasks_client.machine import MAX_ROUNDS, ImpossibleEventError, advance, input_requests
 from mcp_tasks_client.machine.actions import (
     Action,
     Ask,
@@ -60,7 +61,7 @@ from mcp_tasks_client.machine.events import (
     UpdateFailed,
     UpdateRejected,
 )
-from mcp_tasks_client.machine.input_requests import MAX_OPEN, MAX_QUESTIONS
+from mcp_tasks_client.machine.input_requests import MAX_OPEN, MAX_QUESTIONS, MAX_SIZE
 from mcp_tasks_client.machine.states import (
     Calling,
     Cancelled,
@@ -223,14 +224,14 @@ def ended(life: Life) -> Outcome:
 def test_a_plain_result_is_the_end_and_passed_on_unchanged(result: dict[str, Any]) -> None:
     life = Life()
     outcome = Completed(result=result)
-    assert life.feed(CallReturned(result=result)) == (Save(), Finish(outcome))
+    assert life.feed(CallReturned(result=result)) == (Save(), Finish())
     assert life.state == Finished(outcome=outcome)
 
 
 def test_a_json_rpc_error_is_the_end_and_keeps_code_message_and_data() -> None:
     life = Life()
     outcome = Failed(code=-32603, message="Boom", data={"a": 1})
-    assert life.feed(CallFailed(code=-32603, message="Boom", data={"a": 1})) == (Save(), Finish(outcome))
+    assert life.feed(CallFailed(code=-32603, message="Boom", data={"a": 1})) == (Save(), Finish())
     assert life.state == Finished(outcome=outcome)
 
 
@@ -385,7 +386,8 @@ def test_a_server_that_asks_for_ever_is_stopped_after_the_last_round(requests: d
         assert isinstance(life.state, Calling)
     actions = life.feed(InputAsked(requests=requests, request_state="s"))
     outcome = Violated(message="The server put the call off 32 times and never began it.")
-    assert actions == (Save(), Finish(outcome))
+    assert actions == (Save(), Finish())
+    assert ended(life) == outcome
 
 
 def test_a_call_may_become_a_task_after_the_last_round() -> None:
@@ -453,14 +455,15 @@ def test_a_task_that_is_born_with_its_end_is_over_at_once(
 ) -> None:
     life = Life()
     actions = life.created(status, **fields)
-    assert actions == (Save(), StopAsking(), Publish(snapshot(status, **fields)), Finish(outcome))
+    assert actions == (Save(), StopAsking(), Publish(snapshot(status, **fields)), Finish())
     assert ended(life) == outcome
 
 
 def test_a_task_born_completed_ends_with_the_result_that_the_poll_brings() -> None:
     life = Life()
     life.created("completed")
-    assert Finish(Completed(result=RESULT)) in life.sees("completed", result=RESULT)
+    assert Finish() in life.sees("completed", result=RESULT)
+    assert ended(life) == Completed(result=RESULT)
 
 
 # ── the pace ──────────────────────────────────────────────────────────────────────────────────
@@ -661,7 +664,7 @@ def test_what_the_server_asked_for_is_saved_and_outlives_a_crash() -> None:
 def test_a_completed_task_ends_with_the_server_s_result_unchanged(result: dict[str, Any]) -> None:
     life = working()
     last, outcome = snapshot("completed", result=result), Completed(result=result)
-    assert life.sees("completed", result=result) == (Save(), StopAsking(), Publish(last), Finish(outcome))
+    assert life.sees("completed", result=result) == (Save(), StopAsking(), Publish(last), Finish())
     assert ended(life) == outcome
 
 
@@ -685,7 +688,7 @@ def test_completed_without_a_result_is_a_violation_and_no_empty_success(fields: 
     life = working()
     actions = life.sees("completed", **fields)
     outcome = Violated(message="The task is completed, but the reply holds no result.")
-    assert actions[-1] == Finish(outcome)
+    assert actions[-1] == Finish()
     assert ended(life) == outcome
 
 
@@ -713,15 +716,14 @@ def test_a_failed_task_keeps_code_message_data_and_status_message(
     fields: dict[str, Any], outcome: Failed
 ) -> None:
     life = working()
-    assert life.sees("failed", **fields)[-1] == Finish(outcome)
+    assert life.sees("failed", **fields)[-1] == Finish()
     assert ended(life) == outcome
 
 
 def test_a_cancelled_task_ends_as_cancelled_whoever_cancelled_it() -> None:
     life = working()
-    assert life.sees("cancelled", statusMessage="by an operator")[-1] == Finish(
-        Cancelled(status_message="by an operator")
-    )
+    assert life.sees("cancelled", statusMessage="by an operator")[-1] == Finish()
+    assert ended(life) == Cancelled(status_message="by an operator")
 
 
 @requirement("law:7", "ttl:backstop")
@@ -742,7 +744,7 @@ def test_a_task_the_server_no_longer_knows_is_expired_only_if_its_time_had_passe
     life = working(ttlMs=ttl_ms)
     life.now += age_s
     outcome = Gone(why=why, message="Task not found")
-    assert life.missing() == (Save(), StopAsking(), Finish(outcome))
+    assert life.missing() == (Save(), StopAsking(), Finish())
     assert ended(life) == outcome
 
 
@@ -797,7 +799,8 @@ def test_a_status_that_comes_back_from_the_end_is_reported_once_and_followed() -
     complaint = Report("the status went from completed back to working")
     assert life.sees() == (Save(), complaint, Wake(5.0), Publish(snapshot()))
     assert life.sees() == (Wake(5.0),)
-    assert Finish(Completed(result=RESULT)) in life.sees("completed", result=RESULT)
+    assert Finish() in life.sees("completed", result=RESULT)
+    assert ended(life) == Completed(result=RESULT)
 
 
 def test_a_created_at_that_changes_is_reported_once_and_is_no_news() -> None:
@@ -1041,12 +1044,76 @@ def test_a_call_with_more_questions_in_all_than_are_remembered_is_parked() -> No
     assert len(life.observing.questions) == MAX_QUESTIONS
 
 
+def _form_of(fields: int) -> dict[str, Any]:
+    one = {"type": "string", "enum": ["a", "b"]}
+    schema = {"type": "object", "properties": {f"p{n}": one for n in range(fields)}}
+    return {"method": "elicitation/create", "params": {"message": "Which?", "requestedSchema": schema}}
+
+
+TOO_LARGE = {
+    "many values": _form_of(MAX_SIZE // 4),
+    "a long text": {"method": "elicitation/create", "params": {"message": "x" * (200 * MAX_SIZE)}},
+    "deep": reduce(lambda inner, _: {"not": inner}, range(200), dict[str, Any]()),
+}
+
+
+@requirement("law:11")
+@pytest.mark.parametrize("request_", TOO_LARGE.values(), ids=TOO_LARGE)
+def test_a_question_that_is_too_large_is_refused_before_it_is_hashed_journaled_or_asked(
+    request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = working()
+    with monkeypatch.context() as patched:
+        patched.setattr(input_requests, "digest", None)
+        actions = life.asked(form=request_)
+        assert told(life, "input_required", inputRequests={"form": request_}) == ()
+    assert [type(action) for action in actions] == [Save, Wake, StopAsking, Park]
+    park = actions[-1]
+    assert isinstance(park, Park)
+    assert isinstance(park.reason, Unanswered)
+    assert park.reason.keys == ("form",)
+    assert "too large" in park.reason.why
+    assert life.saved is not None
+    assert len(life.saved) < 1000
+    before = Life()
+    before.feed(InputAsked(requests={"form": request_}, request_state=None))
+    assert isinstance(ended(before), Violated)
+    assert len(only(Ask, working().asked(form=_form_of(MAX_SIZE // 5 - 100)))) == 1
+
+
+@requirement("law:11")
+def test_ten_thousand_questions_are_counted_and_none_of_them_is_hashed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(input_requests, "digest", None)
+    many = {f"k{n}": NAME for n in range(10_000)}
+    life = working()
+    assert only(Park, life.asked(**many))
+    life.cancels()
+    life.asked(**many)
+    assert life.observing.task.input_requests is None, "nor kept when nobody is to be asked any more"
+
+
+def test_what_the_server_asks_still_is_compared_and_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    life = asking(name=NAME, age=AGE)
+    monkeypatch.setattr(input_requests, "digest", None)
+    assert life.asked(name=dict(NAME), age=dict(AGE)) == (Wake(5.0),)
+    life.answers("age")
+
+
+def test_a_question_with_a_number_that_differs_from_itself_is_the_same_question() -> None:
+    life = Life()
+    life.created("input_required", inputRequests={"n": {"method": "m", "params": {"x": float("nan")}}})
+    assert only(Park, life.asked(n={"method": "m", "params": {"x": float("nan")}})) == []
+
+
 @requirement("law:11")
 def test_a_server_that_asks_too_much_before_it_begins_has_its_call_ended() -> None:
     life = Life()
     event = InputAsked(requests={f"k{n}": NAME for n in range(MAX_OPEN + 1)}, request_state=None)
-    (_, finish) = life.feed(event)
-    assert finish == Finish(Violated(message="The server asked more than 100 questions before it began."))
+    assert life.feed(event) == (Save(), Finish())
+    why = "the server asks more than 100 questions at once, or 1000 of one call"
+    assert ended(life) == Violated(message=f"The call was not begun: {why}.")
     event = InputAsked(requests={f"k{n}": NAME for n in range(MAX_OPEN)}, request_state=None)
     assert len(only(Ask, Life().feed(event))) == MAX_OPEN
 
@@ -1147,7 +1214,8 @@ def test_a_rejected_answer_is_forgiven_when_the_task_has_moved_on() -> None:
     life = sending()
     life.rejected("name")
     assert life.sees() == (Save(), Wake(5.0), Publish(snapshot()))
-    assert Finish(Completed(result=RESULT)) in life.sees("completed", result=RESULT)
+    assert Finish() in life.sees("completed", result=RESULT)
+    assert ended(life) == Completed(result=RESULT)
 
 
 def test_a_rejected_answer_is_not_sent_again_by_a_tick() -> None:
@@ -1197,7 +1265,8 @@ def test_an_acknowledged_cancellation_is_saved_and_the_task_may_still_end_otherw
     life.cancels()
     assert life.feed(CancelAcknowledged(now=life.now)) == (Save(), Wake(5.0))
     assert life.observing.cancel == "acknowledged"
-    assert Finish(Completed(result=RESULT)) in life.sees("completed", result=RESULT)
+    assert Finish() in life.sees("completed", result=RESULT)
+    assert ended(life) == Completed(result=RESULT)
 
 
 @pytest.mark.parametrize(
@@ -1241,14 +1310,31 @@ def test_a_cancellation_that_comes_before_there_is_a_task_is_saved_and_sent_when
 def test_a_cancellation_before_the_task_is_late_for_a_task_that_is_born_with_its_end() -> None:
     life = Life()
     life.cancels()
-    assert life.created("completed", result=RESULT)[-1] == Finish(Completed(result=RESULT))
+    assert life.created("completed", result=RESULT)[-1] == Finish()
+    assert ended(life) == Completed(result=RESULT)
+
+
+@requirement("law:8")
+def test_a_cancellation_is_remembered_though_the_reply_is_lost_and_sent_when_it_comes_late() -> None:
+    for cancel_first in (True, False):
+        life = Life()
+        if cancel_first:
+            life.cancels()
+        life.feed(CallLost())
+        if not cancel_first:
+            assert life.cancels() == (Save(),)
+        assert life.saved is not None
+        life.state = load_state(life.saved)
+        assert SendCancel() in life.created()
+        assert life.observing.cancel == "sending"
 
 
 def test_a_call_that_is_to_be_cancelled_is_not_begun_again_by_a_server_that_asks_first() -> None:
     life = Life()
     life.cancels()
     actions = life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
-    assert actions == (Save(), Finish(Cancelled()))
+    assert actions == (Save(), Finish())
+    assert ended(life) == Cancelled()
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -1259,15 +1345,16 @@ def test_a_refused_call_that_was_to_be_cancelled_is_over_unless_an_earlier_one_m
     life.cancels()
     if again:
         assert life.feed(CallRefused()) == (Save(),)
-        assert life.state == OutcomeUnknown()
+        assert life.state == OutcomeUnknown(cancel_wanted=True)
     else:
-        assert life.feed(CallRefused()) == (Save(), Finish(Cancelled()))
+        assert life.feed(CallRefused()) == (Save(), Finish())
+        assert ended(life) == Cancelled()
 
 
 def test_a_call_that_is_cancelled_while_its_answers_are_collected_is_over() -> None:
     life = Life()
     life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
-    assert life.cancels() == (Save(), StopAsking(), Finish(Cancelled()))
+    assert life.cancels() == (Save(), StopAsking(), Finish())
     assert ended(life) == Cancelled()
 
 
@@ -1702,10 +1789,14 @@ def test_what_the_session_wants_to_know_again_is_saved_though_no_question_is_new
 
 
 def test_an_end_that_is_told_with_its_outcome_is_the_end() -> None:
-    assert Finish(Completed(result=RESULT)) in told(working(), "completed", result=RESULT)
-    assert told(working(), "cancelled")[-1] == Finish(Cancelled())
-    (finish,) = only(Finish, told(working(), "failed", error={"code": -32000, "message": "no"}))
-    assert isinstance(finish.outcome, Failed)
+    for status, fields, outcome in (
+        ("completed", {"result": RESULT}, Completed(result=RESULT)),
+        ("cancelled", {}, Cancelled()),
+        ("failed", {"error": {"code": -32000, "message": "no"}}, Failed(code=-32000, message="no")),
+    ):
+        life = working()
+        assert told(life, status, **fields)[-1] == Finish()
+        assert ended(life) == outcome
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])
