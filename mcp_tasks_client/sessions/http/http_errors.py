@@ -196,6 +196,13 @@ class RequestErrors:
             http_status=status,
         )
 
+    def too_deep(self, status: int) -> RemoteProtocolError:
+        """JSON that is nested beyond what Python reads."""
+        return RemoteProtocolError(
+            f"The reply to {self.method} is nested too deeply. Report it to the server's author.",
+            http_status=status,
+        )
+
     def redirected(self, why: str, status: int) -> RemoteProtocolError:
         """A redirect that is not followed.
 

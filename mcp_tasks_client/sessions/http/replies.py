@@ -19,7 +19,7 @@ from .http_errors import RequestErrors
 from .sse import EventParser, EventTooLargeError
 from .transport import Response
 
-__all__ = ["Reply", "is_event_stream", "parse_json", "read_messages", "read_reply"]
+__all__ = ["Reply", "is_event_stream", "read_messages", "read_reply"]
 
 _UNDECIDED: Final = frozenset({408, *range(500, 600)})
 """Statuses with which an error that names no request does not say that a tool was not called."""
@@ -47,12 +47,8 @@ async def read_reply(
     body = b"".join([chunk async for chunk in chunks])
     if not body.strip():
         raise errors.malformed(f"HTTP {status} with an empty body", status=status)
-    try:
-        message = parse_json(body)
-    except ValueError as error:
-        what = f"HTTP {status} with a body of type {_media_type(response) or 'unknown'} that is not JSON"
-        raise errors.malformed(what, status=status) from error
-    return _reply_in(message, request_id, status, errors)
+    what = f"HTTP {status} with a body of type {_media_type(response) or 'unknown'}"
+    return _reply_in(_parse(body, what, status, errors), request_id, status, errors)
 
 
 async def read_messages(
@@ -94,16 +90,29 @@ def is_event_stream(response: Response) -> bool:
     return _media_type(response) == "text/event-stream"
 
 
-def parse_json(text: str | bytes) -> Any:
-    """JSON as the standard library reads it.
+def _parse(text: str | bytes, what: str, status: int, errors: RequestErrors) -> Any:
+    """JSON as the standard library reads it, but an integer of too many digits is infinity, as a float is.
 
     Raises:
-        ValueError: Not JSON, not Unicode, or nested or long beyond reason.
+        RemoteProtocolError: ``what`` is not JSON; or it is nested too deeply, which does not pass.
     """
     try:
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+                raise errors.malformed(f"{what} that is not JSON", status=status) from error
+            # Python converts 4,300 digits. A task ID must not be lost for a number beside it.
+            return json.loads(text, parse_int=_read_integer)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise errors.too_deep(status) from None
+
+
+def _read_integer(digits: str) -> int | float:
+    try:
+        return int(digits)
+    except ValueError:
+        return float(digits)
 
 
 def _media_type(response: Response) -> str:
@@ -162,10 +171,7 @@ class _StreamReader:
         """Pass messages on, up to the reply; ``None`` if it has not come yet."""
         try:
             for event in events:
-                try:
-                    message = parse_json(event)
-                except ValueError as error:
-                    raise self._errors.malformed("an event that is not JSON", status=self._status) from error
+                message = _parse(event, "an event", self._status, self._errors)
                 if not isinstance(message, dict) or "method" not in message:
                     return _reply_in(message, self._request_id, self._status, self._errors)
                 if self._on_message is not None:

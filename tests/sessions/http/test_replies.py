@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -123,6 +124,36 @@ async def test_a_reply_is_read_whatever_the_status(
     assert (await session.get(REF)).task.task_id == TASK_ID
 
 
+@pytest.mark.parametrize("as_events", [False, True])
+async def test_an_integer_of_too_many_digits_costs_no_task_id_and_no_result(
+    server: ScriptedServer, session: HttpSession, as_events: bool
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        numbers = b"[1,%s,-%s]" % (b"9" * 10_000, b"9" * 10_000)
+        task = b'{"taskId":"t","status":"working","pollIntervalMs":%s,"x":%s}' % (b"9" * 10_000, numbers)
+        body = b'{"jsonrpc":"2.0","id":%d,"result":%s}' % (rpc_id(request), task)
+        if as_events:
+            return httpx.Response(
+                200, content=b"data: %s\n\n" % body, headers={"content-type": "text/event-stream"}
+            )
+        return httpx.Response(200, content=body)
+
+    server.answers("tasks/get", answer)
+    task = (await session.get(REF)).task
+    assert (task.model_extra or {})["x"] == [1, math.inf, -math.inf]
+    assert task.poll_interval_ms == 2**53 - 1
+
+
+async def test_a_reply_that_is_nested_too_deeply_is_not_asked_for_for_ever(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    server.answers("tasks/get", lambda r: httpx.Response(200, content=b"[" * 100_000 + b"]" * 100_000))
+    refused = await fail_to_get(session)
+    assert type(refused) is RemoteProtocolError
+    assert not refused.retryable
+    assert "nested too deeply" in str(refused)
+
+
 async def test_json_that_only_python_reads_is_read(server: ScriptedServer, session: HttpSession) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         body = '{"jsonrpc":"2.0","id":%d,"result":{"taskId":"t","status":"working","x":NaN,"y":"\\ud800"}}'
@@ -155,8 +186,6 @@ async def test_json_that_only_python_reads_is_read(server: ScriptedServer, sessi
         b'{"jsonrpc":"2.0","id":"ID","result":{"taskId":"t","status":"working"}}',
         b'{"jsonrpc":"2.0","id":99,"error":{"code":-32602,"message":"another task is unknown"}}',
         b'{"jsonrpc":"2.0","method":"notifications/tasks","params":{}}',
-        b"[" * 100_000,
-        b'{"jsonrpc":"2.0","id":ID,"result":{"taskId":"t","status":"working","x":' + b"9" * 5000 + b"}}",
         b"\xff\xfe\xff",
         b'{"jsonrpc":"2.0","id":ID,"result":{"status":"working"}}',
         b'{"jsonrpc":"2.0","id":ID,"result":{"taskId":"t"}}',
