@@ -1,8 +1,7 @@
 """When to poll, when to retry, when a task's time is over; and limits of what a server has the client run.
 
 The server sets the pace: its hint, its ``Retry-After`` and our own back-off are floors, the
-largest of them counts, and jitter only adds. The one exception is asked for by name,
-:meth:`PollPolicy.eager`. Pure: the time and the jitter are arguments.
+largest of them counts, and jitter only adds. :class:`PollPolicy` names the exceptions. Pure: the time and the jitter are arguments.
 """
 
 from __future__ import annotations
@@ -27,7 +26,16 @@ _LARGEST_MS: Final = 2**53 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollPolicy:
-    """Latency against load. The defaults never ask sooner than the server wishes."""
+    """Latency against load. A poll comes no sooner than the server wishes, with these exceptions:
+
+    - no wait is longer than ``longest_wait_s``;
+    - the first poll of a task that was attached by its ID alone goes at once, since no hint is known;
+    - after an acknowledged ``tasks/cancel`` the task is looked at within 5 seconds;
+    - a wait of more than a minute is cut to the end of the task's ``ttlMs``, but to no less than a minute;
+    - :meth:`eager` looks up to four times within the first interval.
+
+    A ``Retry-After`` is shortened by ``longest_wait_s`` only.
+    """
 
     floor_s: float = 0.026
     """Seconds before the first poll of a task without a hint; the next ones come at about 2, 4, 7, 12 and 20

@@ -24,6 +24,9 @@ class Question:
     stage: Literal[
         "open", "asking", "answered", "sending", "unsent", "acknowledged", "rejected", "disputed"
     ] = "open"
+    """``unsent``: the answer did not get through and goes again, unchanged, with the next poll. The other
+    stages are told in :mod:`mcp_tasks_client.machine.input_requests`."""
+
     request: JSONObject | None = field(default=None, repr=False)
     """As the server sent it; dropped once acknowledged, like the answer, for they may be private."""
 
