@@ -1,7 +1,8 @@
 """When to poll, when to retry, when a task's time is over; and limits of what a server has the client run.
 
 The server sets the pace: its hint, its ``Retry-After`` and our own back-off are floors, the
-largest of them counts, and jitter only adds. :class:`PollPolicy` names the exceptions. Pure: the time and the jitter are arguments.
+largest of them counts, and jitter only adds. :class:`PollPolicy` names the exceptions.
+Pure: the time and the jitter are arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _LARGEST_MS: Final = 2**53 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollPolicy:
-    """Latency against load. A poll comes no sooner than the server wishes, with these exceptions:
+    """Latency against load.
+
+    A poll comes no sooner than the server wishes, with these exceptions:
 
     - no wait is longer than ``longest_wait_s``;
     - the first poll of a task that was attached by its ID alone goes at once, since no hint is known;
