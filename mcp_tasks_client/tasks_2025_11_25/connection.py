@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeAlias
 
@@ -18,10 +18,22 @@ from ..protocol import JSONObject, RequestId
 from ..protocol.replies import RpcError
 from ..protocol.text import shorten
 
-__all__ = ["SILENCE_S", "Connection", "Hear", "Source", "StreamCursor", "is_answer", "new_request_id"]
+__all__ = [
+    "SILENCE_S",
+    "Connection",
+    "Hear",
+    "Source",
+    "StreamCursor",
+    "finish_soon",
+    "is_answer",
+    "new_request_id",
+]
 
 SILENCE_S: Final = 300.0
 """Seconds without a byte after which a stream that may stay open counts as broken."""
+
+_LAST_WORD_S: Final = 1.0
+"""Seconds for the reply to a request whose caller goes away."""
 
 
 @dataclass(slots=True)
@@ -57,6 +69,30 @@ def new_request_id() -> str:
 def is_answer(error: SessionError) -> bool:
     """Whether a server has answered a request by that error, so that nothing goes on for it."""
     return error.code is not None and error.http_status in (None, 200)
+
+
+async def finish_soon(send: Callable[[], Awaitable[None]]) -> None:
+    """Send what leaves something behind at the server. A caller that goes away waits for it a moment."""
+    scope, ended = anyio.CancelScope(shield=True), anyio.Event()
+    failures: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            with scope:
+                await send()
+        except Exception as error:
+            failures.append(error)
+        finally:
+            ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            await ended.wait()
+        finally:
+            scope.deadline = anyio.current_time() + _LAST_WORD_S
+    if failures:
+        raise failures[0]
 
 
 class Connection(ABC):

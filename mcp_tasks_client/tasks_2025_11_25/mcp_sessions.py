@@ -9,7 +9,7 @@ import anyio
 
 from ..errors import CredentialRefusedError, RemoteProtocolError, SessionError
 from ..protocol import JSONObject
-from .connection import Connection
+from .connection import Connection, finish_soon
 from .shapes import CORE_TASKS_VERSION
 
 __all__ = ["McpSessions"]
@@ -51,7 +51,8 @@ class McpSessions:
     async def begin(self) -> Connection:
         """The current session, begun if there is none or the server has ended it.
 
-        Callers that wait for the same beginning share its failure.
+        Callers that wait for the same beginning share its failure. One that goes away leaves it a moment to
+        end; one that takes longer is cut, and leaves a session at the server that nobody uses.
 
         Raises:
             SessionError: The server cannot be reached, or does not speak this generation.
@@ -61,14 +62,8 @@ class McpSessions:
             if self._failures != failures and self._failure is not None:
                 raise copy(self._failure)
             if self.current is None or self.current.lost:
-                connection = self._connect(None)
-                try:
-                    await self._initialize(connection)
-                except SessionError as error:
-                    self._failures, self._failure = self._failures + 1, error
-                    raise
-                self.current = connection
-                self._begun(connection)
+                await finish_soon(self._begin)
+            assert self.current is not None
             return self.current
 
     async def of_task(self, session_id: str | None, *, cancellable: bool = True) -> Connection:
@@ -89,6 +84,16 @@ class McpSessions:
             connection = self._earlier[session_id] = self._connect(session_id)
             connection.cancels_tasks = cancellable
         return connection
+
+    async def _begin(self) -> None:
+        connection = self._connect(None)
+        try:
+            await self._initialize(connection)
+        except SessionError as error:
+            self._failures, self._failure = self._failures + 1, error
+            raise
+        self.current = connection
+        self._begun(connection)
 
     async def _initialize(self, connection: Connection) -> None:
         try:

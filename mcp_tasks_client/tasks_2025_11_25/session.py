@@ -19,7 +19,7 @@ used it. So the answer is sent once more if the task still waits two snapshots l
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -47,15 +47,23 @@ from ..sessions.base import (
     TaskRef,
     ToolCall,
 )
+from ..sessions.http.other_version import made_in_another
 from ..sessions.http.session import HttpSession
 from ..sessions.http.tool_catalogue import ToolCatalogue
-from .connection import Connection, Hear, is_answer
+from .connection import Connection, Hear, finish_soon, is_answer
 from .http_connection import HttpConnection
 from .inbound import Inbound
 from .mcp_sessions import McpSessions
 from .receiver import Receiver
-from .session_data import SessionData
-from .shapes import inline_result, mark_answer, read_created_task, read_progress_token, rename_task_fields
+from .session_data import SessionData, is_foreign
+from .shapes import (
+    CORE_TASKS_VERSION,
+    inline_result,
+    mark_answer,
+    read_created_task,
+    read_progress_token,
+    rename_task_fields,
+)
 from .task_preference import Preference, TaskPreference
 from .task_tracker import TaskTracker, TrackedTask
 
@@ -66,9 +74,6 @@ _QUESTION_S: Final = 1.0
 
 _LISTENING_S: Final = 1.0
 """Seconds for which a call waits for the GET stream to open, on which the server may ask."""
-
-_LAST_WORD_S: Final = 1.0
-"""Seconds for the acknowledgement of an answer whose caller goes away."""
 
 _MOST_REFUSALS: Final = 3
 """Times that the result of a completed task may be refused. Then the refusal is the result."""
@@ -329,7 +334,14 @@ class CoreTasksSession(Session):
     # ── parts of a request ────────────────────────────────────────────────────────────────────
 
     async def _take_up(self, ref: TaskRef) -> TrackedTask:
-        """The task, restored from the journal if it is not known, or another process had it since."""
+        """The task, restored from the journal if it is not known, or another process had it since.
+
+        Raises:
+            RemoteProtocolError: The task is one of another version.
+            SessionError: A new MCP session was needed, and could not be begun.
+        """
+        if is_foreign(ref.session_data):
+            raise made_in_another(CORE_TASKS_VERSION)
         if not self._tracker.is_current(ref):
             data = SessionData.read(ref.session_data)
             connection = await self._sessions.of_task(data.session_id, cancellable=data.cancellable)
@@ -407,7 +419,8 @@ class CoreTasksSession(Session):
                 raise
             task.questions.finish_answer(key, answer, acknowledged=task.connection.acknowledges)
 
-        await _finish_soon(send)
+        # Else the question counts as open, and the open ``tasks/result`` could not be cancelled.
+        await finish_soon(send)
 
     async def _send_once_more(self, task: TrackedTask, *, waiting: bool) -> None:
         unused = task.questions.look(waiting=waiting)
@@ -439,33 +452,6 @@ class CoreTasksSession(Session):
         current = self._sessions.current
         if current is not None and current.name == session_id and not current.lost:
             await current.notify(method, params, self._timeout_s)
-
-
-async def _finish_soon(send: Callable[[], Awaitable[None]]) -> None:
-    """Send an answer. A caller that goes away meanwhile waits a moment for the acknowledgement.
-
-    Without it the question counts as open, and the open ``tasks/result`` could not be cancelled.
-    """
-    scope, ended = anyio.CancelScope(shield=True), anyio.Event()
-    failures: list[Exception] = []
-
-    async def run() -> None:
-        try:
-            with scope:
-                await send()
-        except Exception as error:
-            failures.append(error)
-        finally:
-            ended.set()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
-        try:
-            await ended.wait()
-        finally:
-            scope.deadline = anyio.current_time() + _LAST_WORD_S
-    if failures:
-        raise failures[0]
 
 
 def _malformed(method: str, error: MalformedError) -> RemoteProtocolError:

@@ -1,6 +1,6 @@
 """What the journal keeps so that another process can go on with a task: its ``session_data``. Pure.
 
-It is JSON of our own, and opaque to the core.
+It is JSON of our own after a mark, and opaque to the core.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from ..protocol import JSONObject, RequestId
+from ..sessions.http.other_version import OTHER_VERSION
 
-__all__ = ["OpenQuestion", "SentAnswer", "SessionData"]
+__all__ = ["OpenQuestion", "SentAnswer", "SessionData", "is_foreign"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class SessionData:
     """How many questions of each digest have been answered: the ordinal of the next question in its key."""
 
     def write(self) -> str:
-        """The JSON text. Equal data makes equal text."""
+        """The text. Equal data makes equal text."""
         questions = [[one.key, one.request_id, one.request] for one in self.open]
         named = {
             "owner": self.owner,
@@ -83,7 +84,7 @@ class SessionData:
             "answered": dict(self.answered) or None,
         }
         # An ID may be 0.
-        return json.dumps({name: value for name, value in named.items() if value is not None})
+        return OTHER_VERSION + json.dumps({name: value for name, value in named.items() if value is not None})
 
     @classmethod
     def read(cls, text: str | None) -> Self:
@@ -91,12 +92,7 @@ class SessionData:
 
         The text of version 0.1 holds at least ``session_id``, and the open request as ``retrieval``.
         """
-        try:
-            raw = json.loads(text or "")
-        except (ValueError, RecursionError):
-            return cls()
-        if not isinstance(raw, dict):
-            return cls()
+        raw = _object(text)
         answered = raw.get("answered")
         return cls(
             owner=_text(raw.get("owner")),
@@ -109,6 +105,19 @@ class SessionData:
             sent=_sent(raw.get("sent")),
             answered=_counts(answered) if isinstance(answered, dict) else {},
         )
+
+
+def is_foreign(text: str | None) -> bool:
+    """Whether a ``session_data`` is of another version, which gave a ``requestState`` of the server's."""
+    return text is not None and not text.startswith(OTHER_VERSION) and "session_id" not in _object(text)
+
+
+def _object(text: str | None) -> JSONObject:
+    try:
+        raw = json.loads((text or "").removeprefix(OTHER_VERSION))
+    except (ValueError, RecursionError):
+        return {}
+    return raw if isinstance(raw, dict) else {}
 
 
 _QUESTION_PARTS: Final = 3

@@ -451,7 +451,7 @@ class TaskTracker:
             self.begin(self._resume, task, task.result)
         elif not task.questions:
             with suppress(SessionError):
-                await self._cancel_request(task.connection, request_id)
+                await self._cancel_request(task, task.connection, request_id)
             if task.abandoned is not None and task.abandoned[0] == request_id:
                 task.abandoned = None
 
@@ -471,10 +471,12 @@ class TaskTracker:
             return
         self._drop_result(task)
         with suppress(SessionError):
-            await self._cancel_request(result.connection, result.request_id)
+            await self._cancel_request(task, result.connection, result.request_id)
 
-    async def _cancel_request(self, connection: Connection, request_id: RequestId) -> None:
-        if not connection.lost:
+    async def _cancel_request(self, task: TrackedTask, connection: Connection, request_id: RequestId) -> None:
+        # A server answers it by itself once the task is over. mcp 1.30 ends the MCP session, and with it all
+        # its tasks, if the request is cancelled in that instant.
+        if not connection.lost and task.latest.get("status") not in TERMINAL_STATUSES:
             await connection.notify("notifications/cancelled", {"requestId": request_id}, self._timeout_s)
 
     # ── while a client is open ────────────────────────────────────────────────────────────────

@@ -220,6 +220,20 @@ async def test_request_ids_are_not_counted_because_another_process_may_be_in_the
     assert all(isinstance(one, str) and len(one) >= 16 for one in ids)
 
 
+@requirement("2025:lost-session", "law:8")
+async def test_a_session_that_a_caller_has_begun_before_leaving_is_the_next_callers(wire: Wire) -> None:
+    handshake = Stream()
+    wire.replies["initialize"] = lambda arrived: handshake
+    async with wire.session() as session:
+        async with anyio.create_task_group() as impatient:
+            impatient.start_soon(session.tool, "slow")
+            await wire.wait_for("initialize")
+            impatient.cancel_scope.cancel()
+            handshake.reply({"protocolVersion": "2025-11-25", "capabilities": {}})
+        assert await session.tool("slow") is not None
+    assert [one.method for one in wire.arrived] == ["initialize", "notifications/initialized", "tools/list"]
+
+
 # ── snapshots ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -512,6 +526,23 @@ async def test_the_result_of_a_task_that_nobody_observes_any_more_is_cancelled(w
         await stream.closed_by_client.wait()
 
 
+@requirement("law:7")
+async def test_the_result_of_a_task_that_is_over_is_not_cancelled(wire: Wire) -> None:
+    """mcp 1.30 ends the MCP session by a request that is cancelled in the instant in which it is answered."""
+    clock, wire.server_stream = ManualClock(), Stream()
+    async with asking(wire, clock=clock) as (session, observed, stream, snapshot):
+        await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+        wire.task = COMPLETED
+        wire.server_stream.event(
+            {"jsonrpc": "2.0", "method": "notifications/tasks/status", "params": wire.task}
+        )
+        await observed.wait_until(lambda delivered: delivered.task.terminal)
+        del observed.kept[TASK]
+        await clock.advance(1.0)
+        await stream.closed_by_client.wait()
+    assert not wire.of("notifications/cancelled")
+
+
 @requirement("law:1", "law:3")
 @pytest.mark.usefixtures("brief_polls")
 @pytest.mark.parametrize("asked", [False, True], ids=["no question is open", "a question is open"])
@@ -699,6 +730,20 @@ async def test_a_task_that_another_session_knows_goes_on_there(
         assert key_of(again) == key_of(snapshot), "nobody is asked twice"
         await session.update(observed.kept[TASK], {key_of(again): ANSWER})
         assert wire.of("answer")[0].message["id"] == 8
+
+
+@requirement("2025:upgraded", "law:7")
+async def test_a_task_of_another_version_is_not_asked_for(wire: Wire) -> None:
+    """Its ``session_data`` is the ``requestState`` of a server that speaks this version since."""
+    ref = TaskRef(TASK, "eyJzdGF0ZSI6IDF9")
+    async with wire.session() as session:
+        for send in (session.get(ref), session.update(ref, {"k": ANSWER}), session.cancel(ref)):
+            with pytest.raises(RemoteProtocolError, match="made in another version") as caught:
+                await send
+            assert caught.value.not_executed
+            assert not caught.value.retryable
+        assert (await session.get(TaskRef(TASK))).task.status == "working"
+    assert [one.method for one in wire.arrived if one.method.startswith("tasks/")] == ["tasks/get"]
 
 
 # ── streams that break ────────────────────────────────────────────────────────────────────────

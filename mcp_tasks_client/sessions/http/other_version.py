@@ -6,17 +6,32 @@ Which one, the server is asked before the first request of any kind, and once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import anyio
 from mcp_types import Tool
 
-from ...protocol import JSONObject
+from ...errors import RemoteProtocolError
+from ...protocol import PROTOCOL_VERSION, JSONObject
 from ...protocol.replies import CallReply
 from ..base import BeforeSend, Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
 from .session import HttpSession
 from .tool_catalogue import OtherVersionError
 
-__all__ = ["DiscoveringSession"]
+__all__ = ["OTHER_VERSION", "DiscoveringSession", "made_in_another"]
+
+OTHER_VERSION: Final = "another version: "
+"""Begins the ``session_data`` of a session of another version, which must not reach a server as
+``requestState``: it may hold credentials."""
+
+
+def made_in_another(version: str) -> RemoteProtocolError:
+    """The error for a task of another version than the server's. It parks the call, which can be resumed."""
+    return RemoteProtocolError(
+        f"The server speaks MCP {version} now, and the task was made in another version. Make the call "
+        "again, or resume it once the server speaks that version again.",
+        not_executed=True,
+    )
 
 
 class DiscoveringSession(Session):
@@ -59,15 +74,15 @@ class DiscoveringSession(Session):
 
     async def get(self, ref: TaskRef) -> Snapshot:
         """Ask for the task once."""
-        return await (self._chosen or await self._choose()).get(ref)
+        return await (await self._session_of(ref)).get(ref)
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         """Send the answers once."""
-        await (self._chosen or await self._choose()).update(ref, answers)
+        await (await self._session_of(ref)).update(ref, answers)
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""
-        await (self._chosen or await self._choose()).cancel(ref)
+        await (await self._session_of(ref)).cancel(ref)
 
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells unasked, once a request has found out its version."""
@@ -82,6 +97,18 @@ class DiscoveringSession(Session):
                 await self._chosen.aclose()
         finally:
             await self._http.aclose()
+
+    async def _session_of(self, ref: TaskRef) -> Session:
+        """The session that the server needs.
+
+        Raises:
+            RemoteProtocolError: The task is one of another version.
+            SessionError: The server could not be asked; ``not_executed``.
+        """
+        chosen = self._chosen or await self._choose()
+        if chosen is self._http and (ref.session_data or "").startswith(OTHER_VERSION):
+            raise made_in_another(PROTOCOL_VERSION)
+        return chosen
 
     async def _choose(self) -> Session:
         """The session that the server needs.
