@@ -167,8 +167,8 @@ class TasksClient:
             environment=environment or over.environment,
         )
 
-    def _handle(self, live: LiveCall) -> TaskHandle:
-        return TaskHandle(self._engine, live)
+    def _handle(self, call: LiveCall) -> TaskHandle:
+        return TaskHandle(self._engine, call)
 
     # ── calling ───────────────────────────────────────────────────────────────────────────────
 
@@ -235,10 +235,10 @@ class TasksClient:
 
         Args and errors are those of :meth:`call_tool`, up to the server's first answer.
         """
-        live = await self._engine.start(
+        call = await self._engine.start(
             _call(name, arguments, meta), key=idempotency_key, on_unknown=on_unknown
         )
-        return self._handle(live)
+        return self._handle(call)
 
     # ── finding again ─────────────────────────────────────────────────────────────────────────
 
@@ -254,7 +254,7 @@ class TasksClient:
         Raises:
             JournalError: The journal could not be read.
         """
-        return [self._handle(live) for live in await self._engine.resume()]
+        return [self._handle(call) for call in await self._engine.resume()]
 
     async def attach(self, task_id_or_reference: str | TaskReference) -> TaskHandle:
         """A handle for a task that is known by its ID or by a handle's reference.

@@ -27,21 +27,21 @@ class TaskHandle:
     Handles come from :class:`TasksClient`; there is no use in making one.
     """
 
-    __slots__ = ("_engine", "_live", "_reference", "_task")
+    __slots__ = ("_call", "_engine", "_reference", "_task")
 
-    def __init__(self, engine: Engine, live: LiveCall) -> None:
+    def __init__(self, engine: Engine, call: LiveCall) -> None:
         self._engine: Engine | None = engine
-        self._live: LiveCall | None = live
+        self._call: LiveCall | None = call
         self._reference: TaskReference | None = None
         self._task: Task | None = None
 
     @property
     def reference(self) -> TaskReference:
         """A token for :meth:`TasksClient.attach`, here or elsewhere."""
-        if self._live is None:
+        if self._call is None:
             assert self._reference is not None
             return self._reference
-        return _reference(self._live)
+        return _reference(self._call)
 
     @property
     def task_id(self) -> str | None:
@@ -56,7 +56,7 @@ class TaskHandle:
     @property
     def task(self) -> Task | None:
         """The latest snapshot; ``None`` if there is no task."""
-        return self._task if self._live is None else self._live.task
+        return self._task if self._call is None else self._call.task
 
     @property
     def immediate_response(self) -> str | None:
@@ -66,7 +66,7 @@ class TaskHandle:
     @property
     def done(self) -> bool:
         """Whether the outcome is known; ``result()`` then returns or raises at once."""
-        return self._live is not None and self._live.record.finished
+        return self._call is not None and self._call.record.finished
 
     async def result(self, timeout: float | None = None) -> CallToolResult:
         """Wait for the outcome and return it, as often as you like.
@@ -85,14 +85,14 @@ class TaskHandle:
             SessionError: The server refused to be asked, or broke the protocol.
             JournalError: A step could not be made durable, and was therefore not taken.
         """
-        engine, live = self._attached()
+        engine, call = self._attached()
         with anyio.move_on_after(timeout) as waiting:
-            if not live.record.finished:
-                with engine.held(live):
-                    await engine.wait(live, lambda _: False)
-        if not live.record.finished:
-            raise engine.timed_out(live, timeout)
-        return await engine.deliver(live, waiting.deadline)
+            if not call.record.finished:
+                with engine.held(call):
+                    await engine.wait(call, lambda _: False)
+        if not call.record.finished:
+            raise engine.timed_out(call, timeout)
+        return await engine.deliver(call, waiting.deadline)
 
     async def refresh(self) -> Task:
         """The snapshot that the next poll brings.
@@ -103,13 +103,13 @@ class TaskHandle:
         Raises:
             TasksClientError: As :meth:`result`; also if the server made no task of the call.
         """
-        engine, live = self._attached()
-        if live.record.finished and live.task is not None:
-            return live.task
-        await engine.refresh(live)
-        if live.task is None:
+        engine, call = self._attached()
+        if call.record.finished and call.task is not None:
+            return call.task
+        await engine.refresh(call)
+        if call.task is None:
             raise TasksClientError("The server answered this call at once; there is no task.", handle=self)
-        return live.task
+        return call.task
 
     def updates(self) -> AsyncIterator[Task]:
         """The task as it changes: the latest snapshot first, the final one last.
@@ -136,75 +136,75 @@ class TaskHandle:
                 polls or by resuming; unless another client drives the task, then say it again.
             JournalError: The wish could not be journaled, and was not sent.
         """
-        engine, live = self._attached()
-        await engine.cancel(live)
+        engine, call = self._attached()
+        await engine.cancel(call)
 
     def __await__(self) -> Generator[Any, Any, CallToolResult]:
         return self.result().__await__()
 
     def __repr__(self) -> str:
         task_id = shorten(self.task_id) if self.task_id else None
-        status = "detached" if self._live is None else quote(self._live.record.status, self.task_id)
+        status = "detached" if self._call is None else quote(self._call.record.status, self.task_id)
         return f"<TaskHandle tool={self.tool!r} task_id={task_id!r} {status}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _detached, (self.reference, self.task)
 
     def _attached(self) -> tuple[Engine, LiveCall]:
-        if self._engine is None or self._live is None:
+        if self._engine is None or self._call is None:
             raise TasksClientError(
                 "This handle is detached: nobody here drives its task. Use: "
                 "await client.attach(handle.reference)",
                 handle=self,
             )
-        return self._engine, self._live
+        return self._engine, self._call
 
 
 class _Updates(AsyncIterator[Task]):
     """Follows one call. A class, because an abandoned async generator is a warning on trio."""
 
-    def __init__(self, engine: Engine, live: LiveCall) -> None:
+    def __init__(self, engine: Engine, call: LiveCall) -> None:
         self._engine = engine
-        self._live = live
+        self._call = call
         self._seen: Task | None = None
         self._ended = False
 
     async def __anext__(self) -> Task:
         """Return the next snapshot that differs from the last one returned."""
-        live = self._live
+        call = self._call
         while not self._ended:
-            if not live.over and live.driver is None:
-                self._engine.check_open(live)
-                self._engine.keep(live)
-            self._ended, task, version = live.over, live.task, live.version
+            if not call.over and call.driver is None:
+                self._engine.check_open(call)
+                self._engine.keep(call)
+            self._ended, task, version = call.over, call.task, call.version
             if self._ended:
-                await self._engine.wait(live, lambda _: True)
+                await self._engine.wait(call, lambda _: True)
             if task is not None and task != self._seen:
                 self._seen = task
                 return task
-            if not self._ended and live.version == version:
-                await live.change()
+            if not self._ended and call.version == version:
+                await call.change()
         raise StopAsyncIteration
 
 
-def detach(live: LiveCall) -> TaskHandle:
+def detach(call: LiveCall) -> TaskHandle:
     """A handle of a call that nobody here drives: to be attached first, like those from other processes."""
-    return _detached(_reference(live), live.task)
+    return _detached(_reference(call), call.task)
 
 
-def _reference(live: LiveCall) -> TaskReference:
-    record = live.record
+def _reference(call: LiveCall) -> TaskReference:
+    record = call.record
     return TaskReference(
         endpoint=record.scope.endpoint,
         principal=record.scope.principal,
         tool=record.tool,
-        task_id=live.task_id,
+        task_id=call.task_id,
         record_id=record.record_id,
     )
 
 
 def _detached(reference: TaskReference, task: Task | None) -> TaskHandle:
     handle = object.__new__(TaskHandle)
-    handle._engine, handle._live = None, None
+    handle._engine, handle._call = None, None
     handle._reference, handle._task = reference, task
     return handle

@@ -94,7 +94,7 @@ class Engine:
 
     async def call(
         self,
-        call: ToolCall,
+        tool_call: ToolCall,
         *,
         timeout: float | None,
         key: str | None,
@@ -102,11 +102,11 @@ class Engine:
         on_update: OnUpdate | None,
     ) -> CallToolResult:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
-        live, deadline = await self._call_within(call, timeout, key, on_unknown, on_update)
-        return await self.deliver(live, deadline)
+        call, deadline = await self._call_within(tool_call, timeout, key, on_unknown, on_update)
+        return await self.deliver(call, deadline)
 
     async def call_raw(
-        self, call: ToolCall, *, on_update: OnUpdate | None
+        self, tool_call: ToolCall, *, on_update: OnUpdate | None
     ) -> tuple[JSONObject | TasksClientError, Callable[[], None]]:
         """Make a call and wait for its end, on behalf of somebody who is yet to be told.
 
@@ -116,35 +116,35 @@ class Engine:
         Raises:
             TasksClientError: There is no end yet.
         """
-        live, deadline = await self._call_within(call, None, None, "raise", on_update)
+        call, deadline = await self._call_within(tool_call, None, None, "raise", on_update)
         outcome: JSONObject | TasksClientError
         try:
-            await read_outcome(live.record, self.session, deadline)
-            state = live.record.state
+            await read_outcome(call.record, self.session, deadline)
+            state = call.record.state
             assert isinstance(state, Finished)
             assert isinstance(state.outcome, Completed), "all else has raised"
             outcome = state.outcome.result
         except TasksClientError as error:
-            error.handle = self.handle_of(live)
+            error.handle = self.handle_of(call)
             outcome = error
-        return outcome, partial(self.store.deliver, live)
+        return outcome, partial(self.store.deliver, call)
 
-    async def start(self, call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+    async def start(self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> LiveCall:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
         while True:
-            live = await self._begin(call, key, on_unknown)
+            call = await self._begin(tool_call, key, on_unknown)
             try:
-                if not live.record.finished:
-                    with self.held(live):
-                        await self.wait(live, lambda c: c.task is not None)
-                        self.keep(live)
-                return live
+                if not call.record.finished:
+                    with self.held(call):
+                        await self.wait(call, lambda c: c.task is not None)
+                        self.keep(call)
+                return call
             except (OvertakenError, OutcomeUnknownError) as error:
-                _check_repeatable(error, live, on_unknown)
+                _check_repeatable(error, call, on_unknown)
 
     async def _call_within(
         self,
-        call: ToolCall,
+        tool_call: ToolCall,
         timeout: float | None,
         key: str | None,
         on_unknown: OnUnknown,
@@ -152,10 +152,10 @@ class Engine:
     ) -> tuple[LiveCall, float]:
         """Make a call and wait for its end. Returns it, and until when there is time to check the result."""
         if timeout is None:  # without a scope for each call that waits
-            return await self._call_and_wait(call, key, on_unknown, on_update, []), math.inf
+            return await self._call_and_wait(tool_call, key, on_unknown, on_update, []), math.inf
         begun: list[LiveCall] = []
         with anyio.move_on_after(timeout) as waiting:
-            await self._call_and_wait(call, key, on_unknown, on_update, begun)
+            await self._call_and_wait(tool_call, key, on_unknown, on_update, begun)
         if not begun:
             raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
         if not begun[-1].record.finished:
@@ -164,101 +164,101 @@ class Engine:
 
     async def _call_and_wait(
         self,
-        call: ToolCall,
+        tool_call: ToolCall,
         key: str | None,
         on_unknown: OnUnknown,
         on_update: OnUpdate | None,
         begun: list[LiveCall],
     ) -> LiveCall:
         while True:
-            live = await self._begin(call, key, on_unknown)
-            begun.append(live)
+            call = await self._begin(tool_call, key, on_unknown)
+            begun.append(call)
             try:
-                await self._see_through(live, on_update)
-                return live
+                await self._see_through(call, on_update)
+                return call
             except (OvertakenError, OutcomeUnknownError) as error:
-                _check_repeatable(error, live, on_unknown)
+                _check_repeatable(error, call, on_unknown)
 
-    async def _begin(self, call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+    async def _begin(self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
         self.check_open()
         while True:
             with suppress(OvertakenError):  # what the key stood for was taken back just then
-                return await self.idempotency.begin(call, key, on_unknown)
+                return await self.idempotency.begin(tool_call, key, on_unknown)
 
-    async def _see_through(self, live: LiveCall, on_update: OnUpdate | None) -> None:
+    async def _see_through(self, call: LiveCall, on_update: OnUpdate | None) -> None:
         """Wait until a call is finished. Being cancelled here is what abandons a call."""
-        if live.record.finished:
+        if call.record.finished:
             return
         if on_update is not None:
-            live.listeners = (*live.listeners, on_update)
-        self._hold(live)
+            call.listeners = (*call.listeners, on_update)
+        self._hold(call)
         try:
-            await self.wait(live, _never)
+            await self.wait(call, _never)
         except anyio.get_cancelled_exc_class():
             # Not under others who wait for the same call, and not another client's task.
-            if self._on_abandon == "cancel" and live.waiters == 1 and live.ours and not self._closed:
-                await run_to_its_end(self.runner.cancellation.cancel_abandoned, live)
+            if self._on_abandon == "cancel" and call.waiters == 1 and call.ours and not self._closed:
+                await run_to_its_end(self.runner.cancellation.cancel_abandoned, call)
             raise
         finally:
-            self._let_go(live)
+            self._let_go(call)
             if on_update is not None:
-                listeners = list(live.listeners)
+                listeners = list(call.listeners)
                 listeners.remove(on_update)  # once, since two waiters may have given the same function
-                live.listeners = tuple(listeners)
+                call.listeners = tuple(listeners)
 
     # ── what handles use ──────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def held(self, live: LiveCall) -> Iterator[None]:
+    def held(self, call: LiveCall) -> Iterator[None]:
         """Have a call driven for as long as the block lasts, and on if others wait for it too.
 
         Raises:
             TasksClientError: The client is closed.
         """
-        self._hold(live)
+        self._hold(call)
         try:
             yield
         finally:
-            self._let_go(live)
+            self._let_go(call)
 
-    def _hold(self, live: LiveCall) -> None:
-        self.check_open(live)
-        live.waiters += 1
-        self._drive(live)
+    def _hold(self, call: LiveCall) -> None:
+        self.check_open(call)
+        call.waiters += 1
+        self._drive(call)
 
-    def _let_go(self, live: LiveCall) -> None:
-        live.waiters -= 1
-        if not live.wanted:
-            self._stop(live)
+    def _let_go(self, call: LiveCall) -> None:
+        call.waiters -= 1
+        if not call.wanted:
+            self._stop(call)
 
-    def keep(self, live: LiveCall) -> None:
+    def keep(self, call: LiveCall) -> None:
         """Have a call driven until it ends, parks, or the client closes."""
-        if not live.over and not self._closed:
-            live.kept = True
-            self._kept.add(live)
-            self._drive(live)
+        if not call.over and not self._closed:
+            call.kept = True
+            self._kept.add(call)
+            self._drive(call)
 
-    async def wait(self, live: LiveCall, until: Callable[[LiveCall], bool]) -> None:
+    async def wait(self, call: LiveCall, until: Callable[[LiveCall], bool]) -> None:
         """Wait, while the call is held, until a condition is met or the call is over.
 
         Raises:
             Exception: What parked the call; a copy, since several callers may wait for one call.
         """
-        while not until(live) and not live.over:
-            await live.change()
-        if not live.record.finished and live.error is not None:
-            live.error_told = True
-            error = live.error
+        while not until(call) and not call.over:
+            await call.change()
+        if not call.record.finished and call.error is not None:
+            call.error_told = True
+            error = call.error
             if isinstance(error, TasksClientError):
                 error = copy.copy(error)
-                error.handle = self.handle_of(live)
-            raise error from live.error.__cause__
+                error.handle = self.handle_of(call)
+            raise error from call.error.__cause__
 
-    async def deliver(self, live: LiveCall, deadline: float | None) -> CallToolResult:
+    async def deliver(self, call: LiveCall, deadline: float | None) -> CallToolResult:
         """Give the host the outcome of a finished call, and only then note that the host has it.
 
         Args:
-            live: The call.
+            call: The call.
             deadline: Until when the output schema may be asked for; ``None`` leaves the result unchecked.
 
         Raises:
@@ -266,42 +266,42 @@ class Engine:
         """
         session = None if self._closed else self.session
         try:
-            result = await read_outcome(live.record, session, deadline)
+            result = await read_outcome(call.record, session, deadline)
         except TasksClientError as error:
-            error.handle = self.handle_of(live)
-            self._delivered(live)
+            error.handle = self.handle_of(call)
+            self._delivered(call)
             raise
-        self._delivered(live)
+        self._delivered(call)
         return result
 
-    async def refresh(self, live: LiveCall) -> None:
+    async def refresh(self, call: LiveCall) -> None:
         """Wait for the next poll of a call. It keeps the server's pace.
 
         Raises:
             Exception: What parked the call.
         """
-        with self.held(live):
-            polls, live.refreshing = live.polls, live.refreshing + 1
+        with self.held(call):
+            polls, call.refreshing = call.polls, call.refreshing + 1
             try:
-                await self.wait(live, lambda c: c.polls > polls)
+                await self.wait(call, lambda c: c.polls > polls)
             finally:
-                live.refreshing -= 1
+                call.refreshing -= 1
 
-    async def cancel(self, live: LiveCall) -> None:
+    async def cancel(self, call: LiveCall) -> None:
         """Cancel a call: journal the wish, and tell the server; see :meth:`TaskHandle.cancel`.
 
         Raises:
             SessionError: The server could not be told; the wish is sent again with the polls.
             JournalError: The wish could not be journaled, and was not sent.
         """
-        self.check_open(live)
+        self.check_open(call)
         try:
-            await self._cancel(live)
+            await self._cancel(call)
         except TasksClientError as error:
-            error.handle = self.handle_of(live)
+            error.handle = self.handle_of(call)
             raise
 
-    async def _cancel(self, live: LiveCall) -> None:
+    async def _cancel(self, call: LiveCall) -> None:
         done = anyio.Event()
         failed: list[TasksClientError] = []
 
@@ -311,7 +311,7 @@ class Engine:
                     self._cancelling.add(scope)
                     if self._closed:  # closing has set the deadlines of all others already
                         scope.deadline = anyio.current_time() + self._policy.cancel_timeout_s
-                    await self.runner.cancellation.send(live)
+                    await self.runner.cancellation.send(call)
                 if scope.cancelled_caught:
                     failed.append(TasksClientError("The client was closed first; resuming cancels the task."))
             except TasksClientError as error:
@@ -322,12 +322,12 @@ class Engine:
                 failed.append(TasksClientError("tasks/cancel was cancelled from inside of the session."))
             finally:
                 self._cancelling.discard(scope)
-                if live.driver is None:
-                    await self.store.release(live)
+                if call.driver is None:
+                    await self.store.release(call)
                 done.set()
 
         async def begin() -> bool:
-            wished = await self.runner.cancellation.wish(live)
+            wished = await self.runner.cancellation.wish(call)
             if wished and self._closed:
                 raise TasksClientError("The client was closed first; resuming cancels the task.")
             if wished:
@@ -340,17 +340,17 @@ class Engine:
             if not await run_to_its_end(begin):
                 return
         except TasksClientError:
-            if live.driver is None:
-                await self.store.release(live)  # whoever else takes the call up cancels it
+            if call.driver is None:
+                await self.store.release(call)  # whoever else takes the call up cancels it
             raise
         await done.wait()
         if failed:
             raise failed[0]
 
-    def timed_out(self, live: LiveCall, timeout: float | None) -> WaitTimeoutError:
+    def timed_out(self, call: LiveCall, timeout: float | None) -> WaitTimeoutError:
         """The error of a waiting that has ended before the call."""
-        tool = live.record.tool
-        if live.task_id is None:
+        tool = call.record.tool
+        if call.task_id is None:
             message = (
                 f"The server has not answered the call of {tool!r} within {timeout} seconds. Await "
                 "error.handle.result() at once to wait on; with an idempotency_key the call can be repeated."
@@ -360,7 +360,7 @@ class Engine:
                 f"No outcome of {tool!r} within {timeout} seconds. Unless it was cancelled, the task goes "
                 "on: await error.handle.result(), or resume() later."
             )
-        return WaitTimeoutError(message, handle=self.handle_of(live))
+        return WaitTimeoutError(message, handle=self.handle_of(call))
 
     # ── what the journal holds ────────────────────────────────────────────────────────────────
 
@@ -369,10 +369,10 @@ class Engine:
         self.check_open()
         calls = await self.recovery.take_pending()
         self.check_open()
-        for number, live in enumerate(calls, 1):
-            if live.driver is None:
-                live.error = None  # taken up again, whatever it was parked for
-            self.keep(live)
+        for number, call in enumerate(calls, 1):
+            if call.driver is None:
+                call.error = None  # taken up again, whatever it was parked for
+            self.keep(call)
             if number % BATCH == 0:
                 await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop
         return calls
@@ -382,18 +382,18 @@ class Engine:
         self.check_open()
         if wanted == "":
             raise ValueError("a task ID cannot be empty")
-        live = await self.recovery.find(wanted)
-        is_new = isinstance(live.record.state, Calling) and bool(live.uncommitted)
-        self.keep(live)
+        call = await self.recovery.find(wanted)
+        is_new = isinstance(call.record.state, Calling) and bool(call.uncommitted)
+        self.keep(call)
         if is_new:
             # Nothing is known of the task yet, so a first look is taken; an error waits for result().
-            live.refreshing += 1
+            call.refreshing += 1
             try:
-                while not live.polls and not live.over:
-                    await live.change()
+                while not call.polls and not call.over:
+                    await call.change()
             finally:
-                live.refreshing -= 1
-        return live
+                call.refreshing -= 1
+        return call
 
     async def records(self, *, pending: bool) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal; see :meth:`TasksClient.records`."""
@@ -408,44 +408,44 @@ class Engine:
 
     # ── driving ───────────────────────────────────────────────────────────────────────────────
 
-    def _drive(self, live: LiveCall) -> None:
+    def _drive(self, call: LiveCall) -> None:
         """See to it that a call is driven."""
-        if live.record.finished or (live.error is not None and not live.error_told):
+        if call.record.finished or (call.error is not None and not call.error_told):
             return  # what parked the call while nobody listened is told first
-        live.error = None
-        if live.attempt is not None:
-            live.attempt.keep()
-        if live.driver is None:
+        call.error = None
+        if call.attempt is not None:
+            call.attempt.keep()
+        if call.driver is None:
             assert self._tasks is not None
-            live.driver = anyio.CancelScope()
-            self._tasks.start_soon(self._keep_driving, live)
+            call.driver = anyio.CancelScope()
+            self._tasks.start_soon(self._keep_driving, call)
 
-    async def _keep_driving(self, live: LiveCall) -> None:
+    async def _keep_driving(self, call: LiveCall) -> None:
         """Drive a call for as long as it is wanted, also by somebody who comes while it is being stopped."""
         try:
             while True:
-                assert live.driver is not None
-                with live.driver:
-                    self.push.add(live)
-                    await self.runner.drive(live)
-                if live.over or not live.wanted or self._closed:
+                assert call.driver is not None
+                with call.driver:
+                    self.push.add(call)
+                    await self.runner.drive(call)
+                if call.over or not call.wanted or self._closed:
                     break
-                live.driver = anyio.CancelScope()
+                call.driver = anyio.CancelScope()
         finally:
-            live.driver = None
-            live.kept = False
-            self._kept.discard(live)
-            live.publish()
+            call.driver = None
+            call.kept = False
+            self._kept.discard(call)
+            call.publish()
 
-    def _stop(self, live: LiveCall) -> None:
+    def _stop(self, call: LiveCall) -> None:
         """Stop driving a call that nobody waits for: no poll, no prompt. It is released."""
-        if live.attempt is not None:
-            live.attempt.cut(self._policy.call_grace_s)
-        if live.driver is not None:
-            live.driver.cancel()
+        if call.attempt is not None:
+            call.attempt.cut(self._policy.call_grace_s)
+        if call.driver is not None:
+            call.driver.cancel()
 
-    def _delivered(self, live: LiveCall) -> None:
-        self.store.deliver(live)
+    def _delivered(self, call: LiveCall) -> None:
+        self.store.deliver(call)
         self._prune_now_and_then()
 
     def _prune_now_and_then(self) -> None:
@@ -454,18 +454,18 @@ class Engine:
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
-    def check_open(self, live: LiveCall | None = None) -> None:
+    def check_open(self, call: LiveCall | None = None) -> None:
         """Refuse to begin anything before the opening and after the end.
 
         Raises:
-            TasksClientError: The client is not open. It carries the handle of ``live``.
+            TasksClientError: The client is not open. It carries the handle of ``call``.
         """
         if self._tasks is None:
             raise TasksClientError("The client is not open. Use: async with TasksClient(...) as client")
         if self._closed:
             raise TasksClientError(
                 "The client is closed. Open one again and attach the handle's reference, or resume().",
-                handle=None if live is None else self.handle_of(live),
+                handle=None if call is None else self.handle_of(call),
             )
 
     async def __aenter__(self) -> Self:
@@ -512,10 +512,10 @@ class Engine:
         """Stop driving every call, finish what has to be written, close."""
         assert self._tasks is not None
         self._closed = True
-        for live in list(self.store.live.values()):
-            if live.driver is not None:
-                live.park(TasksClientError("The client was closed. The task goes on; resume() it."))
-                self._stop(live)
+        for call in list(self.store.live.values()):
+            if call.driver is not None:
+                call.park(TasksClientError("The client was closed. The task goes on; resume() it."))
+                self._stop(call)
         for scope in self._cancelling:
             scope.deadline = anyio.current_time() + self._policy.cancel_timeout_s
         try:
@@ -537,18 +537,18 @@ class Engine:
                 await self.session.aclose()
 
 
-def _never(live: LiveCall) -> bool:
+def _never(call: LiveCall) -> bool:
     return False
 
 
 def _check_repeatable(
-    error: OvertakenError | OutcomeUnknownError, live: LiveCall, on_unknown: OnUnknown
+    error: OvertakenError | OutcomeUnknownError, call: LiveCall, on_unknown: OnUnknown
 ) -> None:
     """Let a call be begun once more, if what it had joined came to nothing.
 
     The outcome of another client's call, which is gone, may be unknown. What this caller allows then is not
     decided yet: beginning again decides it.
     """
-    if isinstance(error, OutcomeUnknownError) and (on_unknown != "resend" or not live.followed):
+    if isinstance(error, OutcomeUnknownError) and (on_unknown != "resend" or not call.followed):
         raise error
-    live.followed = False
+    call.followed = False

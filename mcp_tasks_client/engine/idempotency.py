@@ -40,7 +40,7 @@ class Idempotency:
         self._clock = environment.clock
         self._joining = anyio.Lock()
 
-    async def begin(self, call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+    async def begin(self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
         """The live call of a tool call: a new one, or the one that its key stands for.
 
         Raises:
@@ -58,84 +58,84 @@ class Idempotency:
         record = TaskRecord(
             record_id=secrets.token_hex(16),
             scope=self._scope,
-            tool=call.name,
-            arguments_digest=digest(call.arguments),
+            tool=tool_call.name,
+            arguments_digest=digest(tool_call.arguments),
             idempotency_key=key,
             state=Calling(),
             created_at=now,
             updated_at=now,
         )
-        live = LiveCall(record, self._store.new_ownership(), call)
-        live.next_send = SendCall()
+        call = LiveCall(record, self._store.new_ownership(), tool_call)
+        call.next_send = SendCall()
         # Added first: whoever finds the record in the journal must find the live call here.
-        self._store.add(live)
+        self._store.add(call)
         if key is None:
-            return live
+            return call
         try:
-            standing = await self._store.claim(live)
+            standing = await self._store.claim(call)
         except BaseException:
-            if live.journaled:  # the caller is gone, and nothing was sent
-                await self._store.take_back(live)
+            if call.journaled:  # the caller is gone, and nothing was sent
+                await self._store.take_back(call)
             raise
         if standing.record_id == record.record_id:
-            return live
+            return call
         joined = self._store.adopt(standing)
         try:
-            return await run_to_its_end(self._join, joined, standing, call, on_unknown)
+            return await run_to_its_end(self._join, joined, standing, tool_call, on_unknown)
         except anyio.get_cancelled_exc_class():
             await run_to_its_end(self._give_up, joined)
             raise
 
-    async def _give_up(self, live: LiveCall) -> None:
+    async def _give_up(self, call: LiveCall) -> None:
         """Leave the outcome unknown of a call that was to be sent again, and that nobody drives."""
-        state = live.record.state
-        if isinstance(state, Calling) and state.again and live.next_send is not None and live.driver is None:
-            live.next_send = None
+        state = call.record.state
+        if isinstance(state, Calling) and state.again and call.next_send is not None and call.driver is None:
+            call.next_send = None
             with suppress(JournalError):  # it is then unknown when this client has closed
-                await self._store.apply(live, CallRefused())
-                await self._store.release(live)
+                await self._store.apply(call, CallRefused())
+                await self._store.release(call)
 
     async def _join(
-        self, live: LiveCall, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown
+        self, call: LiveCall, standing: TaskRecord, tool_call: ToolCall, on_unknown: OnUnknown
     ) -> LiveCall:
         """Join the call that the key already stands for; one at a time, so that one of them decides."""
         async with self._joining:
-            return await self._join_alone(live, standing, call, on_unknown)
+            return await self._join_alone(call, standing, tool_call, on_unknown)
 
     async def _join_alone(
-        self, live: LiveCall, standing: TaskRecord, call: ToolCall, on_unknown: OnUnknown
+        self, call: LiveCall, standing: TaskRecord, tool_call: ToolCall, on_unknown: OnUnknown
     ) -> LiveCall:
-        if standing.tool != call.name or standing.arguments_digest != digest(call.arguments):
-            what = f"the tool {standing.tool!r}" if standing.tool != call.name else "other arguments"
+        if standing.tool != tool_call.name or standing.arguments_digest != digest(tool_call.arguments):
+            what = f"the tool {standing.tool!r}" if standing.tool != tool_call.name else "other arguments"
             raise IdempotencyConflictError(
                 f"The idempotency key {standing.idempotency_key!r} belongs to a call with {what}. Use a key "
                 "of its own for each different call."
             )
-        if live.tool_call is None:
-            live.tool_call = call
-            if isinstance(live.record.state, Gathering):
-                live.error = None  # its arguments are what it was parked for
-        is_sending = live.next_send is not None or live.attempt is not None or live.driver is not None
-        unsure = isinstance(live.record.state, Calling | OutcomeUnknown) and not is_sending
-        if unsure and not live.journaled and not live.uncommitted:
-            raise overtaken(live)  # it was refused or taken back just then
-        if unsure and not live.uncommitted and await self._store.take(live):
-            await self._decide(live, on_unknown)
-        return live
+        if call.tool_call is None:
+            call.tool_call = tool_call
+            if isinstance(call.record.state, Gathering):
+                call.error = None  # its arguments are what it was parked for
+        is_sending = call.next_send is not None or call.attempt is not None or call.driver is not None
+        unsure = isinstance(call.record.state, Calling | OutcomeUnknown) and not is_sending
+        if unsure and not call.journaled and not call.uncommitted:
+            raise overtaken(call)  # it was refused or taken back just then
+        if unsure and not call.uncommitted and await self._store.take(call):
+            await self._decide(call, on_unknown)
+        return call
 
-    async def _decide(self, live: LiveCall, on_unknown: OnUnknown) -> None:
+    async def _decide(self, call: LiveCall, on_unknown: OnUnknown) -> None:
         """Decide about a call that may have been sent, and whose reply nobody has."""
-        if isinstance(live.record.state, Calling):
-            await self._store.apply(live, CallLost())
-        if not isinstance(live.record.state, OutcomeUnknown):
+        if isinstance(call.record.state, Calling):
+            await self._store.apply(call, CallLost())
+        if not isinstance(call.record.state, OutcomeUnknown):
             return  # another client has brought it further
         if on_unknown == "raise":
-            await self._store.release(live)
+            await self._store.release(call)
             raise OutcomeUnknownError(
-                f"An earlier call of {live.record.tool!r} under this key may have been sent, and nobody has "
+                f"An earlier call of {call.record.tool!r} under this key may have been sent, and nobody has "
                 'its reply, so the tool may have run. Pass on_unknown="resend" only if it may run twice.',
-                record=live.record,
+                record=call.record,
             )
-        (send,) = await self._store.apply(live, CallAgain())
+        (send,) = await self._store.apply(call, CallAgain())
         assert isinstance(send, SendCall)
-        live.error, live.next_send = None, send
+        call.error, call.next_send = None, send

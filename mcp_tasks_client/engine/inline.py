@@ -106,23 +106,23 @@ class InlineEngine:
         now, jitter = environment.clock.time(), environment.jitter()
         first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
         runner = runner.over(store)
-        live = begin_with_task(store, scope, tool, first)
-        live.listeners = tuple(listeners)
+        call = begin_with_task(store, scope, tool, first)
+        call.listeners = tuple(listeners)
         try:
-            await self._open(live)
+            await self._open(call)
             try:
                 await self._close_retired()
-                await self._drive(live, runner, timeout)
+                await self._drive(call, runner, timeout)
                 if store.prune_is_due():
                     await store.prune_old()
-                return await self._deliver(live, runner.session)
+                return await self._deliver(call, runner.session)
             except anyio.get_cancelled_exc_class():
-                await store.release_undelivered(live)
+                await store.release_undelivered(call)
                 raise
             finally:
                 self._journal.aclose_soon()
         except TasksClientError as error:
-            error.handle = self._handle_of(live)
+            error.handle = self._handle_of(call)
             if isinstance(error, JournalError):
                 self._retire(store)
             raise
@@ -142,34 +142,34 @@ class InlineEngine:
         while self._retired:
             await self._retired.pop().close()
 
-    async def _open(self, live: LiveCall) -> None:
+    async def _open(self, call: LiveCall) -> None:
         try:
             with anyio.CancelScope(shield=True):
                 await self._journal.open()
         except anyio.get_cancelled_exc_class():
             # A native Task.cancel(), which no shield stops. The task ID is committed all the same.
-            await run_to_its_end(self._commit_only, live)
+            await run_to_its_end(self._commit_only, call)
             raise
 
-    async def _commit_only(self, live: LiveCall) -> None:
+    async def _commit_only(self, call: LiveCall) -> None:
         await self._journal.open()
         try:
-            await self._use_store().apply_uncommitted(live)
-            await self._use_store().release(live)
+            await self._use_store().apply_uncommitted(call)
+            await self._use_store().release(call)
         finally:
             self._journal.aclose_soon()
 
-    async def _deliver(self, live: LiveCall, session: Session) -> CallToolResult:
+    async def _deliver(self, call: LiveCall, session: Session) -> CallToolResult:
         """Give the host the outcome, and only then note that the host has it."""
         try:
-            result = await read_outcome(live.record, session, None)
+            result = await read_outcome(call.record, session, None)
         except TasksClientError:
-            self._use_store().deliver(live)
+            self._use_store().deliver(call)
             raise
-        self._use_store().deliver(live)
+        self._use_store().deliver(call)
         return result
 
-    async def _drive(self, live: LiveCall, runner: Runner, timeout: float | None) -> None:
+    async def _drive(self, call: LiveCall, runner: Runner, timeout: float | None) -> None:
         """Drive a call until it is finished.
 
         Raises:
@@ -177,23 +177,23 @@ class InlineEngine:
             Exception: What parked the call.
         """
         try:
-            with anyio.move_on_after(timeout) as live.driver:
-                await runner.drive(live)
+            with anyio.move_on_after(timeout) as call.driver:
+                await runner.drive(call)
         except anyio.get_cancelled_exc_class():
-            await self._abandon(live, runner)
+            await self._abandon(call, runner)
             raise
         finally:
-            live.driver = None
-        if live.error is not None:
-            raise live.error
-        if not live.record.finished:
-            await self._abandon(live, runner)
+            call.driver = None
+        if call.error is not None:
+            raise call.error
+        if not call.record.finished:
+            await self._abandon(call, runner)
             raise WaitTimeoutError(
-                f"No outcome of {live.record.tool!r} within {timeout} seconds. Unless it was cancelled, the "
+                f"No outcome of {call.record.tool!r} within {timeout} seconds. Unless it was cancelled, the "
                 "task goes on: TasksClient(client).resume() takes it up."
             )
 
-    async def _abandon(self, live: LiveCall, runner: Runner) -> None:
+    async def _abandon(self, call: LiveCall, runner: Runner) -> None:
         if self._on_abandon == "cancel":
-            await run_to_its_end(runner.cancellation.cancel_abandoned, live)
-            await self._use_store().release(live)
+            await run_to_its_end(runner.cancellation.cancel_abandoned, call)
+            await self._use_store().release(call)

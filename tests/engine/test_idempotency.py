@@ -86,10 +86,10 @@ async def test_a_call_that_is_taken_back_just_as_another_client_joins_it_is_made
     class Slow(MemoryJournal):
         async def take(self, record_id: str, owner: str, gone: Any) -> Any:
             gives_up.cancel()
-            server.leaves = True
-            server.go.set()
             while await self.by_id(record_id) is not None:
                 await anyio.lowlevel.checkpoint()
+            server.leaves = True
+            server.go.set()
             return await super().take(record_id, owner, gone)
 
     world.journal = Slow()
