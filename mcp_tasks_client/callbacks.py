@@ -34,7 +34,7 @@ from pydantic import BaseModel, ValidationError
 
 from .host_code import was_cancelled_from_inside
 from .protocol import JSONObject
-from .protocol.json_schema import TooCostlyError, UnusableSchemaError, find_mismatch, load_validator
+from .protocol.json_schema import FORM_STEPS, TooCostlyError, UnusableSchemaError, find_mismatch
 from .protocol.replies import RpcError
 from .protocol.task import Task
 from .protocol.text import quote
@@ -183,23 +183,29 @@ class Callbacks(Inputs):
             read = form = _read(ElicitRequestFormParams, params)
         else:
             read = _read(ElicitRequestURLParams, params)
-        load_validator()  # now, so that an answer does not wait for an import before it is committed
+        if form is not None:
+            # Now, so that nobody is asked in vain, and no answer waits for an import before it is committed.
+            _find_mismatch({}, form)
         result = await _ask(self._elicitation, "elicitation", (context, read), (ElicitResult,))
         assert isinstance(result, ElicitResult)  # _ask has checked the type
         if form is None or result.action != "accept":
             # The content belongs to an accepted form only.
             return _wire("elicitation", result.model_copy(update={"content": None}))
         content = result.content or {}
-        try:
-            problem = find_mismatch(content, form.requested_schema)
-        except (UnusableSchemaError, TooCostlyError) as error:
-            raise NoAnswerError(f"the server's requestedSchema cannot be used: {error}") from None
+        problem = _find_mismatch(content, form)
         if problem is not None:
             raise NoAnswerError(
                 f"the elicitation callback accepted with content that does not match the requestedSchema, "
                 f"{problem}; validate before you accept"
             )
         return _wire("elicitation", result.model_copy(update={"content": content}))
+
+
+def _find_mismatch(content: JSONObject, form: ElicitRequestFormParams) -> str | None:
+    try:
+        return find_mismatch(content, form.requested_schema, FORM_STEPS)
+    except (UnusableSchemaError, TooCostlyError) as error:
+        raise NoAnswerError(f"the server's requestedSchema cannot be used: {error}") from None
 
 
 def _threads() -> anyio.CapacityLimiter:

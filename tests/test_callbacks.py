@@ -576,7 +576,7 @@ async def test_what_the_callback_returned_is_left_as_it_was() -> None:
         {"$ref": "#"},
         {"$schema": 3},
         {"title": "a text, not a schema", "$ref": "#/title"},
-        {"allOf": [{"title": str(n)} for n in range(1000)]},
+        {"allOf": [{"title": str(n)} for n in range(2000)]},
     ],
     ids=[
         "unknown type",
@@ -590,9 +590,20 @@ async def test_what_the_callback_returned_is_left_as_it_was() -> None:
         "too large to be checked",
     ],
 )
-async def test_a_schema_that_cannot_be_used_leaves_the_question_open(schema: JSONObject) -> None:
-    error = await refusal(form(schema), elicitation=say_yes)
+async def test_a_schema_that_cannot_be_used_leaves_the_question_open_and_nobody_is_asked(
+    schema: JSONObject,
+) -> None:
+    asked = Recorder(YES)
+    error = await refusal(form(schema), elicitation=asked.ask)
     assert str(error).startswith("the server's requestedSchema cannot be used: ")
+    assert asked.asked == []
+
+
+async def test_a_form_with_a_choice_of_all_countries_is_within_the_bound() -> None:
+    countries = [{"const": str(n), "title": f"Country {n}"} for n in range(250)]
+    schema = {"type": "object", "properties": {name: {"oneOf": countries} for name in ("from", "to")}}
+    chosen = ElicitResult(action="accept", content={"from": "1", "to": "249"})
+    assert (await answer(form(schema), elicitation=lambda c, p: chosen))["content"] == chosen.content
 
 
 # ── answers that are none ─────────────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ References stay inside the document. Nothing is ever fetched.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
@@ -28,28 +28,31 @@ if TYPE_CHECKING:
     import jsonschema_rs
 
 __all__ = [
+    "FORM_STEPS",
     "INLINE_STEPS",
     "MAX_STEPS",
     "TooCostlyError",
     "UnusableSchemaError",
     "find_mismatch",
-    "load_validator",
 ]
 
 INLINE_STEPS: Final = 200_000
-"""Steps of a check that an event loop may wait for. A step takes about 10 ns."""
+"""Steps of a check that an event loop may wait for often. A step takes about 10 ns."""
+
+FORM_STEPS: Final = 400_000
+"""Steps of a check that an event loop may wait for, when a person has filled in a form."""
 
 MAX_STEPS: Final = 4_000_000
 """Steps of a check in a worker thread: as many as may pass without a turn of another thread."""
 
 _SHARED: Final = 10
-"""Times that limit which may pass where other threads get their turn between two steps."""
+"""Times that limit which all matches together may take: other threads get their turn between two of them."""
 
 _MAX_LEVELS: Final = 128
 _MAX_UNFOLDED_LEVELS: Final = 200
 """Levels of nesting of a value or a schema, and of one path through a schema with its references followed."""
 
-_STEPS_TO_COMPILE: Final = 400
+_STEPS_TO_COMPILE: Final = 200
 """Steps for each JSON value in a schema; the other costs below are measured likewise."""
 
 _STEPS_TO_COUNT: Final = 50
@@ -66,11 +69,18 @@ of the text: such a pattern is tried anew at each of them."""
 _REGEX_TOKEN: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{\d+(?:,\d*)?\}|.", re.DOTALL)
 _NEEDS_BACKTRACKING: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 
-_SUBSCHEMAS: Final = ("not", "if", "then", "else")
-_LISTS_OF_SUBSCHEMAS: Final = ("allOf", "anyOf", "oneOf")
-_SUBSCHEMAS_BY_NAME: Final = ("dependentSchemas", "dependencies")
-_OF_MEMBERS: Final = ("additionalProperties", "unevaluatedProperties", "propertyNames")
-_OF_ITEMS: Final = ("items", "additionalItems", "unevaluatedItems", "contains")
+_IN_PLACE: Final = (
+    *("not", "if", "then", "else", "allOf", "anyOf", "oneOf"),
+    *("dependentSchemas", "dependencies"),
+)
+_ONE_BELOW: Final = ("properties", "prefixItems")
+_ALL_BELOW: Final = (
+    *("patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"),
+    *("items", "additionalItems", "unevaluatedItems", "contains"),
+)
+"""Keywords with subschemas: for the same value, for what is inside of it, and of those only one each."""
+
+_BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
 
 _QUOTE_NAMES: Final = frozenset({"additionalProperties", "unevaluatedProperties", "propertyNames"})
 """Keywords whose messages quote names that the value has made up."""
@@ -86,11 +96,6 @@ class TooCostlyError(ValueError):
     """The value cannot be checked within bounds. The message says what is too large."""
 
 
-def load_validator() -> None:
-    """Import what :func:`find_mismatch` needs, which takes some milliseconds once."""
-    import jsonschema_rs  # noqa: F401  # for its effect
-
-
 def find_mismatch(value: Any, schema: JSONObject, max_steps: int = INLINE_STEPS) -> str | None:
     """Why ``value`` does not match ``schema``: one printable line without the value; ``None`` if it does.
 
@@ -99,7 +104,7 @@ def find_mismatch(value: Any, schema: JSONObject, max_steps: int = INLINE_STEPS)
     Args:
         value: Any JSON value.
         schema: As the server sent it, of any draft from 4 to 2020-12.
-        max_steps: ``INLINE_STEPS``, or ``MAX_STEPS`` in a worker thread.
+        max_steps: ``INLINE_STEPS``, ``FORM_STEPS``, or ``MAX_STEPS`` in a worker thread.
 
     Raises:
         UnusableSchemaError: The schema is not valid, or refers to something outside itself.
@@ -185,7 +190,8 @@ def _check_document(schema: JSONObject, max_steps: int) -> None:
             for keyword in ("$dynamicRef", "$recursiveRef"):
                 if isinstance(part.get(keyword), str):
                     raise UnusableSchemaError(f"{keyword} is not supported")
-            for pattern in _names(part.get("patternProperties")):
+            patterns = part.get("patternProperties")
+            for pattern in patterns if isinstance(patterns, dict) else ():
                 to_compile += _STEPS_TO_COMPILE_PATTERN + _states(pattern) * _CHARACTERS_TO_COMPILE_PATTERN
     if to_compile > max_steps:
         raise TooCostlyError("the schema has too many patternProperties, or too large ones")
@@ -249,45 +255,24 @@ class _Visits:
         return count
 
     def _count_anew(self, schema: JSONObject, below: int) -> int:
-        own = 0
-        if below == 0:
-            own = 1 + sum(len(v) for v in schema.values() if isinstance(v, list | dict))
-            for keyword in ("enum", "const"):
-                if isinstance(schema.get(keyword), list | dict):
-                    own += sum(map(len, _levels(schema[keyword], self._max_steps, keyword)[2:]))
-            self._alternatives += [schema[k] for k in ("anyOf", "oneOf") if isinstance(schema.get(k), list)]
-        elif schema.get("uniqueItems"):
-            own = 2  # each item is hashed and compared whole
-        here = sum(self._count(sub, below) for sub in self._in_place(schema))
-        if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
-            here *= 3  # they evaluate everything beside them again
-        return own + here + (self._count_below(schema, below) if below else 0)
-
-    def _in_place(self, schema: JSONObject) -> Iterator[Any]:
-        """What applies to the same value as ``schema`` does."""
+        count = sum(self._count(sub, below) for sub in _subschemas(schema, _IN_PLACE))
         if "$ref" in schema:
-            yield self._follow(schema["$ref"])
-        for keyword in _SUBSCHEMAS:
-            if keyword in schema:
-                yield schema[keyword]
-        for keyword in _LISTS_OF_SUBSCHEMAS:
-            yield from _items(schema.get(keyword))
-        for keyword in _SUBSCHEMAS_BY_NAME:
-            yield from _members(schema.get(keyword))
-
-    def _count_below(self, schema: JSONObject, below: int) -> int:
-        """Subschemas that meet one value inside of the value that ``schema`` is applied to."""
-        inner = below - 1
-        named = max((self._count(sub, inner) for sub in _members(schema.get("properties"))), default=0)
-        patterns = schema.get("patternProperties")
-        named += sum(self._count(sub, inner) for sub in _members(patterns))
-        named += sum(self._count(schema[k], inner) for k in _OF_MEMBERS if k in schema)
-        if below == 1 and isinstance(patterns, dict):
-            named += sum(map(_states, patterns)) * self._longest_name
-        listed = [*_items(schema.get("prefixItems")), *_items(schema.get("items"))]
-        numbered = max((self._count(sub, inner) for sub in listed), default=0)
-        numbered += sum(self._count(schema[k], inner) for k in _OF_ITEMS if isinstance(schema.get(k), dict))
-        return max(named, numbered)
+            count += self._count(self._follow(schema["$ref"]), below)
+        if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
+            count *= 3  # they evaluate everything beside them again
+        if below:
+            count += max((self._count(sub, below - 1) for sub in _subschemas(schema, _ONE_BELOW)), default=0)
+            count += sum(self._count(sub, below - 1) for sub in _subschemas(schema, _ALL_BELOW))
+            patterns = schema.get("patternProperties")
+            if below == 1 and isinstance(patterns, dict):
+                count += sum(map(_states, patterns)) * self._longest_name
+            return count + 2 * bool(schema.get("uniqueItems"))  # each item is hashed and compared whole
+        count += 1 + sum(len(v) for v in schema.values() if isinstance(v, list | dict))
+        for keyword in ("enum", "const"):
+            if isinstance(schema.get(keyword), list | dict):
+                count += sum(map(len, _levels(schema[keyword], self._max_steps, keyword)[2:]))
+        self._alternatives += [schema[k] for k in ("anyOf", "oneOf") if isinstance(schema.get(k), list)]
+        return count
 
     @cached_property
     def _longest_name(self) -> int:
@@ -309,12 +294,15 @@ class _Visits:
         return found
 
 
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _members(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else []
+def _subschemas(schema: JSONObject, keywords: Iterable[str]) -> Iterator[Any]:
+    for keyword in keywords:
+        found = schema.get(keyword)
+        if isinstance(found, list):
+            yield from found
+        elif keyword in _BY_NAME:
+            yield from found.values() if isinstance(found, dict) else ()
+        elif keyword in schema:
+            yield found
 
 
 class _Patterns:
@@ -379,10 +367,6 @@ class _Patterns:
     def _fail(self, failure: UnusableSchemaError | TooCostlyError) -> bool:
         self.failure = failure
         return False
-
-
-def _names(value: Any) -> list[str]:
-    return list(value) if isinstance(value, dict) else []
 
 
 def _states(pattern: str) -> int:

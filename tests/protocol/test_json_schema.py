@@ -23,7 +23,6 @@ from mcp_tasks_client.protocol.json_schema import (
     TooCostlyError,
     UnusableSchemaError,
     find_mismatch,
-    load_validator,
 )
 
 DRAFT_3 = "http://json-schema.org/draft-03/schema#"
@@ -80,7 +79,6 @@ def doubling(levels: int, keyword: str = "allOf") -> dict[str, Any]:
     ],
 )
 def test_a_value_that_matches_has_no_mismatch(value: Any, schema: dict[str, Any]) -> None:
-    load_validator()
     assert find_mismatch(value, schema) is None
 
 
