@@ -222,6 +222,16 @@ def test_a_large_value_is_checked_within_the_larger_bound_and_not_within_the_sma
         find_mismatch(rows * 60, schema, MAX_STEPS)
 
 
+def test_a_schema_with_hundreds_of_kilobytes_of_definitions_is_checked() -> None:
+    field = {"type": "string", "description": "some words about it"}
+    types = {
+        f"T{n}": {"type": "object", "properties": {f"f{m}": field for m in range(3)}} for n in range(1100)
+    }
+    schema = {"$defs": types, "properties": {"x": {"$ref": "#/$defs/T7"}}}
+    assert find_mismatch({"x": {"f0": "a"}}, schema, MAX_STEPS) is None
+    assert find_mismatch({"x": {"f0": 1}}, schema, MAX_STEPS) is not None
+
+
 @pytest.mark.parametrize(
     ("value", "schema", "reason"),
     [
