@@ -22,6 +22,7 @@ from .journal.record import Scope, TaskRecord
 from .journal.sqlite import choose_journal
 from .policy import PollPolicy, ReceivePolicy
 from .sessions.base import Limits, Session, ToolCall
+from .sessions.sdk.introspection import is_client
 
 if TYPE_CHECKING:
     import fastmcp
@@ -136,7 +137,7 @@ class TasksClient:
                 environment=environment,
             )
             return
-        if not _is_client(server):
+        if not is_client(server):
             raise TypeError(f"server must be a URL, a client or a Session, not {type(server).__name__}")
         if any(option is not None for option in (http_client, headers, auth)):
             raise ValueError("http_client, headers and auth belong to the client; give them to that one")
@@ -353,11 +354,6 @@ def _by_url(
         **options,
     )
     return DiscoveringSession(http, speak_other)
-
-
-def _is_client(server: object) -> bool:
-    """Whether ``server`` is a client of the official SDK or of FastMCP. Imports neither."""
-    return any(kind.__module__.partition(".")[0] in ("mcp", "fastmcp") for kind in type(server).__mro__)
 
 
 def _call(name: str, arguments: Mapping[str, Any] | None, meta: Mapping[str, Any] | None) -> ToolCall:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from .errors import SessionError
+from .uncut import is_being_cancelled
 
-import anyio
-
-__all__ = ["was_cancelled_from_inside"]
+__all__ = ["foreign_error", "was_cancelled_from_inside"]
 
 
 def was_cancelled_from_inside() -> bool:
@@ -16,7 +15,7 @@ def was_cancelled_from_inside() -> bool:
     as an error, because it would otherwise look like the end of everything that surrounds the callback.
     False if the task that awaits is itself being stopped: then the cancellation has to be raised again.
     """
-    if anyio.current_effective_deadline() == -math.inf:
+    if is_being_cancelled():
         return False
     import asyncio  # here, because an asyncio event loop has imported it already and trio needs none
 
@@ -25,3 +24,18 @@ def was_cancelled_from_inside() -> bool:
     except RuntimeError:  # no asyncio event loop runs in this thread
         return True
     return task is None or task.cancelling() == 0
+
+
+def foreign_error(method: str, cause: Exception, then: str) -> SessionError:
+    """What a session, an auth flow or a hook raised of its own, as a typed error.
+
+    Args:
+        method: The request that was to be sent.
+        cause: What was raised.
+        then: What to do once that is mended.
+    """
+    error = SessionError(
+        f"{method} could not be sent: {type(cause).__name__}: {cause}. Mend what raised it, then {then}."
+    )
+    error.__cause__ = cause
+    return error

@@ -7,12 +7,13 @@ nobody else knows and therefore nobody cancels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 import anyio
 
-__all__ = ["on_asyncio", "run_to_its_end"]
+__all__ = ["is_being_cancelled", "on_asyncio", "run_to_its_end"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,6 +48,11 @@ async def _in_a_task(work: Awaitable[T]) -> T:
         return task.result()
     # The error of the work is read in any case, or asyncio would log that nobody has.
     raise cancelled from (None if task.cancelled() else task.exception())
+
+
+def is_being_cancelled() -> bool:
+    """Whether a cancelled scope surrounds the caller, so that its next checkpoint raises."""
+    return anyio.current_effective_deadline() == -math.inf
 
 
 def on_asyncio() -> bool:

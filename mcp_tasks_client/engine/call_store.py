@@ -47,8 +47,8 @@ from .crash_points import (
     PRUNE,
     RELEASE,
     TAKE,
-    TAKE_BACK,
     TAKE_PENDING,
+    WITHDRAW,
     Passage,
     commit_of,
 )
@@ -260,12 +260,12 @@ class CallStore:
                 call.ownership = Theirs()
             return standing
 
-    async def take_back(self, call: LiveCall) -> None:
+    async def withdraw(self, call: LiveCall) -> None:
         """Forget the intent of a call that was not sent."""
 
         async def remove() -> None:
             async with _Turn(call):
-                await self._remove(call, TAKE_BACK)
+                await self._remove(call, WITHDRAW)
 
         await run_to_its_end(remove)
 
@@ -290,7 +290,7 @@ class CallStore:
             judge = self._lease.judge()
             taken = await self._passing(TAKE, self.journal.take, call.record.record_id, self._owner, judge)
             if taken is not None:
-                self._adopt(call, taken)
+                self._note_taken(call, taken)
             elif not call.journaled or any(isinstance(event, _REPLIES) for event in call.uncommitted):
                 call.ownership, call.journaled = Ours(call.record.fence), False
             elif isinstance(call.record.state, Calling):
@@ -319,11 +319,11 @@ class CallStore:
             async with _Turn(call):
                 # A call that was being released just then is taken by itself, when it is driven again.
                 if _fence_of(call) < one.record.fence:
-                    self._adopt(call, one)
+                    self._note_taken(call, one)
             calls.append(call)
         return calls
 
-    def _adopt(self, call: LiveCall, taken: Taken) -> None:
+    def _note_taken(self, call: LiveCall, taken: Taken) -> None:
         """Take over what the journal says of a record that we wanted to own."""
         record = taken.record
         if record.owner != self._owner:

@@ -23,7 +23,11 @@ LEASE_S: Final = 30.0
 
 
 class Clock(ABC):
-    """Wall time for what is written down, monotonic time for what is waited for."""
+    """Wall time for what is written down, monotonic time for what is waited for.
+
+    Every wait between two requests goes by this clock. How long one request may last, and how long one is
+    seen through after its caller has gone, are limits of the event loop's own clock, as those of HTTP are.
+    """
 
     @abstractmethod
     def time(self) -> float:

@@ -75,7 +75,7 @@ class Idempotency:
             standing = await self._store.claim(call)
         except BaseException:
             if call.journaled:  # the caller is gone, and nothing was sent
-                await self._store.take_back(call)
+                await self._store.withdraw(call)
             raise
         if standing.record_id == record.record_id:
             return call

@@ -7,7 +7,6 @@ stays before the person until it is answered or the call ends; its answer is not
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -17,6 +16,7 @@ import anyio
 
 from ..machine.actions import Ask
 from ..machine.events import AnswerReady, AnswerUnavailable, Event
+from ..uncut import is_being_cancelled
 from .live_call import LiveCall
 from .requests import Requests
 
@@ -42,11 +42,11 @@ class Prompts:
         self._step = step
         self._tasks = anyio.create_task_group()
         self._elicitations: deque[Ask] = deque()
-        self._asks_persons = False
-        self._parks = False
-        self._at_work = 0
-        self._rests = anyio.Event()
-        self._running = 0
+        self._asks_persons = False  # whether a task takes elicitations one after another
+        self._parks = False  # whether a question had no answer, so that the call parks
+        self._at_work = 0  # how many questions are before somebody
+        self._rests = anyio.Event()  # set when none is
+        self._running = 0  # how many tasks there are, also for answers that are being sent
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -120,7 +120,7 @@ class Prompts:
         self._begin_work()
         try:
             event = await self._requests.ask(call, ask)
-            if _is_cancelled() and not _is_an_answer(event):
+            if is_being_cancelled() and not _is_an_answer(event):
                 return
             if isinstance(event, AnswerReady):
                 # No checkpoint between the return of the callback and the commit of the answer.
@@ -146,10 +146,6 @@ class Prompts:
         self._at_work -= 1
         if not self._at_work:
             self._rests.set()
-
-
-def _is_cancelled() -> bool:
-    return anyio.current_effective_deadline() == -math.inf
 
 
 def _is_an_answer(event: Event) -> bool:

@@ -11,6 +11,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait
 
 from ..callbacks import InputContext, Inputs, NoAnswerError
 from ..errors import SessionError, TaskFailedError
+from ..host_code import foreign_error
 from ..machine.actions import Ask, SendCall
 from ..machine.events import (
     AnswerReady,
@@ -122,7 +123,7 @@ class Requests:
                 )
             return ObservationRefused(error=error)
         except Exception as error:
-            return ObservationRefused(error=_foreign("tasks/get", error))
+            return ObservationRefused(error=foreign_error("tasks/get", error, "resume the task"))
         return Observed(
             task=snapshot.task,
             session_data=snapshot.session_data,
@@ -148,7 +149,7 @@ class Requests:
                 )
             return ObservationRefused(error=error)
         except Exception as error:
-            return ObservationRefused(error=_foreign("tasks/update", error))
+            return ObservationRefused(error=foreign_error("tasks/update", error, "resume the task"))
         return UpdateAcknowledged(keys=keys)
 
     async def cancel(self, call: LiveCall) -> tuple[Event | None, SessionError | None]:
@@ -186,7 +187,7 @@ class Requests:
                 return None, told
             return CancelFailed(now=now(), jitter=self._jitter(), retry_after_s=error.retry_after_s), told
         except Exception as error:
-            return None, _foreign("tasks/cancel", error)
+            return None, foreign_error("tasks/cancel", error, "resume the task")
         return CancelAcknowledged(now=now()), None
 
     async def ask(self, call: LiveCall, ask: Ask) -> Event:
@@ -236,16 +237,6 @@ def _refusal(error: SessionError) -> Exception:
 def _is_unknown(error: SessionError) -> bool:
     """Whether the server does not know the task, or not what was sent; a rate limiter cannot tell."""
     return error.code == INVALID_PARAMS and not error.retryable
-
-
-def _foreign(method: str, cause: Exception) -> SessionError:
-    """What a session, an auth flow or a hook raised of its own, as a typed error."""
-    error = SessionError(
-        f"{method} could not be sent: {type(cause).__name__}: {cause}. Mend what raised it, then resume the "
-        "task."
-    )
-    error.__cause__ = cause
-    return error
 
 
 def _name(call: LiveCall) -> str:

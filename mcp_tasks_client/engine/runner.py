@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -55,6 +54,7 @@ from ..protocol import JSONObject
 from ..protocol.task import Task
 from ..protocol.text import quote
 from ..sessions.base import Session
+from ..uncut import is_being_cancelled
 from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment
@@ -205,7 +205,7 @@ class Runner:
         call.next_send = None
         call.followed = False
         call.attempt = attempt = ToolCallAttempt()
-        if anyio.current_effective_deadline() == -math.inf:
+        if is_being_cancelled():
             attempt.cut(0.0)  # nobody waits for it any more
         try:
             event, error = await attempt.send(partial(self._requests.call, call, send))

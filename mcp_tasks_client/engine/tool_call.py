@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 import anyio.lowlevel
 
-from ..errors import InputUnansweredError, OutcomeUnknownError, SessionError, TasksClientError
+from ..errors import InputUnansweredError, OutcomeUnknownError, TasksClientError
+from ..host_code import foreign_error
 from ..journal.record import TaskRecord
 from ..machine.events import CallLost, CallRefused, Event
 from ..machine.states import Calling, Gathering
@@ -57,7 +58,7 @@ class ToolCallAttempt:
                     event = CallRefused()  # what was refused was to list the tools
                 return event, error
         except Exception as error:
-            return self._unanswered(), _foreign(error)
+            return self._unanswered(), foreign_error("tools/call", error, "repeat the call")
         return self._unanswered(), None
 
     def cut(self, grace_s: float) -> None:
@@ -110,13 +111,3 @@ def lost_reply(record: TaskRecord, cause: Exception | None) -> Exception:
     return cause or TasksClientError(
         f"The call of {record.tool!r} was abandoned and its reply was lost; the tool may have run."
     )
-
-
-def _foreign(cause: Exception) -> SessionError:
-    """What a session, an auth flow or a hook raised of its own, as a typed error."""
-    error = SessionError(
-        f"tools/call could not be sent: {type(cause).__name__}: {cause}. Mend what raised it, then repeat "
-        "the call."
-    )
-    error.__cause__ = cause
-    return error

@@ -70,7 +70,7 @@ _REPLIED: Final = {
     "commit: CallRefused",
     "commit: InputAsked",
     "commit: TaskCreated",
-    "commit: take back",
+    "commit: withdraw",
 }
 
 _WORDS_LOST: Final[set[Passed]] = {
