@@ -22,7 +22,7 @@ from ..errors import DrivenElsewhereError, JournalError
 from ..journal.base import Taken
 from ..journal.guarded import GuardedJournal
 from ..journal.record import Scope, TaskRecord
-from ..machine import advance
+from ..machine import Step, advance
 from ..machine.actions import Action, Forget, Save
 from ..machine.events import (
     AnswerReady,
@@ -37,7 +37,7 @@ from ..machine.events import (
     TaskCreated,
     UpdateFailed,
 )
-from ..machine.states import Calling, Finished, OutcomeUnknown, State
+from ..machine.states import Calling, Finished, OutcomeUnknown
 from ..policy import PollPolicy
 from ..uncut import run_to_its_end
 from .crash_points import (
@@ -145,8 +145,9 @@ class CallStore:
             JournalError: The commit failed; the state is what it was.
             DrivenElsewhereError: Another client has taken the record. Nothing is committed.
         """
+        step: Step | None = None
         if call.committing is None:
-            state, actions = self._advance(call, event)
+            step = state, actions = self._advance(call, event)
             record = replace(call.record, state=state)
             if not record.kept or not any(isinstance(action, Save | Forget) for action in actions):
                 # Nothing to wait for, as after nearly every poll, and in a call without key and task.
@@ -155,7 +156,7 @@ class CallStore:
                 call.record = record
                 return _to_do(actions)
         with anyio.CancelScope(shield=True):
-            actions = await self._commit(call, event)
+            actions = await self._commit(call, event, step)
         return actions  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
 
     async def apply_uncommitted(self, call: LiveCall) -> tuple[Action, ...]:
@@ -172,14 +173,15 @@ class CallStore:
             self._uncommitted.discard(call)
         return actions  # mypy takes every context manager for one that may swallow errors
 
-    def _advance(self, call: LiveCall, event: Event) -> tuple[State, tuple[Action, ...]]:
+    def _advance(self, call: LiveCall, event: Event) -> Step:
         if isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown):
             raise driven_elsewhere(call)  # another client has given the call up, and gone beyond
         return advance(call.record.state, event, self._policy)
 
-    async def _commit(self, call: LiveCall, event: Event) -> tuple[Action, ...]:
+    async def _commit(self, call: LiveCall, event: Event, step: Step | None) -> tuple[Action, ...]:
         async with _Turn(call):
-            state, actions = self._advance(call, event)
+            # A step that had to wait for others is taken from where they have left the call.
+            state, actions = step or self._advance(call, event)
             record = replace(call.record, state=state)
             try:
                 if any(isinstance(action, Save) for action in actions):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .before_task import MAX_ROUNDS, ImpossibleEventError
+from .before_task import MAX_ROUNDS, ImpossibleEventError, Step
 from .task import advance
 
-__all__ = ["MAX_ROUNDS", "ImpossibleEventError", "advance"]
+__all__ = ["MAX_ROUNDS", "ImpossibleEventError", "Step", "advance"]

@@ -293,8 +293,9 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         fresh_keys = (key for key in event.task.input_requests or () if key not in known)
         park = Park(Unanswered(tuple(islice(fresh_keys, MAX_OPEN)), excess))
         return state, (Save(), *actions, StopAsking(), park)
-    state = replace(state, questions=state.questions + fresh)
-    saved = saved or bool(fresh)
+    if fresh:
+        state = replace(state, questions=state.questions + fresh)
+        saved = True
     state, actions = _look_again(state, event, policy, reports, saved=saved, first=seed)
     if saved:
         actions = (Save(), *actions)
