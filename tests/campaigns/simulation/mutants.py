@@ -1,6 +1,7 @@
 """The library with one of its guarantees broken: what the simulation has to notice.
 
-Each mutant is a change of one place, made for as long as its block lasts.
+Each mutant is a change of one place, made for as long as its block lasts. Laws 9 and 11 have none: a history
+has one endpoint and one principal, and its servers stay within all bounds.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from mcp_tasks_client import MemoryJournal
-from mcp_tasks_client.engine import call_store
+from mcp_tasks_client.engine import call_store, prompts, runner
 from mcp_tasks_client.engine.call_store import CallStore
 from mcp_tasks_client.engine.cancellation import Cancellation
 from mcp_tasks_client.engine.crash_points import Passage, Point
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.idempotency import Idempotency
+from mcp_tasks_client.engine.inline import InlineEngine
 from mcp_tasks_client.engine.live_call import LiveCall
 from mcp_tasks_client.engine.process_lease import ProcessLease
 from mcp_tasks_client.engine.push import Push
@@ -30,14 +32,18 @@ from mcp_tasks_client.machine import task as machine
 from mcp_tasks_client.machine.actions import Forget, Save
 from mcp_tasks_client.machine.events import (
     AnswerReady,
+    AnswerUnavailable,
     CancelAcknowledged,
     CancelRequested,
     Event,
     Notified,
     Observed,
+    PollFailed,
     TaskCreated,
+    TaskMissing,
     UpdateAcknowledged,
 )
+from mcp_tasks_client.machine.states import Completed
 
 __all__ = ["MUTANTS"]
 
@@ -84,6 +90,11 @@ def _late(which: Callable[[Event], bool]) -> AbstractContextManager[Any]:
 @mutant
 def the_task_id_is_not_journaled() -> AbstractContextManager[Any]:
     return _without("commit: TaskCreated")
+
+
+@mutant
+def a_reply_that_could_not_be_committed_is_dropped() -> AbstractContextManager[Any]:
+    return patch.object(CallStore, "_keep", lambda self, call, event: None)
 
 
 @mutant
@@ -173,6 +184,13 @@ def what_was_released_is_still_driven() -> AbstractContextManager[Any]:
     return patch.object(Engine, "_stop", release_only)
 
 
+@mutant
+def what_is_not_driven_any_more_is_not_released() -> AbstractContextManager[Any]:
+    async def nothing(self: Any, call: LiveCall) -> None: ...
+
+    return patch.object(CallStore, "release_undelivered", nothing)
+
+
 # ── tools/call ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -229,11 +247,44 @@ def retry_after_is_ignored() -> AbstractContextManager[Any]:
 
 
 @mutant
+def a_tick_polls_though_told_to_wait() -> AbstractContextManager[Any]:
+    return patch.object(runner, "quiet_left", lambda state, now: 0.0)
+
+
+@mutant
 def a_restart_forgets_when_the_next_poll_is_due() -> AbstractContextManager[Any]:
     def at_once(state: Any, now: float, jitter: float, policy: Any, *, exact: bool) -> Any:
         return replace(state, due_at=now, wait_s=0.0)
 
     return patch.object(machine, "due_after_restart", at_once)
+
+
+# ── what a poll tells ─────────────────────────────────────────────────────────────────────────
+
+
+@mutant
+def a_poll_that_fails_ends_the_task() -> AbstractContextManager[Any]:
+    get = Requests.get
+
+    async def give_up(self: Any, call: Any) -> Event:
+        event = await get(self, call)
+        return TaskMissing(message="", now=event.now) if isinstance(event, PollFailed) else event
+
+    return patch.object(Requests, "get", give_up)
+
+
+@mutant
+def a_result_is_cut_short() -> AbstractContextManager[Any]:
+    read = machine._outcome_of
+
+    def cut(task: Any, *, seed: bool) -> Any:
+        outcome = read(task, seed=seed)
+        if not isinstance(outcome, Completed):
+            return outcome
+        (content,) = outcome.result["content"]
+        return replace(outcome, result={"content": [{**content, "text": content["text"][:5]}]})
+
+    return patch.object(machine, "_outcome_of", cut)
 
 
 # ── questions ─────────────────────────────────────────────────────────────────────────────────
@@ -247,6 +298,24 @@ def each_poll_asks_anew() -> AbstractContextManager[Any]:
 def _find_answered_too(known: Any, requests: Any) -> Any:
     asking = {question.key for question in known if question.stage == "asking"}
     return tuple(one for one in input_requests.find_new((), requests) if one.key not in asking)
+
+
+@mutant
+def forms_come_all_at_once() -> AbstractContextManager[Any]:
+    return patch.object(prompts, "_ELICITATION", "none")
+
+
+@mutant
+def what_nobody_answers_is_declined() -> AbstractContextManager[Any]:
+    ask = Requests.ask
+
+    async def decline(self: Any, call: Any, one: Any) -> Event:
+        event = await ask(self, call, one)
+        if isinstance(event, AnswerUnavailable) and one.request.get("method") == "elicitation/create":
+            return AnswerReady(key=one.key, answer={"action": "decline"}, now=self._clock.time())
+        return event
+
+    return patch.object(Requests, "ask", decline)
 
 
 @mutant
@@ -355,6 +424,13 @@ def who_goes_away_cancels_nothing() -> AbstractContextManager[Any]:
     return patch.object(Cancellation, "cancel_abandoned", nothing)
 
 
+@mutant
+def who_goes_away_from_a_dropped_in_call_cancels_nothing() -> AbstractContextManager[Any]:
+    async def nothing(self: Any, call: LiveCall, runner: Any) -> None: ...
+
+    return patch.object(InlineEngine, "_abandon", nothing)
+
+
 # ── what the server tells by itself ───────────────────────────────────────────────────────────
 
 
@@ -383,12 +459,6 @@ def an_end_that_is_told_without_its_result_is_believed() -> AbstractContextManag
 @mutant
 def each_notification_asks_anew() -> AbstractContextManager[Any]:
     return _while_notified("find_new", _find_answered_too)
-
-
-@mutant
-def a_notification_forgets_what_was_answered() -> AbstractContextManager[Any]:
-    notify = machine._notify
-    return patch.object(machine, "_notify", lambda state, event: notify(replace(state, questions=()), event))
 
 
 @mutant

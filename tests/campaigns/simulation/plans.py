@@ -75,6 +75,9 @@ class Intent:
 
     timeout_s: float | None
     cancel: Cancel | None
+    dropped_in: bool = False
+    """Whether the host calls it by a client of its own, into which the library is dropped."""
+
     first: int | None = None
     """The process that begins it before the others; ``None``: whichever comes first."""
 
@@ -164,9 +167,12 @@ class Plan:
         return bool(self.prunes) or self.retention_s is not None
 
 
-def plan(random: Random, tells: Random) -> Plan:
-    """A history. What the server tells by itself is drawn apart."""
+def plan(random: Random, tells: Random, drops: Random) -> Plan:
+    """A history. What the server tells by itself is drawn apart, and which calls are dropped in."""
     drawn = _plan(random, draw_telling(tells, CHAOS_S))
+    for intent in drawn.intents:
+        if not (intent.keyed or intent.plain or intent.first_keys) and drops.random() < 0.5:
+            intent.dropped_in, intent.cancel = True, None  # there is no handle to cancel it by
     if drawn.telling.anything:
         for intent in drawn.intents:
             if tells.random() < 0.7 and not intent.plain:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 from mcp_types import (
     CreateMessageRequestParams,
     CreateMessageResult,
@@ -42,8 +43,12 @@ from mcp_tasks_client import (
     TasksClientError,
     WaitTimeoutError,
 )
+from mcp_tasks_client.callbacks import Callbacks
 from mcp_tasks_client.engine.crash_points import Point, Probe
 from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.inline import InlineEngine
+from mcp_tasks_client.handle import detach
+from mcp_tasks_client.journal.record import Scope
 from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created
@@ -86,6 +91,9 @@ class Line(Session):
         self._inner = process.world.server.session(limits=limits)
         self._process = process
         self._listening = anyio.CancelScope()
+        self._quiet: dict[str, float] = {}
+        """Until when the server wants to be left alone about a task that is driven here."""
+
         self._closed = False
 
     @property
@@ -106,17 +114,20 @@ class Line(Session):
         return reply
 
     async def get(self, ref: TaskRef) -> Snapshot:
+        world = self._process.world
+        if world.clock.now < self._quiet.get(ref.task_id, 0.0) - 0.001 and not world.plan.clocks_jump:
+            world.break_("polled though told to wait", f"{ref.task_id} by process {self._process.pid}")
         snapshot = await self._while_it_lives(partial(self._inner.get, ref))
         self._process.world.polled(snapshot.task)
         return snapshot
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         self._process.not_after_a_cancel(ref.task_id, f"answers {', '.join(answers)}")
-        await self._while_it_lives(partial(self._inner.update, ref, answers))
+        await self._while_it_lives(partial(self._heed, ref, partial(self._inner.update, ref, answers)))
 
     async def cancel(self, ref: TaskRef) -> None:
         self._process.cancels(ref.task_id)
-        await self._while_it_lives(partial(self._inner.cancel, ref))
+        await self._while_it_lives(partial(self._heed, ref, partial(self._inner.cancel, ref)))
 
     async def run(self, observed: ObservedTasks) -> None:
         while not self._closed:
@@ -132,6 +143,15 @@ class Line(Session):
     async def aclose(self) -> None:
         self._closed = True
         await self._inner.aclose()
+
+    async def _heed(self, ref: TaskRef, request: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await request()
+        except SessionError as error:
+            world = self._process.world
+            if error.retry_after_s is not None and world.owner_of(ref.task_id) is self._process:
+                self._quiet[ref.task_id] = world.clock.now + error.retry_after_s
+            raise
 
     async def _while_it_lives(self, request: Callable[[], Awaitable[T]]) -> T:
         return await self._process.clock.until_killed(request)
@@ -170,8 +190,13 @@ class Process(Probe):
         self._waiting: Counter[str | None] = Counter()
         """How many callers wait for the call of a tool."""
 
+        self._forms: Counter[str | None] = Counter()
+        """How many forms of a tool's call are before somebody."""
+
         self._task_ids: dict[int, int] = {}
         self._client: TasksClient | None = None
+        self._inline: InlineEngine
+        self._inputs: Callbacks
         self._tasks: TaskGroup | None = None
         world.processes.append(self)
         world.living.add(self.pid)
@@ -182,21 +207,23 @@ class Process(Probe):
         world = self.world
         world.tell(f"process {self.pid} starts")
         deaf = "" if self.last else world.plan.deaf
-        self._client = client = TasksClient(
-            self.line,
-            journal=self.journal,
-            elicitation=None if deaf == "elicitation" else self._ask,
-            sampling=None if deaf == "sampling" else self._ask,
-            roots=None if deaf == "roots" else self._ask,
-            poll=PollPolicy(call_grace_s=1.0, floor_s=FLOOR_S),
-            on_abandon=world.plan.on_abandon,
-            environment=Environment(
+        callbacks: dict[str, Any] = {
+            kind: self._ask for kind in ("elicitation", "sampling", "roots") if kind != deaf
+        }
+        common: dict[str, Any] = {
+            "journal": self.journal,
+            "on_abandon": world.plan.on_abandon,
+            "environment": Environment(
                 clock=self.clock,
                 jitter=self.random.random,
                 process=VirtualProcess.numbered(self.pid, world.sees),
                 probe=self,
             ),
-        )
+        }
+        policy = PollPolicy(call_grace_s=1.0, floor_s=FLOOR_S)
+        self._client = client = TasksClient(self.line, poll=policy, **callbacks, **common)
+        self._inline = InlineEngine(policy=policy, handle_of=detach, **common)
+        self._inputs = Callbacks(**callbacks)
         try:
             with self.scope:
                 async with anyio.create_task_group() as tasks:
@@ -234,12 +261,22 @@ class Process(Probe):
             self.clock.kill()
             self.scope.cancel()
 
+    @property
+    def driven(self) -> set[str | None]:
+        """The IDs of the tasks that it sees to."""
+        assert self._client is not None
+        stores = [self._client._engine.store, self._inline._store]
+        calls = [call for store in stores if store is not None for call in list(store.live.values())]
+        return {call.task_id for call in calls if call.driver is not None}
+
     def _die(self) -> None:
         world = self.world
         world.tell(f"process {self.pid} has ended")
         self.killed = True
         self.clock.kill()
         world.living.discard(self.pid)
+        if self._inline._store is not None:
+            self._inline._store.retire()  # nothing closes an extension but the end of its process
         for key in [key for key, asking in world.prompts.items() if asking is self]:
             del world.prompts[key]
         self.ended.set()
@@ -349,17 +386,43 @@ class Process(Probe):
         intent.received = True
         return result
 
+    async def _drop_in(self, intent: Intent) -> Any:
+        """Call a tool as a client of the SDK does that was given the extension."""
+        reply = await self.line.call(
+            ToolCall(name=intent.tool, arguments={"intent": intent.number}), checkpoint
+        )
+        assert isinstance(reply, Created)
+        try:
+            with self._waits_for(intent.tool):
+                result = await self._inline.see_through(
+                    Snapshot(reply.task, reply.session_data),
+                    intent.tool,
+                    runner=self._inline.make_runner(self.line, self._inputs),
+                    scope=Scope(self.line.endpoint),
+                )
+        except JournalError:
+            self.tasks.discard(reply.task.task_id)  # only the next dropped-in call would commit it
+            raise
+        except (TaskError, RemoteProtocolError):
+            intent.received = True
+            raise
+        intent.received = True
+        return result
+
     async def _do_once(self, client: TasksClient, intent: Intent) -> None:
         intent.begun = 1
+        call = (
+            partial(self._drop_in, intent)
+            if intent.dropped_in
+            else partial(self._call, client, intent, "raise")
+        )
         try:
-            result = await self._within(
-                intent.timeout_s, intent.tool, partial(self._call, client, intent, "raise")
-            )
+            result = await self._within(intent.timeout_s, intent.tool, call)
             await self.world.told(intent, _text(result))
         except TasksClientError as error:
             if isinstance(error, TaskError):
                 await self.world.told(intent, type(error).__name__)
-            elif error.handle is not None and error.handle.task_id is not None:
+            elif not intent.dropped_in and error.handle is not None and error.handle.task_id is not None:
                 with suppress(TasksClientError):
                     await self._await(error.handle)
 
@@ -433,19 +496,27 @@ class Process(Probe):
         if key in world.committed:
             world.break_("asked twice", f"{key} by process {self.pid}, after its answer was committed")
         other = world.prompts.get(key)
+        if other is self:
+            world.break_("asked twice at once", f"{key} by process {self.pid}")
         if other not in (None, self) and not other.late and not self.late:
             world.break_("asked by two at once", f"{key} by {other.pid} and {self.pid}")
         world.prompts[key] = self
         world.tell(f"process {self.pid} asks {key}")
+        is_form = isinstance(params, ElicitRequestFormParams | ElicitRequestURLParams)
+        if is_form and self._forms[context.tool]:
+            world.break_("two forms at once", f"{key} by process {self.pid}")
         try:
+            self._forms[context.tool] += is_form
             await self._sleep(world.plan.answer_s)
             self.not_after_a_cancel(task_id, f"goes on asking {key}")
             if not self.last and self.random.random() < world.plan.callback_fails:
                 raise RuntimeError("nobody is there")
         finally:
+            self._forms[context.tool] -= is_form
             if world.prompts.get(key) is self:
                 del world.prompts[key]
         world.answers += 1
+        world.given.add(key)
         _ANSWERING.set(key)
         return _answer(params, world.answers)
 

@@ -105,6 +105,10 @@ class Grapevine:
         """Remember what a poll was answered, since that may be told late."""
         self._told[params["taskId"]].append(self._stamped(params))
 
+    def results(self, task_id: str) -> list[JSONObject]:
+        """What a task was said to have resulted in, as often as it was said."""
+        return [params["result"] for params in self._told[task_id] if params.get("result") is not None]
+
     def _becomes(self, params: JSONObject) -> list[JSONObject]:
         if self._random.random() >= self._how.trouble:
             return [params]

@@ -19,6 +19,7 @@ from mcp_tasks_client.journal.record import Scope
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.testing import (
     Arrival,
+    Delayed,
     EarlyPoll,
     ErrorReply,
     Fault,
@@ -60,7 +61,7 @@ class World:
         self.seed = seed
         self.random = Random(seed)
         tells = Random(f"what is told in {seed}")
-        self.plan: Plan = plan(self.random, tells)
+        self.plan: Plan = plan(self.random, tells, Random(f"what is dropped in in {seed}"))
         self.clock = WorldClock()
         self.journal = MemoryJournal()
         self.fences: dict[str, int] = {}
@@ -69,6 +70,9 @@ class World:
         self.processes: list[Process] = []
         self.living: set[int] = set()
         self.prompts: dict[str, Process] = {}
+        self.given: set[str] = set()
+        """The questions that a callback has answered."""
+
         self.committed: set[str] = set()
         self.journaled: set[str] = set()
         """The task IDs that the journal has, or had."""
@@ -85,6 +89,9 @@ class World:
         self._wished_calls: set[str] = set()
         self._leases: dict[str, Process] = {}
         self._owners: dict[str, str | None] = {}
+        self._observed: set[str] = set()
+        """The IDs of the tasks that have not ended, by the journal."""
+
         self._alive: defaultdict[str, list[float]] = defaultdict(list)
         """When a poll of a task was answered, and it had not ended."""
 
@@ -134,8 +141,10 @@ class World:
         if record.task_id is not None:
             self.journaled.add(record.task_id)
             self._owners[record.task_id] = record.owner
+            self._observed.discard(record.task_id)
         match record.state:
             case Observing(task=task, cancel=cancel):
+                self._observed.add(task.task_id)
                 if cancel != "no":
                     self.wished.setdefault(task.task_id, self.clock.now)
                 elif task.task_id in self.wished or record.record_id in self._wished_calls:
@@ -173,6 +182,7 @@ class World:
         assert record.tool is not None
         intent, now = self._intent_of(record.tool), self.clock.time()
         self.tell(f"{intent.tool} is forgotten")
+        self._observed.discard(record.task_id or "")
         self.forgotten_tools.add(intent.tool)
         if record.delivered_at is None and record.expires_at is not None:
             # Its task has been gone for long. What is asked and called under its key is new.
@@ -228,11 +238,19 @@ class World:
             record = await self.journal.by_key(_SCOPE, intent.key)
             if record is None or not record.finished:
                 self.break_("told before it was journaled", f"{intent.tool}: {record!r}")
-        if outcome[0].isdigit() and not outcome.startswith(f"{intent.number}: "):
-            self.break_("another one's result", f"{intent.tool}: {outcome}")
+        if outcome[0].isdigit() and not self._was_said(intent, outcome):
+            self.break_("another result", f"{intent.tool}: {outcome}")
         if intent.outcomes and intent.outcomes[0] != outcome and not intent.forgotten:
             self.break_("two outcomes", f"{intent.tool}: {intent.outcomes[0]}, then {outcome}")
         intent.outcomes.append(outcome)
+
+    def _was_said(self, intent: Intent, text: str) -> bool:
+        """Whether the server has said just that."""
+        if intent.plain:
+            return text.startswith(f"{intent.number}: ")
+        tasks = [task_id for task_id, tool in self.server.witness.created.items() if tool == intent.tool]
+        said = [result for task_id in tasks for result in self.grapevine.results(task_id)]
+        return any(result["content"][0]["text"] == text for result in said)
 
     def received(self, tool: str | None) -> None:
         """Some caller has its outcome."""
@@ -249,11 +267,9 @@ class World:
 
     def may_be_unknown(self, intent: Intent) -> bool:
         calls = [a for a in self.server.witness.log("tools/call") if a.tool == intent.tool]
-        lost = any(arrival.fault is not None or arrival.answered_at is None for arrival in calls)
+        lost = any(not isinstance(arrival.fault, Delayed | None) for arrival in calls)
         unclear = any(process.killed or process.late for process in self.processes)
-        return (
-            lost or unclear or self.disk_failed or intent.timeout_s is not None or bool(self.plan.suspensions)
-        )
+        return lost or unclear or self.disk_failed or bool(self.plan.suspensions)
 
     # ── what happens ──────────────────────────────────────────────────────────────────────────
 
@@ -279,8 +295,10 @@ class World:
         async with anyio.create_task_group() as tasks:
             for at, happen in self._happenings(tasks):
                 await self.clock.pass_to(at, anyio.Event())
+                self._check_drivers()
                 happen()
             await self.clock.pass_to(CHAOS_S, anyio.Event())
+            self._check_drivers()
             self.calm, self.calm_at = True, self.clock.now
             for process in list(self.processes):
                 process.clock.go_on()
@@ -372,6 +390,8 @@ class World:
         for broken in witness.broken():
             if broken not in excused:
                 self.break_("the witness", broken)
+        for key in {key for _, key in witness.answers} - self.given:
+            self.break_("answered by nobody", key)
         for intent in self.plan.intents:
             ran = witness.calls[intent.tool]
             if ran > max(1, intent.begun):
@@ -384,10 +404,20 @@ class World:
         for record in await self.journal.records(_SCOPE):
             if record.pending:
                 self.break_("left over", f"{record!r}, owned by {record.owner}")
+        failed_last = max((until for _, until, _ in self.plan.disk), default=0.0)
         for process in self.processes:
-            if not (process.killed_early or process.late or self.disk_failed):
+            # What could not be committed is committed when the client closes.
+            if not (process.killed_early or process.late or failed_last > self.calm_at):
                 for task_id in process.tasks - self.journaled:
                     self.break_("a task ID is lost", f"{task_id} by process {process.pid}")
+
+    def _check_drivers(self) -> None:
+        """Whoever owns a task and does not drive it keeps it from all others. Now everything waits."""
+        for process in self.processes:
+            if not self.disk_failed and process.suspended_at is None:
+                owned = {task_id for task_id in self._observed if self.owner_of(task_id) is process}
+                for task_id in owned - process.driven if process.may_act else ():
+                    self.break_("owned and not driven", f"{task_id} by process {process.pid}")
 
     def _check_outcomes(self, intent: Intent) -> None:
         """What was told is how a task of that intent can have ended at the server."""
