@@ -192,6 +192,11 @@ class LiveCall:
             return False
         return any(q.key == key and q.unanswered for q in getattr(state, "questions", ()))
 
+    def is_answered(self, key: str) -> bool:
+        """Whether a question has its answer, sent or not."""
+        questions = getattr(self.record.state, "questions", ())
+        return any(q.key == key and not q.unanswered for q in questions)
+
     # ── what changes ──────────────────────────────────────────────────────────────────────────
 
     def publish(self) -> None:

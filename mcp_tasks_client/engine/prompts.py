@@ -115,7 +115,8 @@ class Prompts:
         call = self._call
         if not call.is_open(ask.key):
             # Answered by an earlier run, or withdrawn by the server, which may ask it again.
-            await self._step(call, AnswerUnavailable(key=ask.key, why="withdrawn"))
+            if not call.is_answered(ask.key):
+                await self._step(call, AnswerUnavailable(key=ask.key, why="withdrawn"))
             return
         self._begin_work()
         try:

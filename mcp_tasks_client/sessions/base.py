@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from mcp_types import Tool
 
+from ..errors import RemoteProtocolError
 from ..protocol import JSONObject
 from ..protocol.replies import CallReply
 from ..protocol.task import Task
@@ -27,6 +28,7 @@ from ..protocol.task import Task
 __all__ = [
     "GATEWAY_STATUSES",
     "INVALID_PARAMS",
+    "OTHER_VERSION",
     "REFUSED_CODES",
     "BeforeSend",
     "Limits",
@@ -35,6 +37,7 @@ __all__ = [
     "Snapshot",
     "TaskRef",
     "ToolCall",
+    "made_in_another",
 ]
 
 BeforeSend: TypeAlias = Callable[[], Awaitable[None]]
@@ -48,6 +51,10 @@ method, invalid params, header mismatch, missing capability (now and formerly), 
 
 GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
 """HTTP statuses of what stands before a server. Whatever else they come with, it need not be the server's."""
+
+OTHER_VERSION: Final = "another version: "
+"""Begins the ``session_data`` of a session of another version, which must not reach a server as
+``requestState``: it may hold credentials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,3 +192,12 @@ class Session(ABC):
     @abstractmethod
     async def aclose(self) -> None:
         """Close what the session has opened itself. Further requests are refused."""
+
+
+def made_in_another(version: str) -> RemoteProtocolError:
+    """The error for a task of another version than the server's. It parks the call, which can be resumed."""
+    return RemoteProtocolError(
+        f"The server speaks MCP {version} now, and the task was made in another version. Make the call "
+        "again, or resume it once the server speaks that version again.",
+        not_executed=True,
+    )

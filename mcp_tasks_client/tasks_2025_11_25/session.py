@@ -46,8 +46,8 @@ from ..sessions.base import (
     Snapshot,
     TaskRef,
     ToolCall,
+    made_in_another,
 )
-from ..sessions.http.other_version import made_in_another
 from ..sessions.http.session import HttpSession
 from ..sessions.http.tool_catalogue import ToolCatalogue
 from .connection import Connection, Hear, finish_soon, is_answer

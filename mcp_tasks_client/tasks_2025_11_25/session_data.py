@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from ..protocol import JSONObject, RequestId
-from ..sessions.http.other_version import OTHER_VERSION
+from ..sessions.base import OTHER_VERSION
 
 __all__ = ["OpenQuestion", "SentAnswer", "SessionData", "is_foreign"]
 

@@ -14,6 +14,7 @@ import anyio.lowlevel
 import pytest
 from mcp_types import ElicitResult, ErrorData, Tool
 
+from mcp_tasks_client.callbacks import InputContext
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import (
     ConnectionLostError,
@@ -34,6 +35,7 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.record import TaskRecord
+from mcp_tasks_client.machine.actions import Ask
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.replies import CallReply
 from mcp_tasks_client.protocol.task import Task
@@ -267,6 +269,23 @@ async def test_a_question_is_asked_once_however_often_the_server_shows_it() -> N
     assert [sent.answers for sent in world.server.log("tasks/update")] == [
         {"k": {"action": "accept", "content": {"n": 3}}}
     ]
+
+
+async def test_a_question_that_is_to_be_asked_again_while_it_is_answered_is_answered_once() -> None:
+    world = World(gets={TASK: [input_required(TASK, {"k": ASK}), DONE]})
+    asked: list[str] = []
+
+    async def answer(context: InputContext, params: Any) -> ElicitResult:
+        asked.append(context.key)
+        (call,) = client._engine.store.live.values()
+        call.asks = (Ask(key="k", request=ASK),)
+        call.ring()
+        await anyio.lowlevel.checkpoint()
+        return YES
+
+    async with world.client(elicitation=answer) as client:
+        assert text(await world.call(client)) == "done"
+    assert asked == ["k"]
 
 
 async def test_several_questions_are_asked_in_order_and_answered_together() -> None:

@@ -6,32 +6,27 @@ Which one, the server is asked before the first request of any kind, and once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import anyio
 from mcp_types import Tool
 
-from ...errors import RemoteProtocolError
 from ...protocol import PROTOCOL_VERSION, JSONObject
 from ...protocol.replies import CallReply
-from ..base import BeforeSend, Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
+from ..base import (
+    OTHER_VERSION,
+    BeforeSend,
+    Limits,
+    ObservedTasks,
+    Session,
+    Snapshot,
+    TaskRef,
+    ToolCall,
+    made_in_another,
+)
 from .session import HttpSession
 from .tool_catalogue import OtherVersionError
 
-__all__ = ["OTHER_VERSION", "DiscoveringSession", "made_in_another"]
-
-OTHER_VERSION: Final = "another version: "
-"""Begins the ``session_data`` of a session of another version, which must not reach a server as
-``requestState``: it may hold credentials."""
-
-
-def made_in_another(version: str) -> RemoteProtocolError:
-    """The error for a task of another version than the server's. It parks the call, which can be resumed."""
-    return RemoteProtocolError(
-        f"The server speaks MCP {version} now, and the task was made in another version. Make the call "
-        "again, or resume it once the server speaks that version again.",
-        not_executed=True,
-    )
+__all__ = ["DiscoveringSession"]
 
 
 class DiscoveringSession(Session):

@@ -45,7 +45,18 @@ from ...protocol.replies import CallReply, read_call_reply
 from ...protocol.requests import call_params, task_params
 from ...protocol.task import is_encodable, read_task
 from ...protocol.text import quote
-from ..base import INVALID_PARAMS, REFUSED_CODES, BeforeSend, Limits, Session, Snapshot, TaskRef, ToolCall
+from ..base import (
+    INVALID_PARAMS,
+    OTHER_VERSION,
+    REFUSED_CODES,
+    BeforeSend,
+    Limits,
+    Session,
+    Snapshot,
+    TaskRef,
+    ToolCall,
+    made_in_another,
+)
 from . import introspection
 
 __all__ = ["SdkSession", "host_callbacks"]
@@ -265,6 +276,8 @@ class SdkSession(Session):
                 "Report it to the server's author.",
                 not_executed=True,
             )
+        if (ref.session_data or "").startswith(OTHER_VERSION):
+            raise made_in_another(PROTOCOL_VERSION)
         session = self.connected(method)
         params = task_params(ref.task_id, request_state=ref.session_data, input_responses=answers)
         request = _TaskRequest(method=method, params=params)

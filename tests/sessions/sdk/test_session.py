@@ -22,7 +22,7 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
-from mcp_tasks_client.sessions.base import Limits, TaskRef, ToolCall
+from mcp_tasks_client.sessions.base import OTHER_VERSION, Limits, TaskRef, ToolCall
 from mcp_tasks_client.sessions.sdk.session import SdkSession, host_callbacks
 
 from .server import (
@@ -131,6 +131,14 @@ async def test_what_the_server_gives_to_be_echoed_is_the_tasks_session_data() ->
         "one",
         None,
     ]
+
+
+async def test_what_a_session_of_another_version_noted_does_not_reach_the_server() -> None:
+    server = SdkServer()
+    async with session_at(in_memory(server)) as session:
+        with pytest.raises(RemoteProtocolError, match="made in another version"):
+            await session.get(TaskRef(TASK_ID, OTHER_VERSION + "secret"))
+    assert not [method for method, _ in server.received if method.startswith("tasks/")]
 
 
 async def test_a_call_carries_arguments_and_metadata_as_given_and_every_request_the_capability() -> None:
