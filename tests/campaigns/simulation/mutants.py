@@ -357,6 +357,16 @@ def a_cancel_is_sent_before_it_is_journaled() -> AbstractContextManager[Any]:
 
 
 @mutant
+def a_cancel_while_the_call_is_in_flight_is_not_journaled() -> AbstractContextManager[Any]:
+    wish = Cancellation._wish
+
+    async def shrug(self: Any, call: LiveCall) -> bool:
+        return call.attempt is None and await wish(self, call)
+
+    return patch.object(Cancellation, "_wish", shrug)
+
+
+@mutant
 def a_cancel_before_there_is_a_task_is_forgotten() -> AbstractContextManager[Any]:
     create = machine._create
     return patch.object(

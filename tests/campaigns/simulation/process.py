@@ -38,6 +38,7 @@ from mcp_tasks_client import (
     SessionError,
     TaskError,
     TaskHandle,
+    TaskRecord,
     TaskReference,
     TasksClient,
     TasksClientError,
@@ -49,7 +50,7 @@ from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.inline import InlineEngine
 from mcp_tasks_client.handle import detach
 from mcp_tasks_client.journal.record import Scope
-from mcp_tasks_client.machine.states import Observing
+from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created
 from mcp_tasks_client.sessions.base import (
@@ -460,8 +461,22 @@ class Process(Probe):
                 await handle.cancel()
                 if task_id is not None and not (was_over or handle.done or self.world.hears_of(task_id)):
                     self.world.break_("cancelled to no effect", f"{task_id} by process {self.pid}")
+                now = await self.world.journal.by_id(record.record_id)
+                if now is not None and self._makes_on(now):
+                    self.world.break_("cancelled to no effect", f"{intent.tool} by process {self.pid}")
                 if self.random.random() < 0.5:
                     await self._await(handle)
+
+    def _makes_on(self, record: TaskRecord) -> bool:
+        """Whether it is making a call, and no wish to cancel it is journaled.
+
+        Of a call that another process is making, nothing is remembered.
+        """
+        match record.state:
+            case Calling(cancel_wanted=False):
+                return self.world.process_of(record.owner) is self
+            case _:
+                return False
 
     def prune(self) -> None:
         """Forget all that may be forgotten."""
