@@ -169,10 +169,11 @@ async def test_resuming_thousands_beside_many_finished_holds_the_event_loop_for_
     gaps: list[float] = []
 
     async def tick() -> None:
-        before = time.perf_counter()
+        # The thread's own time: what a busy machine gives to others is not the library's.
+        before = time.thread_time()
         while True:
             await anyio.sleep(0)
-            after = time.perf_counter()
+            after = time.thread_time()
             gaps.append(after - before)
             before = after
 
@@ -188,9 +189,7 @@ async def test_resuming_thousands_beside_many_finished_holds_the_event_loop_for_
             tasks.cancel_scope.cancel()
     assert len(handles) == count
     gaps.sort()
-    # 50 ms on a machine of one's own. What a busy one adds to single steps is not the library's.
-    assert gaps[-1] < 0.5
-    assert sum(gap > 0.05 for gap in gaps) <= 3, gaps[-5:]
+    assert gaps[-1] < 0.05, gaps[-5:]
 
 
 def multiply(connection: sqlite3.Connection, record_id: str, count: int) -> None:
