@@ -134,6 +134,7 @@ class TaskHandle:
         Raises:
             SessionError: The server could not be told. The wish is journaled, and repeated with the
                 polls or by resuming; unless another client drives the task, then say it again.
+            DrivenElsewhereError: Another client is making the call, and there is no task yet.
             JournalError: The wish could not be journaled, and was not sent.
         """
         engine, call = self._attached()

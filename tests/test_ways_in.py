@@ -215,10 +215,8 @@ async def test_callbacks_that_the_client_has_not_itself_are_not_declared(door: D
 @requirement("law:2", "law:8")
 @doors()
 async def test_a_time_out_leaves_a_task_that_the_next_connection_brings_home(
-    door: Door, anyio_backend_name: str
+    door: Door,
 ) -> None:
-    if anyio_backend_name == "trio" and door.way.kind == "session-http":
-        pytest.skip("on trio the SDK's own stream breaks now and then when its session is closed")
     case, hesitant, host = door.server.question, Host(hesitates=True), Host()
     async with door.opened(hesitant) as opened:
         with pytest.raises(WaitTimeoutError) as caught:

@@ -184,6 +184,8 @@ class CallStore:
             state, actions = step or self._advance(call, event)
             record = replace(call.record, state=state)
             try:
+                if isinstance(call.ownership, Theirs):
+                    raise driven_elsewhere(call)
                 if any(isinstance(action, Save) for action in actions):
                     # Somebody else may be attaching the same task just now.
                     new = isinstance(event, TaskCreated) and event.attached
@@ -216,8 +218,6 @@ class CallStore:
         self._uncommitted.add(call)
 
     async def _save(self, call: LiveCall, record: TaskRecord, point: str, *, new: bool = False) -> TaskRecord:
-        if isinstance(call.ownership, Theirs):
-            raise driven_elsewhere(call)
         owner = self._owner if call.ours else None
         record = replace(record, owner=owner, updated_at=self._clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.

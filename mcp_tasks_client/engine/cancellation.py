@@ -71,6 +71,7 @@ class Cancellation:
 
         Raises:
             SessionError: The server wants to be left alone, and nobody here would send it later.
+            DrivenElsewhereError: Another client is making the call, and there is no task yet.
             JournalError: The wish could not be journaled.
         """
         try:
@@ -83,9 +84,10 @@ class Cancellation:
             await self._step(call, CancelRequested(now=self._clock.time()))
             if call.attempt is not None and not call.attempt.has_left:
                 call.attempt.cut(0.0)
-            elif call.attempt is None and isinstance(call.record.state, Calling):
+            elif call.attempt is None:  # it has not been sent, and will not be
                 call.next_send = None
-                await self._step(call, CallRefused())  # it has not been sent, and will not be
+                if isinstance(call.record.state, Calling):
+                    await self._step(call, CallRefused())
             return False
         ours = call.record.finished or await self._store.take(call)
         while ours and call.uncommitted:
@@ -93,9 +95,14 @@ class Cancellation:
         if call.record.finished:
             return False
         if not ours:
+            if not isinstance(call.record.state, Observing):
+                raise DrivenElsewhereError(  # nobody would remember the wish
+                    f"Another client is making the call of {call.record.tool!r}, and there is no task yet. "
+                    "Cancel it there, or here once there is one."
+                )
             # Whoever drives the call sees what comes of it.
             self._refuse_while_quiet(call, "another client drives the task. Cancel it later.")
-            return isinstance(call.record.state, Observing)
+            return True
         actions = await self._store.apply(call, CancelRequested(now=self._clock.time()))
         call.stop_asking()
         call.ring()

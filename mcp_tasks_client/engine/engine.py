@@ -196,7 +196,13 @@ class Engine:
             await self.wait(call, _never)
         except anyio.get_cancelled_exc_class():
             # Not under others who wait for the same call, and not another client's task.
-            if self._on_abandon == "cancel" and call.waiters == 1 and call.ours and not self._closed:
+            if (
+                self._on_abandon == "cancel"
+                and call.waiters == 1
+                and not call.kept
+                and call.ours
+                and not self._closed
+            ):
                 await run_to_its_end(self.runner.cancellation.cancel_abandoned, call)
             raise
         finally:

@@ -109,13 +109,13 @@ class InlineEngine:
         call = begin_with_task(store, scope, tool, first)
         call.listeners = tuple(listeners)
         try:
-            await self._open(call)
+            await self._open(call, store)
             try:
                 await self._close_retired()
                 await self._drive(call, runner, timeout)
                 if store.prune_is_due():
                     await store.prune_old()
-                return await self._deliver(call, runner.session)
+                return await self._deliver(call, runner)
             except anyio.get_cancelled_exc_class():
                 await store.release_undelivered(call)
                 raise
@@ -133,40 +133,48 @@ class InlineEngine:
         Nothing closes an extension. So the next call has a store of its own, and commits what this one could
         not.
         """
+        store.retire()
         if store is self._store:
-            store.retire()
-            self._retired.append(store)
             self._store = None
+        if store not in self._retired:
+            self._retired.append(store)
 
     async def _close_retired(self) -> None:
         while self._retired:
-            await self._retired.pop().close()
+            store = self._retired.pop()  # so that no other call closes it as well
+            try:
+                await store.close()
+            finally:
+                if store.uncommitted:
+                    self._retired.append(store)
+            if store.uncommitted:
+                return  # the journal still fails: a later call tries again
 
-    async def _open(self, call: LiveCall) -> None:
+    async def _open(self, call: LiveCall, store: CallStore) -> None:
         try:
             with anyio.CancelScope(shield=True):
                 await self._journal.open()
         except anyio.get_cancelled_exc_class():
             # A native Task.cancel(), which no shield stops. The task ID is committed all the same.
-            await run_to_its_end(self._commit_only, call)
+            await run_to_its_end(self._commit_only, call, store)
             raise
 
-    async def _commit_only(self, call: LiveCall) -> None:
+    async def _commit_only(self, call: LiveCall, store: CallStore) -> None:
         await self._journal.open()
         try:
-            await self._use_store().apply_uncommitted(call)
-            await self._use_store().release(call)
+            await store.apply_uncommitted(call)
+            await store.release(call)
         finally:
             self._journal.aclose_soon()
 
-    async def _deliver(self, call: LiveCall, session: Session) -> CallToolResult:
+    async def _deliver(self, call: LiveCall, runner: Runner) -> CallToolResult:
         """Give the host the outcome, and only then note that the host has it."""
         try:
-            result = await read_outcome(call.record, session, None)
+            result = await read_outcome(call.record, runner.session, None)
         except TasksClientError:
-            self._use_store().deliver(call)
+            runner.store.deliver(call)
             raise
-        self._use_store().deliver(call)
+        runner.store.deliver(call)
         return result
 
     async def _drive(self, call: LiveCall, runner: Runner, timeout: float | None) -> None:
@@ -196,4 +204,4 @@ class InlineEngine:
     async def _abandon(self, call: LiveCall, runner: Runner) -> None:
         if self._on_abandon == "cancel":
             await run_to_its_end(runner.cancellation.cancel_abandoned, call)
-            await self._use_store().release(call)
+            await runner.store.release(call)

@@ -188,7 +188,9 @@ class LiveCall:
     def is_open(self, key: str) -> bool:
         """Whether a question has no answer yet, and the server still waits for one."""
         state = self.record.state
-        if isinstance(state, Observing) and key not in (state.task.input_requests or {}):
+        if isinstance(state, Observing) and (
+            state.task.status != "input_required" or key not in (state.task.input_requests or {})
+        ):
             return False
         return any(q.key == key and q.unanswered for q in getattr(state, "questions", ()))
 

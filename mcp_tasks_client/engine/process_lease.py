@@ -76,7 +76,9 @@ class ProcessLease:
             self._owners.discard(owner)
             if self._owners:
                 return (owner,)
-            _LEASES.pop((self._journal.identity, self._process), None)
+            key = (self._journal.identity, self._process)
+            if _LEASES.get(key) is self:  # else this one was left before, and there is a newer one
+                del _LEASES[key]
             return (owner, self._lease_id)
 
     # ── renewing ──────────────────────────────────────────────────────────────────────────────

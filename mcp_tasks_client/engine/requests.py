@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from copy import copy
@@ -40,7 +41,7 @@ from ..machine.events import (
 from ..machine.states import Observing
 from ..protocol import JSONObject
 from ..protocol.replies import Created, InputRequired, Returned
-from ..protocol.text import shorten
+from ..protocol.text import is_encodable, shorten
 from ..sessions.base import (
     GATEWAY_STATUSES,
     INVALID_PARAMS,
@@ -197,6 +198,9 @@ class Requests:
             answer = await self._passing(ASK, self._inputs.answer, context, ask.request)
         except NoAnswerError as error:
             return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
+        if not is_encodable(json.dumps(answer, ensure_ascii=False)):
+            # Journaled, it would break every client that cannot send it, again and again.
+            return AnswerUnavailable(key=ask.key, why="the answer holds half of a character (a surrogate)")
         return AnswerReady(key=ask.key, answer=answer, now=self._clock.time())
 
     # ── events that no request brings ─────────────────────────────────────────────────────────

@@ -89,7 +89,7 @@ class Runner:
     def __init__(
         self, store: CallStore, requests: Requests, policy: PollPolicy, environment: Environment
     ) -> None:
-        self._store = store
+        self.store = store
         self._requests = requests
         self._policy = policy
         self._environment = environment
@@ -106,7 +106,7 @@ class Runner:
 
     def over(self, store: CallStore) -> Runner:
         """This runner, or one like it over another store."""
-        if store is self._store:
+        if store is self.store:
             return self
         return Runner(store, self._requests, self._policy, self._environment)
 
@@ -136,13 +136,13 @@ class Runner:
             if isinstance(call.record.state, Calling) and call.next_send is not None and call.journaled:
                 # It was not sent, since whoever wanted it has gone: its intent is taken back.
                 with suppress(TasksClientError):
-                    await self._store.apply(call, CallRefused())
-            await self._store.release(call)
+                    await self.store.apply(call, CallRefused())
+            await self.store.release(call)
 
     async def _own(self, call: LiveCall) -> None:
         """Become the owner. While another client is, look now and then what becomes of the call."""
         look_s = _FIRST_LOOK_S
-        while not (await self._store.take(call) or call.record.finished):
+        while not (await self.store.take(call) or call.record.finished):
             call.followed = True
             call.publish()
             await self._clock.sleep(look_s)
@@ -153,7 +153,7 @@ class Runner:
         """Go on from where the record stands: commit what could not be, ask and send what is open."""
         left_off = call.record.state
         while call.uncommitted:
-            actions = await self._store.apply_uncommitted(call)
+            actions = await self.store.apply_uncommitted(call)
             # What there is to send is sent below, or with the next poll.
             await self.perform(call, tuple(a for a in actions if not isinstance(a, SendAnswers)))
         state = call.record.state
@@ -195,7 +195,7 @@ class Runner:
         assert send is not None, "a call that is not sent is not driven"
         keyed = call.record.idempotency_key is not None
         if keyed and not call.journaled:
-            standing = await self._store.claim(call)
+            standing = await self.store.claim(call)
             if standing.record_id != call.record.record_id:
                 raise overtaken(call)
             if not call.ours:
@@ -235,7 +235,7 @@ class Runner:
         if call.next_send is not None and not call.over:
             send = call.next_send
             await self._clock.sleep(send.after_s)
-            if not call.over:  # it may have been cancelled meanwhile
+            if call.next_send is send and not call.over:  # it may have been cancelled meanwhile
                 await self.step(call, CallBegun())
                 call.next_send = send
 
@@ -259,7 +259,7 @@ class Runner:
 
     async def step(self, call: LiveCall, event: Event) -> None:
         """Take one step: commit what the event means, then do what is to be done."""
-        await self.perform(call, await self._store.apply(call, event))
+        await self.perform(call, await self.store.apply(call, event))
 
     async def perform(self, call: LiveCall, actions: tuple[Action, ...]) -> None:
         """Do what the machine says is to be done, in order."""
@@ -299,14 +299,15 @@ class Runner:
 
     async def _poll(self, call: LiveCall) -> None:
         state = call.record.state
-        if not isinstance(state, Observing) or quiet_left(state, self._clock.time()) > 0:
+        if call.over or not isinstance(state, Observing) or quiet_left(state, self._clock.time()) > 0:
             return  # what was sent a moment ago was answered by the end, or by a Retry-After
         try:
             event = await self._requests.get(call)
         except anyio.get_cancelled_exc_class():
             # Cut off. The server may see the poll only now, and the next one keeps its distance from it.
             if call.committing is None:
-                await self._store.apply(call, self._requests.cut_poll())
+                with suppress(DrivenElsewhereError):
+                    await self.store.apply(call, self._requests.cut_poll())
             raise
         await self.step(call, event)
         call.count_poll()

@@ -221,7 +221,7 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             return state, (Save(), StopAsking(), *send_cancel)
         case CancelAcknowledged():
             state = due_after_cancel(replace(state, cancel="acknowledged"), event.now)
-            return state, (Save(), Wake(state.wait_s))
+            return state, (Save(), StopAsking(), Wake(state.wait_s))
         case CancelFailed():
             # Unless another one has got through meanwhile.
             return _fail(_doubt_cancel(state), event, policy)

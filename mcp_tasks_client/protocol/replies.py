@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from . import JSONObject, MalformedError
-from .task import Task, is_encodable, read_task
+from .task import Task, read_task
+from .text import is_encodable
 
 __all__ = [
     "CallReply",

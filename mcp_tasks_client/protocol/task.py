@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from . import JSONObject, MalformedError
-from .text import quote, shorten
+from .text import is_encodable, quote, shorten
 
-__all__ = ["TERMINAL_STATUSES", "Task", "TaskStatus", "is_encodable", "read_task"]
+__all__ = ["TERMINAL_STATUSES", "Task", "TaskStatus", "read_task"]
 
 TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "cancelled", "failed"]
 """The statuses of the specification, verbatim."""
@@ -241,14 +241,5 @@ def _usable(raw: JSONObject) -> Iterator[tuple[str, Any]]:
             value = _OPTIONAL[name](value)
             if value is not None:
                 yield name, value
-        elif name.isascii() or is_encodable(name):
+        elif name.isascii() or is_encodable(name):  # pydantic takes the others for no name
             yield name, value
-
-
-def is_encodable(name: str) -> bool:
-    """Whether ``name`` has a UTF-8 form."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which pydantic takes for no name
-        return False
-    return True

@@ -13,7 +13,7 @@ from typing import Final
 
 from . import MalformedError
 
-__all__ = ["digest", "header_value", "quote", "redact", "shorten"]
+__all__ = ["digest", "header_value", "is_encodable", "quote", "redact", "shorten"]
 
 LONGEST_QUOTE: Final = 300
 """Characters of foreign text that one message quotes, at most."""
@@ -45,6 +45,15 @@ def shorten(task_id: str) -> str:
 def redact(text: str, task_id: str | None) -> str:
     """``text`` with the task ID in it shortened."""
     return text.replace(task_id, shorten(task_id)) if task_id else text
+
+
+def is_encodable(text: str) -> bool:
+    """Whether ``text`` has a UTF-8 form. A lone surrogate, half of a character, has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def header_value(value: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ..protocol import JSONObject, MalformedError, RequestId
 from ..protocol.replies import RpcError
-from ..protocol.task import is_encodable
+from ..protocol.text import is_encodable
 
 __all__ = [
     "CORE_TASKS_VERSION",

@@ -14,13 +14,14 @@ from mcp_tasks_client.errors import (
     CredentialRefusedError,
     InputUnansweredError,
     JournalError,
+    OutcomeUnknownError,
     SessionError,
     TaskCancelledError,
     TasksClientError,
     WaitTimeoutError,
 )
 from mcp_tasks_client.handle import TaskHandle
-from mcp_tasks_client.machine.states import Observing
+from mcp_tasks_client.machine.states import Gathering, Observing
 from mcp_tasks_client.testing import (
     FaultPlan,
     HttpError,
@@ -36,7 +37,7 @@ from mcp_tasks_client.testing import (
 )
 from tests._requirements import requirement
 from tests.engine.late_session import late_world
-from tests.engine.world import ASK, DONE, TASK, YES, Asked, World, text
+from tests.engine.world import ASK, DONE, LOST, TASK, YES, Asked, World, text
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -354,3 +355,39 @@ async def test_a_silence_that_could_not_be_journaled_is_kept_by_who_cancels(meth
             with pytest.raises(SessionError, match="left alone"):
                 await handle.cancel()
             assert len(server.witness.log("tasks/cancel")) == sent
+
+
+# ── what was found by reading the engine ──────────────────────────────────────────────────────
+
+
+@requirement("law:8")
+async def test_a_call_that_is_cancelled_before_its_next_round_can_be_sent_again_under_its_key() -> None:
+    at_once = {"resultType": "complete", **text_result("done")}
+    world = World(calls=[LOST, LATER, at_once])
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknownError):
+            await client.call_tool("tool", idempotency_key=KEY)
+
+        async def call_again() -> None:
+            with pytest.raises(OutcomeUnknownError):
+                await client.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call_again)
+            await world.clock.advance(0.1)
+            calls = client._engine.store.live.values()
+            (gathering,) = [call for call in calls if isinstance(call.record.state, Gathering)]
+            await client._engine.cancel(gathering)
+            await world.clock.advance(1)
+        assert text(await world.call(client, idempotency_key=KEY, on_unknown="resend")) == "done"
+
+
+@requirement("law:8")
+async def test_a_call_that_times_out_cancels_no_task_that_a_handle_keeps() -> None:
+    world = World(gets={TASK: [working(TASK), DONE]})
+    async with world.client(on_abandon="cancel") as client:
+        handle = await client.start_tool("tool", idempotency_key=KEY)
+        with pytest.raises(WaitTimeoutError):
+            await client.call_tool("tool", idempotency_key=KEY, timeout=IN_FLIGHT_S)
+        await world.during(handle.result, 60)
+    assert not world.server.log("tasks/cancel")

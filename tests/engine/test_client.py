@@ -37,6 +37,7 @@ from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.record import TaskRecord
 from mcp_tasks_client.machine.actions import Ask
 from mcp_tasks_client.policy import PollPolicy
+from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply
 from mcp_tasks_client.protocol.task import Task
 from mcp_tasks_client.sessions.base import BeforeSend, ToolCall
@@ -54,6 +55,14 @@ from tests.engine.world import ASK, DONE, LOST, NO_JITTER, TASK, YES, Asked, Wor
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
+
+ASK_TEXT: JSONObject = {
+    "method": "elicitation/create",
+    "params": {
+        "message": "Which?",
+        "requestedSchema": {"type": "object", "properties": {"n": {"type": "string"}}},
+    },
+}
 
 
 # ── results ───────────────────────────────────────────────────────────────────────────────────
@@ -286,6 +295,15 @@ async def test_a_question_that_is_to_be_asked_again_while_it_is_answered_is_answ
     async with world.client(elicitation=answer) as client:
         assert text(await world.call(client)) == "done"
     assert asked == ["k"]
+
+
+async def test_an_answer_that_has_no_utf_8_form_is_not_journaled() -> None:
+    world = World(gets={TASK: [input_required(TASK, {"k": ASK_TEXT}), DONE]})
+    answer = ElicitResult(action="accept", content={"n": "\ud800"})
+    async with world.client(elicitation=Asked(answer)) as client:
+        with pytest.raises(InputUnansweredError, match="surrogate"):
+            await world.call(client)
+    assert not world.server.log("tasks/update")
 
 
 async def test_several_questions_are_asked_in_order_and_answered_together() -> None:

@@ -194,6 +194,9 @@ async def test_a_client_that_has_ended_is_gone_though_its_process_lives() -> Non
     assert judge(first, lease)
     assert not judge(second, lease)
     assert ours.leave(second) == (second, lease.lease_id), "the last client gives up the lease"
+    newer, _ = ProcessLease.join(journal, environment)
+    ours.leave(second)  # once more, as a client that retired before it is closed
+    assert ProcessLease.join(journal, environment)[0] is newer
 
 
 # ── renewing ──────────────────────────────────────────────────────────────────────────────────

@@ -1263,7 +1263,7 @@ def test_a_wish_to_cancel_is_saved_before_it_is_sent_and_withdraws_the_questions
 def test_an_acknowledged_cancellation_is_saved_and_the_task_may_still_end_otherwise() -> None:
     life = working()
     life.cancels()
-    assert life.feed(CancelAcknowledged(now=life.now)) == (Save(), Wake(5.0))
+    assert life.feed(CancelAcknowledged(now=life.now)) == (Save(), StopAsking(), Wake(5.0))
     assert life.observing.cancel == "acknowledged"
     assert Finish() in life.sees("completed", result=RESULT)
     assert ended(life) == Completed(result=RESULT)
@@ -1278,7 +1278,7 @@ def test_a_look_is_due_within_five_seconds_of_an_acknowledged_cancellation(
     life = working(pollIntervalMs=hint_ms)
     life.cancels()
     life.now += since_s
-    assert life.feed(CancelAcknowledged(now=life.now)) == (Save(), Wake(wait_s))
+    assert life.feed(CancelAcknowledged(now=life.now)) == (Save(), StopAsking(), Wake(wait_s))
     assert life.crashes()[0].after_s >= wait_s  # type: ignore[union-attr]  # a Wake
 
 
@@ -1287,7 +1287,7 @@ def test_an_acknowledged_cancellation_does_not_end_a_silence() -> None:
     life = working()
     life.cancels()
     life.poll_fails(retry_after_s=60.0)
-    assert life.feed(CancelAcknowledged(now=life.now)) == (Save(), Wake(60.0))
+    assert life.feed(CancelAcknowledged(now=life.now)) == (Save(), StopAsking(), Wake(60.0))
 
 
 @requirement("law:8")

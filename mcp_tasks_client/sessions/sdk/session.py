@@ -43,8 +43,8 @@ from ...errors import ConnectionLostError, MissingCapabilityError, RemoteProtoco
 from ...protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject, MalformedError
 from ...protocol.replies import CallReply, read_call_reply
 from ...protocol.requests import call_params, task_params
-from ...protocol.task import is_encodable, read_task
-from ...protocol.text import quote
+from ...protocol.task import read_task
+from ...protocol.text import is_encodable, quote
 from ..base import (
     INVALID_PARAMS,
     OTHER_VERSION,

@@ -38,7 +38,6 @@ from mcp_tasks_client import (
     SessionError,
     TaskError,
     TaskHandle,
-    TaskRecord,
     TaskReference,
     TasksClient,
     TasksClientError,
@@ -462,21 +461,10 @@ class Process(Probe):
                 if task_id is not None and not (was_over or handle.done or self.world.hears_of(task_id)):
                     self.world.break_("cancelled to no effect", f"{task_id} by process {self.pid}")
                 now = await self.world.journal.by_id(record.record_id)
-                if now is not None and self._makes_on(now):
+                if now is not None and isinstance(now.state, Calling) and not now.state.cancel_wanted:
                     self.world.break_("cancelled to no effect", f"{intent.tool} by process {self.pid}")
                 if self.random.random() < 0.5:
                     await self._await(handle)
-
-    def _makes_on(self, record: TaskRecord) -> bool:
-        """Whether it is making a call, and no wish to cancel it is journaled.
-
-        Of a call that another process is making, nothing is remembered.
-        """
-        match record.state:
-            case Calling(cancel_wanted=False):
-                return self.world.process_of(record.owner) is self
-            case _:
-                return False
 
     def prune(self) -> None:
         """Forget all that may be forgotten."""

@@ -452,6 +452,22 @@ async def test_a_journal_that_has_no_room_costs_a_task_neither_its_id_nor_its_re
             await attach(client, caught.value)
 
 
+async def test_what_one_call_could_not_commit_a_later_call_commits_as_soon_as_there_is_room() -> None:
+    journal = FullDisk()
+    server = SdkServer(calls=[working(f"task-{n}") for n in range(3)], gets=[NEVER])
+    with anyio.fail_after(LIMIT_S):
+        async with client_in_memory(server, journal) as client:
+            for _ in range(2):  # the second call tries to commit the first one's task as well
+                with pytest.raises(JournalError):
+                    await client.call_tool("tool")
+            journal.full = False
+            async with anyio.create_task_group() as callers:
+                callers.start_soon(client.call_tool, "tool")
+                await server.waiting.wait()
+                callers.cancel_scope.cancel()
+    assert sorted(map(str, await unfinished(journal))) == ["task-0", "task-1", "task-2"]
+
+
 # ── several clients and calls ─────────────────────────────────────────────────────────────────────
 
 
