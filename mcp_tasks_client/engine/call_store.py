@@ -2,7 +2,7 @@
 
 Everything that an engine writes to the journal is written here, and each commit is a crash point.
 A scope that is cancelled waits for the end of a step. After a native ``Task.cancel()`` the journal still
-finishes the write, and the release of the call writes the state once more.
+finishes the write, and the release of an unfinished task writes its state once more.
 """
 
 from __future__ import annotations

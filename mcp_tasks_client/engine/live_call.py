@@ -83,12 +83,15 @@ class LiveCall:
             call is driven again, and once more when the client closes.
         due: When the next poll is due, by the monotonic clock.
         error: Why the call is parked; ``None`` while it is driven, and once it is finished.
-        listeners: Told of each changed snapshot, by the coroutine that drives the call.
+        listeners: Told of each changed snapshot, by whoever takes the step.
         error_told: Whether anybody has been told of the error. The next waiter starts the call anew then.
         followed: True if another client has owned the call since ``tools/call`` was last sent here.
         refreshing: How many callers wait for the next poll.
-        polls: How many polls have been answered.
+        polls: How many polls have ended, with a snapshot or a failure. A look at a record that another
+            client drives counts as well.
         waiters: How many callers wait for the call.
+        prompts: The scopes of the callbacks that run; ``None`` while nothing puts questions to the host.
+        version: Raised by each change that wakes waiters, so that none of them misses one.
         kept: Whether the client drives it for handles that it gave out, though nobody waits.
         committing: Held while a step is committed; ``None`` while nothing is.
         driver: The scope of the coroutine that drives the call; ``None`` while there is none.
@@ -215,7 +218,7 @@ class LiveCall:
         return self._changed.wait()
 
     def count_poll(self) -> None:
-        """Count an answered poll. Only those who wait for just that are woken."""
+        """Count a poll that has ended. Only those who wait for just that are woken."""
         self.polls += 1
         if self.refreshing:
             self.publish()

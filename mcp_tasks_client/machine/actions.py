@@ -46,7 +46,7 @@ class Poll:
 class Ask:
     """Put a question to the host's callback."""
 
-    key: str
+    key: str = field(repr=False)
     request: JSONObject
 
 

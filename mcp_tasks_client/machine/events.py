@@ -6,7 +6,7 @@ Times are local wall clock in seconds since the epoch; ``jitter`` is a fraction 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ..errors import SessionError
@@ -70,7 +70,7 @@ class TaskCreated:
     task: Task
     now: float
     jitter: float
-    session_data: str | None = None
+    session_data: str | None = field(default=None, repr=False)
     attached: bool = False
     """The caller gave the ID. No reply came with a hint, so nothing holds back the first poll."""
 
@@ -90,7 +90,7 @@ class Observed:
     task: Task
     now: float
     jitter: float
-    session_data: str | None = None
+    session_data: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Notified:
 
     task: Task
     now: float
-    session_data: str | None = None
+    session_data: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class ObservationRefused:
 class AnswerReady:
     """A callback returned an answer, already validated, in its form on the wire."""
 
-    key: str
+    key: str = field(repr=False)
     answer: JSONObject
     now: float
 
@@ -146,7 +146,7 @@ class AnswerReady:
 class AnswerUnavailable:
     """A question got no usable answer: no callback, an exception, the wrong type, a refusal."""
 
-    key: str
+    key: str = field(repr=False)
     why: str
     cause: BaseException | None = None
 

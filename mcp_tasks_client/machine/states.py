@@ -105,8 +105,11 @@ class Observing:
     """What the session needs to reach the task, beyond its ID. Opaque here; it may be a credential."""
 
     unchanged: int = 0
+    """Unchanged snapshots in a row. Without a hint the waits grow with them."""
     failures: int = 0
+    """Failed requests in a row. Each one doubles the wait."""
     looks: int = 0
+    """Early looks since the task began; see :meth:`PollPolicy.eager`."""
     questions: tuple[Question, ...] = ()
     cancel: Literal["no", "requested", "sending", "acknowledged"] = "no"
     reported: tuple[str, ...] = ()

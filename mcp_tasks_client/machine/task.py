@@ -12,14 +12,14 @@ carry the time and the jitter, so a history can be replayed exactly.
     Calling ──► Finished            a plain result, or a JSON-RPC error
        │  ▲
        │  └──── Gathering           multi round-trip: the server asks first, then the call is sent again
-       ├──────► OutcomeUnknown      the reply never came (keyed calls only)
+       ├──────► OutcomeUnknown      the reply is lost; back to ``Calling`` only when the caller allows it
        └──────► Observing ──► Finished
 
 ``Observing`` is where a task spends its life. Three small lives run inside it side by side, and
 none of them ever waits for another:
 
-- the *pace*: ``due_at`` is when the next ``tasks/get`` may go; every reply and every failure
-  sets it anew and emits ``Wake``; ``Tick`` is the alarm going off. Before ``quiet_until``, which a
+- the *pace*: ``due_at`` is when the next ``tasks/get`` may go; every snapshot and every
+  failure sets it anew and emits ``Wake``; ``Tick`` is the alarm going off. Before ``quiet_until``, which a
   ``Retry-After`` sets, nothing is sent at all;
 - the *questions*: ``open → asking → answered → sending → acknowledged``, one per key for the life
   of the task. Answers go together, and only to what the latest snapshot asks. A refused answer is
@@ -34,7 +34,8 @@ Rules that hold for every step, and that the tests check on every step of every 
 1. ``Save`` stands before every action that relies on what changed. An action before its
    ``Save`` could be forgotten by a crash and then be repeated differently.
 2. A step whose outcome is not worth keeping (an unchanged poll, a failed one) has no ``Save``.
-3. ``Ask`` is emitted once per key, and again only after ``Resumed``, while there is no answer.
+3. ``Ask`` is emitted once per key, and again while there is no answer: after ``Resumed``, and when
+   the question was withdrawn and is open again.
 4. ``Finish`` and ``Park`` end the driving of a call. Finished is forever; parked is until ``Resumed``.
 
 Events that cannot happen in a state raise :class:`ImpossibleEventError`: our mistake, never theirs.
