@@ -177,13 +177,13 @@ class _Updates(AsyncIterator[Task]):
             if not call.over and call.driver is None:
                 self._engine.check_open(call)
                 self._engine.keep(call)
-            self._ended, task, version = call.over, call.task, call.version
+            self._ended, task = call.over, call.task
             if self._ended:
                 await self._engine.wait(call, lambda _: True)
             if task is not None and task != self._seen:
                 self._seen = task
                 return task
-            if not self._ended and call.version == version:
+            if not self._ended:
                 await call.change()
         raise StopAsyncIteration
 

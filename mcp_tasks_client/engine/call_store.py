@@ -48,7 +48,6 @@ from .crash_points import (
     RELEASE,
     TAKE,
     TAKE_PENDING,
-    WITHDRAW,
     Passage,
     commit_of,
 )
@@ -100,7 +99,7 @@ class CallStore:
 
     @property
     def uncommitted(self) -> list[LiveCall]:
-        """Calls that hold replies or answers that could not be committed."""
+        """Calls that hold what could not be committed: replies, answers, or a state that was not released."""
         return list(self._uncommitted)
 
     def add(self, call: LiveCall) -> LiveCall:
@@ -129,17 +128,14 @@ class CallStore:
             if not self._remembering:
                 self._remembered.clear()
 
-    def new_ownership(self) -> Ours:
-        """The ownership of a call that begins here."""
-        return Ours(0)
-
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
 
     async def apply(self, call: LiveCall, event: Event) -> tuple[Action, ...]:
         """Advance the machine by one event, commit if it says so, and return what is to be done.
 
-        Not cancellable, and bounded by the journal's own limits. A reply or an answer that cannot be
-        committed is kept in ``call.uncommitted``, so that a full disk costs neither.
+        Not cancellable, and bounded by the journal's own limits. A reply or an answer whose commit fails is
+        kept in ``call.uncommitted``, so that a full disk costs neither. Where another client has taken the
+        record, only replies are kept.
 
         Raises:
             JournalError: The commit failed; the state is what it was.
@@ -160,11 +156,10 @@ class CallStore:
         return actions  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
 
     async def apply_uncommitted(self, call: LiveCall) -> tuple[Action, ...]:
-        """Apply the first event that could not be committed again. A late reply is dropped."""
+        """Retry the first event of ``call.uncommitted``. A reply that no longer fits the state is dropped."""
         event = call.uncommitted[0]
-        late = isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown)
         actions: tuple[Action, ...] = ()
-        if late:
+        if _is_late(call, event):
             logger.warning("The reply to an earlier call comes too late: %r", call.record)
         else:
             actions = await self.apply(call, event)
@@ -174,7 +169,7 @@ class CallStore:
         return actions  # mypy takes every context manager for one that may swallow errors
 
     def _advance(self, call: LiveCall, event: Event) -> Step:
-        if isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown):
+        if _is_late(call, event):
             raise driven_elsewhere(call)  # another client has given the call up, and gone beyond
         return advance(call.record.state, event, self._policy)
 
@@ -215,7 +210,12 @@ class CallStore:
     def _keep(self, call: LiveCall, event: Event) -> None:
         if not any(kept is event for kept in call.uncommitted):
             call.uncommitted = (*call.uncommitted, event)
-        self._uncommitted.add(call)
+        self.keep_uncommitted(call)
+
+    def keep_uncommitted(self, call: LiveCall) -> None:
+        """Hold on to a call with events that no journal has, until they are committed."""
+        if call.uncommitted:
+            self._uncommitted.add(call)
 
     async def _save(self, call: LiveCall, record: TaskRecord, point: str, *, new: bool = False) -> TaskRecord:
         owner = self._owner if call.ours else None
@@ -262,15 +262,6 @@ class CallStore:
                 call.ownership = Theirs()
             return standing
 
-    async def withdraw(self, call: LiveCall) -> None:
-        """Forget the intent of a call that was not sent."""
-
-        async def remove() -> None:
-            async with _Turn(call):
-                await self._remove(call, WITHDRAW)
-
-        await run_to_its_end(remove)
-
     async def take(self, call: LiveCall) -> bool:
         """Become the owner of a call, unless another client is who is not gone.
 
@@ -286,7 +277,7 @@ class CallStore:
                 await self._take(call)
         return call.ours
 
-    async def _take(self, call: LiveCall) -> bool:
+    async def _take(self, call: LiveCall) -> None:
         async with _Turn(call):
             await self._enrol()
             judge = self._lease.judge()
@@ -299,13 +290,12 @@ class CallStore:
                 raise overtaken(call)
             else:
                 raise forgotten(call)
-            return call.ours
 
     async def take_pending(self, scope: Scope) -> Sequence[LiveCall]:
-        """Become the owner of all that is pending in a scope and free.
+        """Become the owner of every free record of a scope that has a task to poll, or an undelivered outcome.
 
         Returns:
-            All that is pending and ours, oldest first.
+            The calls of all such records that are ours, oldest first.
         """
         return await run_to_its_end(self._take_pending, scope)
 
@@ -341,17 +331,19 @@ class CallStore:
             call.next_send = None  # it was to be sent as things stood before
         call.ownership, call.journaled = Ours(record.fence), True
 
-    async def release(self, call: LiveCall) -> None:
-        """Let others take a call that nobody here drives any more. Logged if it cannot be written.
+    async def release_unfinished(self, call: LiveCall) -> None:
+        """Release a call that nobody here drives any more, unless it is about to be sent, or is finished.
 
-        A call that is about to be sent, or has replies that are not committed, stays ours, since others
-        would go on without them. An outcome stays ours until it is delivered.
+        An outcome stays ours until it is delivered.
         """
         if not isinstance(call.record.state, Calling | Finished):
-            await self.release_undelivered(call)
+            await self.release(call)
 
-    async def release_undelivered(self, call: LiveCall) -> None:
-        """Like :meth:`release`, for an outcome that nobody here is going to have."""
+    async def release(self, call: LiveCall) -> None:
+        """Give up ownership, so that another client can take the record. Logged if it cannot be written.
+
+        Does nothing while replies or answers are uncommitted, since others would go on without them.
+        """
         if call.ours and not call.uncommitted:
             await run_to_its_end(self._release, call)
 
@@ -366,8 +358,12 @@ class CallStore:
             except DrivenElsewhereError:
                 call.ownership = Theirs()
             except JournalError as error:
+                # Its state may not be in the journal either, if its last commit was cut. close() tries again.
                 call.ownership = before
+                self._uncommitted.add(call)
                 logger.warning("%r could not be released: %s", call.record, error)
+            else:
+                self._uncommitted.discard(call)
 
     def deliver(self, *calls: LiveCall) -> None:
         """Note that the host has these outcomes. Only after it has: a crash delivers them again."""
@@ -382,8 +378,8 @@ class CallStore:
         if fences:
             self.journal.deliver(now, fences)
 
-    def prune_is_due(self) -> bool:
-        """Whether an hour has passed since this last said so: then old records are to be pruned."""
+    def begin_hourly_prune(self) -> bool:
+        """Whether the caller has to prune old records now. True once an hour."""
         now = self._clock.time()
         is_due = not 0 <= now - self._pruned_at < _PRUNE_EVERY_S
         if is_due:
@@ -425,7 +421,7 @@ class CallStore:
     async def _close(self) -> None:
         for call in list(self._uncommitted):
             try:
-                if await self._take_again(call):
+                if await self.take(call):
                     while call.uncommitted:
                         await self.apply_uncommitted(call)
                     await self._release(call)
@@ -439,9 +435,6 @@ class CallStore:
             except JournalError as error:
                 if not tries_left:
                     logger.warning("The journal does not know yet that this client has ended: %s", error)
-
-    async def _take_again(self, call: LiveCall) -> bool:
-        return call.ours or await self._take(call)
 
     async def _enrol(self) -> None:
         if self._lease.is_short:
@@ -473,6 +466,11 @@ def _fence_of(call: LiveCall) -> int:
             return fence
         case _:
             return -1
+
+
+def _is_late(call: LiveCall, event: Event) -> bool:
+    """Whether an event is the reply to a ``tools/call`` that nobody waits for any more."""
+    return isinstance(event, _REPLIES) and not isinstance(call.record.state, Calling | OutcomeUnknown)
 
 
 def _to_do(actions: tuple[Action, ...]) -> tuple[Action, ...]:

@@ -67,7 +67,10 @@ class Cancellation:
         self._step = step
 
     async def wish(self, call: LiveCall) -> bool:
-        """Journal the wish. Returns whether ``tasks/cancel`` is to be sent now.
+        """Journal that the host wants the call cancelled, and take back a ``tools/call`` that has not left.
+
+        Returns:
+            Whether the caller has to call :meth:`send` now.
 
         Raises:
             SessionError: The server wants to be left alone, and nobody here would send it later.
@@ -133,8 +136,8 @@ class Cancellation:
         if error is not None:
             raise error
 
-    async def send_again(self, call: LiveCall) -> None:
-        """Send ``tasks/cancel`` on behalf of nobody who waits, even if the call is being stopped.
+    async def send_and_log(self, call: LiveCall) -> None:
+        """Send ``tasks/cancel`` where nobody waits for it, even if the call is being stopped.
 
         What fails is logged, and sent again with the polls.
         """
@@ -153,14 +156,14 @@ class Cancellation:
         """
         try:
             if await self.wish(call):
-                await self.send_again(call)
+                await self.send_and_log(call)
             elif isinstance(call.record.state, Observing) and call.record.state.cancel == "requested":
                 logger.warning("The server wants to be left alone. Resuming it cancels it: %r", call.record)
         except TasksClientError as error:
             logger.warning("The abandoned %r could not be cancelled: %s", call.record, error)
         finally:
             if call.driver is None:  # it was released before, and taken once more to be cancelled
-                await self._store.release(call)
+                await self._store.release_unfinished(call)
 
     def _refuse_while_quiet(self, call: LiveCall, and_then: str) -> None:
         state = call.record.state

@@ -30,7 +30,6 @@ def commit_of(event: type[Event]) -> Point:
 _NEVER_COMMITTED: Final = (Tick, PollCut, ObservationRefused, AnswerUnavailable)
 
 CLAIM: Final = "commit: claim"
-WITHDRAW: Final = "commit: withdraw"
 TAKE: Final = "commit: take"
 TAKE_PENDING: Final = "commit: take pending"
 RELEASE: Final = "commit: release"
@@ -46,7 +45,7 @@ ASK: Final = "send: a question to the host"
 
 POINTS: Final[tuple[Point, ...]] = (
     *(commit_of(event) for event in get_args(Event) if event not in _NEVER_COMMITTED),
-    *(CLAIM, WITHDRAW, TAKE, TAKE_PENDING, RELEASE, ENROL, LEAVE, PRUNE),
+    *(CLAIM, TAKE, TAKE_PENDING, RELEASE, ENROL, LEAVE, PRUNE),
     *(CALL, GET, UPDATE, CANCEL, ASK),
 )
 """All of them."""

@@ -86,7 +86,6 @@ class Engine:
         self._on_abandon = on_abandon
         self._environment = environment or Environment()
         self._clock = self._environment.clock
-        self._kept: set[LiveCall] = set()
         self._tasks: TaskGroup | None = None
         self._closed = False
 
@@ -127,7 +126,7 @@ class Engine:
         except TasksClientError as error:
             error.handle = self.handle_of(call)
             outcome = error
-        return outcome, partial(self.store.deliver, call)
+        return outcome, partial(self._delivered, call)
 
     async def start(self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> LiveCall:
         """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
@@ -241,7 +240,6 @@ class Engine:
         """Have a call driven until it ends, parks, or the client closes."""
         if not call.over and not self._closed:
             call.kept = True
-            self._kept.add(call)
             self._drive(call)
 
     async def wait(self, call: LiveCall, until: Callable[[LiveCall], bool]) -> None:
@@ -297,7 +295,8 @@ class Engine:
         """Cancel a call: journal the wish, and tell the server; see :meth:`TaskHandle.cancel`.
 
         Raises:
-            SessionError: The server could not be told; the wish is sent again with the polls.
+            SessionError: The server could not be told. What may pass is sent again with the polls; what the
+                server refused, only when the call is resumed.
             JournalError: The wish could not be journaled, and was not sent.
         """
         self.check_open(call)
@@ -329,7 +328,7 @@ class Engine:
             finally:
                 self._cancelling.discard(scope)
                 if call.driver is None:
-                    await self.store.release(call)
+                    await self.store.release_unfinished(call)
                 done.set()
 
         async def begin() -> bool:
@@ -342,12 +341,12 @@ class Engine:
             return wished
 
         try:
-            # Begun uncut: a wish that is journaled as being sent is sent by nobody else.
+            # In a task of its own: a wish that is journaled as being sent is sent by nobody else.
             if not await run_to_its_end(begin):
                 return
         except TasksClientError:
             if call.driver is None:
-                await self.store.release(call)  # whoever else takes the call up cancels it
+                await self.store.release_unfinished(call)  # whoever else takes the call up cancels it
             raise
         await done.wait()
         if failed:
@@ -371,7 +370,7 @@ class Engine:
     # ── what the journal holds ────────────────────────────────────────────────────────────────
 
     async def resume(self) -> Sequence[LiveCall]:
-        """Take up every unfinished task; see :meth:`TasksClient.resume`."""
+        """Take up every task and undelivered outcome that is free; see :meth:`TasksClient.resume`."""
         self.check_open()
         calls = await self.recovery.take_pending()
         self.check_open()
@@ -418,7 +417,10 @@ class Engine:
         """See to it that a call is driven."""
         if call.record.finished or (call.error is not None and not call.error_told):
             return  # what parked the call while nobody listened is told first
-        call.error = None
+        if call.error is not None:
+            call.error = None
+            if call.driver is not None:
+                call.driver.cancel()  # it is still leaving what the call parked in, and begins anew
         if call.attempt is not None:
             call.attempt.keep()
         if call.driver is None:
@@ -432,7 +434,6 @@ class Engine:
             while True:
                 assert call.driver is not None
                 with call.driver:
-                    self.push.add(call)
                     await self.runner.drive(call)
                 if call.over or not call.wanted or self._closed:
                     break
@@ -440,7 +441,6 @@ class Engine:
         finally:
             call.driver = None
             call.kept = False
-            self._kept.discard(call)
             call.publish()
 
     def _stop(self, call: LiveCall) -> None:
@@ -451,11 +451,12 @@ class Engine:
             call.driver.cancel()
 
     def _delivered(self, call: LiveCall) -> None:
-        self.store.deliver(call)
-        self._prune_now_and_then()
+        if not self._closed:  # else the journal is closed, and the next client hands the outcome out again
+            self.store.deliver(call)
+            self._prune_now_and_then()
 
     def _prune_now_and_then(self) -> None:
-        if self._tasks is not None and not self._closed and self.store.prune_is_due():
+        if self._tasks is not None and self.store.begin_hourly_prune():
             self._tasks.start_soon(self.store.prune_old)
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────
@@ -504,7 +505,7 @@ class Engine:
         self._cancelling: set[anyio.CancelScope] = set()
         self._tasks = tasks
         self.push = Push(self.store, requests, self.runner, tasks)
-        self.runner.on_task = self.push.add
+        self.runner.on_observe = self.push.add
         tasks.start_soon(self.push.run)
         self._prune_now_and_then()
         return self

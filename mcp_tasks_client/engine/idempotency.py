@@ -18,7 +18,7 @@ from ..sessions.base import ToolCall
 from ..uncut import run_to_its_end
 from .call_store import CallStore
 from .environment import Environment
-from .live_call import LiveCall, overtaken
+from .live_call import LiveCall, Ours, overtaken
 
 __all__ = ["Idempotency", "OnUnknown"]
 
@@ -65,7 +65,7 @@ class Idempotency:
             created_at=now,
             updated_at=now,
         )
-        call = LiveCall(record, self._store.new_ownership(), tool_call)
+        call = LiveCall(record, Ours(0), tool_call)
         call.next_send = SendCall()
         # Added first: whoever finds the record in the journal must find the live call here.
         self._store.add(call)
@@ -75,7 +75,7 @@ class Idempotency:
             standing = await self._store.claim(call)
         except BaseException:
             if call.journaled:  # the caller is gone, and nothing was sent
-                await self._store.withdraw(call)
+                await run_to_its_end(self._store.apply, call, CallRefused())
             raise
         if standing.record_id == record.record_id:
             return call
@@ -93,35 +93,35 @@ class Idempotency:
             call.next_send = None
             with suppress(JournalError):  # it is then unknown when this client has closed
                 await self._store.apply(call, CallRefused())
-                await self._store.release(call)
+                await self._store.release_unfinished(call)
 
     async def _join(
         self, call: LiveCall, standing: TaskRecord, tool_call: ToolCall, on_unknown: OnUnknown
     ) -> LiveCall:
-        """Join the call that the key already stands for; one at a time, so that one of them decides."""
-        async with self._joining:
-            return await self._join_alone(call, standing, tool_call, on_unknown)
+        """Join the call that the key already stands for.
 
-    async def _join_alone(
-        self, call: LiveCall, standing: TaskRecord, tool_call: ToolCall, on_unknown: OnUnknown
-    ) -> LiveCall:
-        if standing.tool != tool_call.name or standing.arguments_digest != digest(tool_call.arguments):
-            what = f"the tool {standing.tool!r}" if standing.tool != tool_call.name else "other arguments"
-            raise IdempotencyConflictError(
-                f"The idempotency key {standing.idempotency_key!r} belongs to a call with {what}. Use a key "
-                "of its own for each different call."
-            )
-        if call.tool_call is None:
-            call.tool_call = tool_call
-            if isinstance(call.record.state, Gathering):
-                call.error = None  # its arguments are what it was parked for
-        is_sending = call.next_send is not None or call.attempt is not None or call.driver is not None
-        unsure = isinstance(call.record.state, Calling | OutcomeUnknown) and not is_sending
-        if unsure and not call.journaled and not call.uncommitted:
-            raise overtaken(call)  # it was refused or taken back just then
-        if unsure and not call.uncommitted and await self._store.take(call):
-            await self._decide(call, on_unknown)
-        return call
+        Raises:
+            IdempotencyConflictError: It is another tool's, or has other arguments.
+        """
+        async with self._joining:  # one at a time, so that one of them decides
+            if standing.tool != tool_call.name or standing.arguments_digest != digest(tool_call.arguments):
+                what = f"the tool {standing.tool!r}" if standing.tool != tool_call.name else "other arguments"
+                raise IdempotencyConflictError(
+                    f"The idempotency key {standing.idempotency_key!r} belongs to a call with {what}. Use a key "
+                    "of its own for each different call."
+                )
+            if call.tool_call is None:
+                call.tool_call = tool_call
+                if isinstance(call.record.state, Gathering):
+                    call.error = None  # its arguments are what it was parked for
+            state, is_driven = call.record.state, call.attempt is not None or call.driver is not None
+            is_sent_soon = isinstance(state, Calling) and call.next_send is not None
+            unsure = isinstance(state, Calling | OutcomeUnknown) and not (is_driven or is_sent_soon)
+            if unsure and not call.journaled and not call.uncommitted:
+                raise overtaken(call)  # it was refused or taken back just then
+            if unsure and not call.uncommitted and await self._store.take(call):
+                await self._decide(call, on_unknown)
+            return call
 
     async def _decide(self, call: LiveCall, on_unknown: OnUnknown) -> None:
         """Decide about a call that may have been sent, and whose reply nobody has."""
@@ -130,7 +130,7 @@ class Idempotency:
         if not isinstance(call.record.state, OutcomeUnknown):
             return  # another client has brought it further
         if on_unknown == "raise":
-            await self._store.release(call)
+            await self._store.release_unfinished(call)
             raise OutcomeUnknownError(
                 f"An earlier call of {call.record.tool!r} under this key may have been sent, and nobody has "
                 'its reply, so the tool may have run. Pass on_unknown="resend" only if it may run twice.',

@@ -113,17 +113,20 @@ class InlineEngine:
             try:
                 await self._close_retired()
                 await self._drive(call, runner, timeout)
-                if store.prune_is_due():
+                if store.begin_hourly_prune():
                     await store.prune_old()
                 return await self._deliver(call, runner)
             except anyio.get_cancelled_exc_class():
-                await store.release_undelivered(call)
+                await store.release(call)
+                if call in store.uncommitted:
+                    self._retire(store)
                 raise
             finally:
                 self._journal.aclose_soon()
         except TasksClientError as error:
             error.handle = self._handle_of(call)
             if isinstance(error, JournalError):
+                store.keep_uncommitted(call)
                 self._retire(store)
             raise
 
@@ -163,7 +166,7 @@ class InlineEngine:
         await self._journal.open()
         try:
             await store.apply_uncommitted(call)
-            await store.release(call)
+            await store.release_unfinished(call)
         finally:
             self._journal.aclose_soon()
 
@@ -204,4 +207,4 @@ class InlineEngine:
     async def _abandon(self, call: LiveCall, runner: Runner) -> None:
         if self._on_abandon == "cancel":
             await run_to_its_end(runner.cancellation.cancel_abandoned, call)
-            await runner.store.release(call)
+            await runner.store.release_unfinished(call)

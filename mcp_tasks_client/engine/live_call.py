@@ -74,13 +74,13 @@ class LiveCall:
         tool_call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
         ownership: Who may write the record.
         journaled: Whether the journal has, or had, the record.
-        due_is_exact: Whether the record says when the next poll is due: it was released in good order,
-            or never left us.
+        due_is_exact: Whether the record's due time counts every poll that was sent. False after a crash of
+            the owner, since unchanged polls are not journaled.
         next_send: The ``tools/call`` to send next; ``None`` if there is none to send.
         attempt: The ``tools/call`` that is under way; ``None`` if there is none.
         asks: Questions that the machine wants asked, and that are not before the host yet.
-        uncommitted: Replies and answers whose commit failed. They are applied again first of all when the
-            call is driven again, and once more when the client closes.
+        uncommitted: Events that are not in the journal: those whose commit failed, and the creation of a task
+            that begins here. The driver applies them first of all, and the store once more when it closes.
         due: When the next poll is due, by the monotonic clock.
         error: Why the call is parked; ``None`` while it is driven, and once it is finished.
         listeners: Told of each changed snapshot, by whoever takes the step.
@@ -91,7 +91,6 @@ class LiveCall:
             client drives counts as well.
         waiters: How many callers wait for the call.
         prompts: The scopes of the callbacks that run; ``None`` while nothing puts questions to the host.
-        version: Raised by each change that wakes waiters, so that none of them misses one.
         kept: Whether the client drives it for handles that it gave out, though nobody waits.
         committing: Held while a step is committed; ``None`` while nothing is.
         driver: The scope of the coroutine that drives the call; ``None`` while there is none.
@@ -121,7 +120,6 @@ class LiveCall:
         "refreshing",
         "tool_call",
         "uncommitted",
-        "version",
         "waiters",
     )
 
@@ -146,7 +144,6 @@ class LiveCall:
         self.waiters = 0
         self.kept = False
         self.driver: anyio.CancelScope | None = None
-        self.version = 0
         self._alarm: Signal | None = None
         self._changed: Signal | None = None
         self.committing: anyio.Lock | None = None
@@ -206,7 +203,6 @@ class LiveCall:
 
     def publish(self) -> None:
         """Wake everybody who waits for a change."""
-        self.version += 1
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -265,14 +261,14 @@ class LiveCall:
 
 
 class OvertakenError(TasksClientError):
-    """The call that a key stood for was taken back. Repeated, it joins the one that stands now, or begins."""
+    """The call was not made. Repeated, it begins, or joins the one that stands under its key now."""
 
 
 def overtaken(call: LiveCall) -> OvertakenError:
     """The error of a call that is not made after all."""
     return OvertakenError(
-        f"This call of {call.record.tool!r} was taken back before it was sent. Repeat it, to begin it anew "
-        "or to join the one that has begun under its key."
+        f"This call of {call.record.tool!r} was not made: it was refused, or taken back before it was sent. "
+        "Repeat it, to begin it anew or to join the one that has begun under its key."
     )
 
 

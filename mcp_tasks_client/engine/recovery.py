@@ -13,7 +13,7 @@ from ..protocol.task import Task
 from ..protocol.text import digest
 from .call_store import CallStore
 from .environment import Environment
-from .live_call import LiveCall
+from .live_call import LiveCall, Ours
 
 __all__ = ["Recovery", "TaskReference", "begin_with_task"]
 
@@ -110,6 +110,6 @@ def begin_with_task(
         created_at=first.now,
         updated_at=first.now,
     )
-    call = LiveCall(record, store.new_ownership())
+    call = LiveCall(record, Ours(0))
     call.uncommitted = (first,)
     return store.add(call)

@@ -83,7 +83,7 @@ class Runner:
 
     Attributes:
         cancellation: Cancels the calls that are driven here.
-        on_task: Called with each call of which the server has just made a task.
+        on_observe: Called with each call whose task begins to be polled here.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Runner:
         self.cancellation = Cancellation(
             store, requests, environment.clock, policy.cancel_timeout_s, self.step
         )
-        self.on_task: Callable[[LiveCall], None] = lambda call: None
+        self.on_observe: Callable[[LiveCall], None] = lambda call: None
 
     @property
     def session(self) -> Session:
@@ -137,7 +137,7 @@ class Runner:
                 # It was not sent, since whoever wanted it has gone: its intent is taken back.
                 with suppress(TasksClientError):
                     await self.store.apply(call, CallRefused())
-            await self.store.release(call)
+            await self.store.release_unfinished(call)
 
     async def _own(self, call: LiveCall) -> None:
         """Become the owner. While another client is, look now and then what becomes of the call."""
@@ -150,7 +150,11 @@ class Runner:
             call.count_poll()
 
     async def _take_up(self, call: LiveCall) -> None:
-        """Go on from where the record stands: commit what could not be, ask and send what is open."""
+        """Go on from where the record stands: retry what could not be committed, then take the step ``Resumed``.
+
+        The retry may bring the call somewhere else. ``Resumed`` is for a record that was ``Observing`` or
+        ``Gathering`` before, and for a ``Gathering`` with nothing to ask or to send.
+        """
         left_off = call.record.state
         while call.uncommitted:
             actions = await self.store.apply_uncommitted(call)
@@ -167,9 +171,9 @@ class Runner:
             await self.step(call, self._requests.resume(call))
             call.due_is_exact = True
         elif isinstance(state, Calling) and call.next_send is None:
-            if call.record.idempotency_key is not None and not call.journaled:
-                raise overtaken(call)  # its refusal was committed just now, so that the key is free
-            # Another process has sent it and died, or it was refused here.
+            if not call.journaled:
+                raise overtaken(call)  # it was refused, and nothing of it is kept
+            # Another process has sent it and died.
             await self.step(call, CallLost())
 
     async def _live(self, call: LiveCall) -> None:
@@ -224,7 +228,6 @@ class Runner:
             return
         if isinstance(call.record.state, Observing):
             call.tool_call = None  # it is not sent again, and its arguments may be large
-            self.on_task(call)
 
     async def _gather(self, call: LiveCall) -> None:
         """Have the host answer what the server asks before it begins; then call again."""
@@ -232,15 +235,16 @@ class Runner:
             async with Prompts(call, self._requests, self.step) as prompts:
                 asks, call.asks = call.asks, ()
                 prompts.put(asks)
+            await anyio.lowlevel.checkpoint_if_cancelled()  # the end of a task group need not be one
         if call.next_send is not None and not call.over:
             send = call.next_send
             await self._clock.sleep(send.after_s)
             if call.next_send is send and not call.over:  # it may have been cancelled meanwhile
                 await self.step(call, CallBegun())
-                call.next_send = send
 
     async def _observe(self, call: LiveCall) -> None:
         """Poll when it is due, until the task ends. Questions are before the host meanwhile."""
+        self.on_observe(call)
         while isinstance(call.record.state, Observing) and not call.over:
             if not call.asks:
                 await self._poll_when_due(call)
@@ -279,7 +283,7 @@ class Runner:
                 case SendAnswers(answers):
                     await self._update(call, answers)
                 case SendCancel():
-                    await self.cancellation.send_again(call)
+                    await self.cancellation.send_and_log(call)
                 case Publish(task):
                     for listener in call.listeners:  # before those who wait, who may then be gone
                         await _tell(listener, task)

@@ -44,6 +44,9 @@ class Row(NamedTuple):
     due_at: float | None
     expires_at: float | None
 
+    def __repr__(self) -> str:
+        return f"Row(record_id={self.record_id!r}, fence={self.fence})"
+
     @classmethod
     def of(cls, record: TaskRecord) -> Self:
         """The row of a record.

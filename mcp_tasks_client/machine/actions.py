@@ -25,7 +25,7 @@ class Forget:
 class SendCall:
     """Send ``tools/call`` (again) with these answers and that state, after a wait."""
 
-    input_responses: Mapping[str, JSONObject] = field(default_factory=dict)
+    input_responses: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
     request_state: str | None = None
     after_s: float = 0.0
 
@@ -59,7 +59,7 @@ class StopAsking:
 class SendAnswers:
     """Send ``tasks/update`` with these answers."""
 
-    answers: Mapping[str, JSONObject]
+    answers: Mapping[str, JSONObject] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Finish:
 class Unanswered:
     """A question stands in the way."""
 
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = field(repr=False)
     why: str
     cause: BaseException | None = None
 

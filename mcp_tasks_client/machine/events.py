@@ -37,9 +37,10 @@ class CallFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRefused:
-    """``tools/call`` surely did not run; nothing of it needs to be remembered.
+    """The server surely did not run this ``tools/call``. Its record is forgotten, with three exceptions.
 
-    Except the answers of its round, unless the server will not have them at all (``for_good``).
+    An earlier send whose reply was lost stays of unknown outcome. A wanted cancellation ends the call. The
+    answers of a later round are kept, unless the server will not have them at all (``for_good``).
     """
 
     for_good: bool = False
@@ -59,7 +60,7 @@ class CallAgain:
 class InputAsked:
     """``tools/call`` answered ``input_required``."""
 
-    requests: JSONObject
+    requests: JSONObject = field(repr=False)
     request_state: str | None
 
 
@@ -155,14 +156,14 @@ class AnswerUnavailable:
 class UpdateAcknowledged:
     """``tasks/update`` was acknowledged for these keys."""
 
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateFailed:
     """``tasks/update`` failed in a way that may pass; the same answers go again."""
 
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = field(repr=False)
     now: float
     jitter: float
     retry_after_s: float | None = None
@@ -172,7 +173,7 @@ class UpdateFailed:
 class UpdateRejected:
     """The server answered -32602 to ``tasks/update``: a wrong answer, or a task that moved on."""
 
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = field(repr=False)
     message: str
 
 

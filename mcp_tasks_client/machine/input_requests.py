@@ -107,12 +107,12 @@ def find_new(questions: Questions, requests: JSONObject) -> Questions:
 
 
 def is_reused(questions: Questions, requests: JSONObject) -> bool:
-    """Whether a known key now stands for a different request."""
+    """Whether a known key has another request now, at whatever stage: a violation to report."""
     return any(q.key in requests and _differs(q, requests[q.key]) for q in questions)
 
 
 def find_swapped(questions: Questions, requests: JSONObject) -> tuple[str, ...]:
-    """Keys whose request has changed before the answer to the first request was sent."""
+    """Keys that have another request now, before the answer to the first one was sent: the call parks."""
     return tuple(
         q.key
         for q in questions

@@ -55,8 +55,8 @@ def due_after_reply(
         now: Local wall clock, seconds.
         jitter: A fraction, ``0 <= jitter <= 1``.
         policy: Bounds, in seconds.
-        saved: Whether the state is journaled now. If not, the next poll is not due sooner than was
-            planned when this one was sent: that plan may be journaled, and another process trusts it.
+        saved: Whether this step is journaled. If not, the next poll waits at least until the due time that
+            was set at the last ``Tick``, since another process may read that time from the journal.
         first: Whether it is the snapshot of the creation.
     """
     look = early_look(state.poll_interval_ms, state.looks, policy)

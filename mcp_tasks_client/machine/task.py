@@ -355,7 +355,7 @@ def _notify(state: Observing, event: Notified) -> Step:
         return state, ()
     outcome = _outcome_of(task, seed=True)
     if outcome is not None:
-        return _finish(outcome, state)
+        return _finish(outcome, replace(state, task=task))
     # Of an end that does not say how, and of what may be older than what we have seen, nothing is believed.
     if task.terminal or seen.terminal or task.older_than(seen):
         return state, ()

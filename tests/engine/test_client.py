@@ -1231,3 +1231,13 @@ async def test_a_full_disk_costs_neither_a_task_id_nor_an_answer() -> None:
         await world.during(caught.value.handle.result, 60)
         assert text(await caught.value.handle.result()) == "done"
     assert asked.keys == ["k"]
+
+
+async def test_the_handle_of_a_call_that_was_refused_says_that_it_was_taken_back() -> None:
+    busy = SessionError("429", retryable=True, not_executed=True)
+    world = World(calls=[busy])
+    async with world.client() as client:
+        with pytest.raises(SessionError) as caught:
+            await world.call(client)
+        with pytest.raises(TasksClientError, match="taken back before it was sent"):
+            await caught.value.handle.result()

@@ -16,10 +16,10 @@ from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.protocol.replies import CallReply
 from mcp_tasks_client.sessions.base import BeforeSend, ToolCall
-from mcp_tasks_client.testing import FaultPlan, completed, text_result
+from mcp_tasks_client.testing import FaultPlan, completed, text_result, working
 from tests._requirements import requirement
 from tests.engine.late_session import late_world
-from tests.engine.world import LOST, World, text
+from tests.engine.world import DONE, LOST, TASK, World, text
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -278,3 +278,28 @@ async def test_one_key_in_two_processes_is_one_call_whatever_becomes_of_its_owne
         assert (results, len(session.log("tools/call"))) == (["at once"], 1)
     else:
         assert (results, session.log("tools/call")) == (["done"], [])
+
+
+async def test_a_resend_that_did_not_leave_can_be_repeated() -> None:
+    class Unlisted(ScriptedSession):
+        """The second ``tools/call`` fails before it leaves, as where the tools cannot be listed."""
+
+        calls_made = 0
+
+        async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+            self.calls_made += 1
+            if self.calls_made == 2:
+                raise ConnectionLostError("cannot list tools", retryable=True, not_executed=True)
+            return await super().call(call, before_send)
+
+    world = World()
+    world.server = Unlisted(
+        clock=world.clock, calls=[LOST, working(TASK, poll_interval_ms=1000)], gets={TASK: [DONE]}
+    )
+    kept: list[Exception] = []  # so that the live call stays, as it does while a host handles the error
+    async with world.client() as client:
+        for on_unknown, error in (("raise", OutcomeUnknownError), ("resend", ConnectionLostError)):
+            with pytest.raises(error) as caught:
+                await world.call(client, idempotency_key="k", on_unknown=on_unknown)
+            kept.append(caught.value)
+        assert text(await world.call(client, idempotency_key="k", on_unknown="resend")) == "done"

@@ -15,6 +15,7 @@ from mcp_types import ElicitResult
 
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import ConnectionLostError
+from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.record import TaskRecord
 from mcp_tasks_client.protocol import JSONObject
@@ -401,3 +402,45 @@ async def test_questions_are_asked_once_each_however_often_they_are_told(
         assert handle.done
     assert asked == ["one", "two"]
     server.witness.check(at_most_once=True)
+
+
+async def test_a_task_that_is_attached_is_told_of() -> None:
+    world, session, _ = push_world(AT_WORK)
+    async with world.client() as client:
+        handles: list[TaskHandle] = []
+
+        async def attach() -> None:
+            handles.append(await client.attach(TASK))
+
+        await world.during(attach, 1)
+        assert list(session.observed.refs()) == [TASK]
+        session.push(DONE)
+        await world.clock.advance(0.5)
+        assert handles[0].done
+
+
+async def test_a_pushed_end_is_the_last_snapshot_of_a_task() -> None:
+    world, session, _ = push_world(AT_WORK)
+    told: list[str] = []
+    async with world.client() as client:
+        handle = await client.start_tool("tool")
+        listened: list[str] = []
+
+        async def listen() -> None:
+            listened.extend([task.status async for task in handle.updates()])
+
+        async def call() -> None:
+            await client.call_tool("tool", on_update=lambda task: told.append(task.status))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listen)
+            await world.clock.advance(1)
+            session.push(DONE)
+        assert handle.task is not None
+        assert handle.task.status == "completed"
+        assert listened == ["working", "completed"]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await world.clock.advance(1)
+            session.push(DONE)
+    assert told == ["working", "completed"]

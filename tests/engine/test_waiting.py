@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ from mcp_tasks_client.sessions.base import Snapshot, TaskRef
 from mcp_tasks_client.testing import input_required, working
 from tests._requirements import requirement
 from tests.engine.late_session import late_world
-from tests.engine.world import ASK, DONE, NO_JITTER, TASK, Asked, World, text
+from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World, text
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -519,3 +520,43 @@ async def test_a_handle_that_is_used_after_the_close_says_so(verb: str, parked: 
         with pytest.raises(TasksClientError, match=r"closed|got no answer"):
             await use()
     assert handle.task_id == TASK
+
+
+async def test_a_question_is_put_again_for_whoever_waits_again_beside_another_waiter() -> None:
+    """The first waiter to hear that the call parked waits again before the second has heard."""
+    asks_first = {"resultType": "input_required", "inputRequests": {"q": ASK}, "requestState": "s"}
+    world = World(calls=[asks_first, working(TASK, poll_interval_ms=1000)])
+    asked = Asked(RuntimeError("nobody is there"), YES)
+    outcomes: list[str] = []
+
+    async with world.client(elicitation=asked) as client:
+
+        async def insist() -> None:
+            with pytest.raises(InputUnansweredError) as caught:
+                await client.call_tool("tool", idempotency_key="k")
+            outcomes.append(text(await caught.value.handle.result()))
+
+        async def join() -> None:
+            with suppress(InputUnansweredError):
+                outcomes.append(text(await client.call_tool("tool", idempotency_key="k")))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(insist)
+            tasks.start_soon(join)
+            for _ in range(10):
+                await world.clock.advance(1.0)
+            tasks.cancel_scope.cancel()
+    assert asked.keys == ["q", "q"]
+    assert "done" in outcomes
+
+
+async def test_the_result_of_a_finished_task_is_there_after_the_client_has_closed() -> None:
+    world = World()
+    async with world.client() as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(5)
+        assert handle.done
+    for _ in range(2):
+        assert text(await handle.result()) == "done"
+    # The journal was closed by then, so that the next client hands the outcome out once more.
+    assert not (await world.only_record()).delivered_at

@@ -1795,8 +1795,14 @@ def test_an_end_that_is_told_with_its_outcome_is_the_end() -> None:
         ("failed", {"error": {"code": -32000, "message": "no"}}, Failed(code=-32000, message="no")),
     ):
         life = working()
-        assert told(life, status, **fields)[-1] == Finish()
+        *_, published, finish = told(life, status, **fields)
+        assert isinstance(published, Publish)
+        assert published.task.status == status
+        assert finish == Finish()
         assert ended(life) == outcome
+        assert isinstance(life.state, Finished)
+        assert life.state.task is not None
+        assert life.state.task.status == status
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])

@@ -70,7 +70,6 @@ _REPLIED: Final = {
     "commit: CallRefused",
     "commit: InputAsked",
     "commit: TaskCreated",
-    "commit: withdraw",
 }
 
 _WORDS_LOST: Final[set[Passed]] = {

@@ -188,7 +188,7 @@ def what_was_released_is_still_driven() -> AbstractContextManager[Any]:
 def what_is_not_driven_any_more_is_not_released() -> AbstractContextManager[Any]:
     async def nothing(self: Any, call: LiveCall) -> None: ...
 
-    return patch.object(CallStore, "release_undelivered", nothing)
+    return patch.object(CallStore, "release", nothing)
 
 
 # ── tools/call ────────────────────────────────────────────────────────────────────────────────
