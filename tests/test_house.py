@@ -67,6 +67,11 @@ def modules() -> dict[str, list[Import]]:
     return found
 
 
+def packages() -> set[str]:
+    """The dotted names of the folders; the package's own is empty."""
+    return {".".join(path.relative_to(ROOT).parts[:-1]) for path in ROOT.rglob("__init__.py")}
+
+
 def _imports(tree: ast.Module, module: str, *, is_package: bool):  # type: ignore[no-untyped-def]  # a generator of Import
     names = {p.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for p in ROOT.rglob("*.py")}
 
@@ -154,6 +159,18 @@ def test_the_rest_does_not_speak_of_the_older_generation() -> None:
         if OLDER not in path.parts and (found := re.findall(r"2025.?11.?25", path.read_text()))
     }
     assert speaking == allowed
+
+
+def test_the_map_in_contributing_names_each_module_under_its_folder() -> None:
+    text = (ROOT.parent / "CONTRIBUTING.md").read_text()
+    mapped: list[str] = []
+    folder = ""
+    for line in text[text.index("## The map") : text.index("## How a call lives")].splitlines():
+        if heading := re.match(r"\*\*(?:`([\w/]+)/`|The top level)", line):
+            folder = (heading[1] or "").replace("/", ".")
+        elif row := re.match(r"\| `(\w+)` \| \S", line):
+            mapped.append(f"{folder}.{row[1]}".lstrip("."))
+    assert sorted(mapped) == sorted(name for name in modules() if name not in packages())
 
 
 @pytest.mark.parametrize("room", ["protocol", "machine", "policy", "errors"])

@@ -56,8 +56,10 @@ from mcp_tasks_client.machine.events import (
     CancelRequested,
     Event,
     InputAsked,
+    Notified,
     ObservationRefused,
     Observed,
+    PollCut,
     PollFailed,
     Resumed,
     TaskCreated,
@@ -225,6 +227,7 @@ class History:
                 self.a_poll_is_answered_with_an_end: 0.2,
                 self.a_poll_fails: 1,
                 self.a_poll_is_refused: 0.2,
+                self.a_poll_is_cut: 0.2,
             }
         if self.updates:
             moves[self.an_update_is_answered] = 4
@@ -245,7 +248,7 @@ class History:
     # ── one step, and the laws ────────────────────────────────────────────────────────────────
 
     def feed(self, event: Event) -> None:
-        before, self.driven = self.state, not isinstance(event, CallRefused)
+        before, self.driven = self.state, not isinstance(event, CallRefused | PollCut)
         self.told.append(repr(event))
         if isinstance(event, InputAsked | TaskCreated | CallAgain):
             # Keys are unique within one round, and within one task.
@@ -360,7 +363,13 @@ class History:
     def check_what_is_worth_a_commit(self, before: State, event: Event, actions: tuple[Action, ...]) -> None:
         if isinstance(before, Observing) and isinstance(event, Observed):
             foreign = event.task.task_id != before.task.task_id
-            if foreign or (same_but_for_words(event.task, before.task) and isinstance(self.state, Observing)):
+            news = isinstance(self.state, Finished) or not same_but_for_words(event.task, before.task)
+            # A snapshot that came unasked gives no hint and no time-to-live; the poll that repeats it does.
+            news = news or (before.poll_interval_ms, before.ttl_ms) != (
+                self.observing.poll_interval_ms,
+                self.observing.ttl_ms,
+            )
+            if foreign or not news:
                 assert Save() not in actions
         if isinstance(event, PollFailed) and event.retry_after_s is None:
             assert Save() not in actions
@@ -487,8 +496,12 @@ class History:
         self.feed(Observed(task=self.chance.going_on(), now=self.now, jitter=self.chance.jitter()))
 
     def a_snapshot_comes_unasked(self) -> None:
-        self.last_poll = None  # it may bring the next poll forward by the jitter, and not be saved
-        self.feed(Observed(task=self.chance.going_on(), now=self.now, jitter=self.chance.jitter()))
+        task = self.chance.pick(self.chance.going_on, self.chance.going_on, self.chance.ended)()
+        self.feed(Notified(task=task, now=self.now))
+
+    def a_poll_is_cut(self) -> None:
+        self.let_go()  # what cuts a poll off is the end of the drive
+        self.feed(PollCut(now=self.now))
 
     def a_poll_is_answered_as_before(self) -> None:
         self.polls -= 1

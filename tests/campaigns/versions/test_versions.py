@@ -12,6 +12,6 @@ def test_a_host_on_every_supported_release_gets_its_results(
     case: Case, request: pytest.FixtureRequest
 ) -> None:
     if not request.config.getoption("--long"):
-        pytest.skip("installs 20 environments; --long runs it")
+        pytest.skip("installs 23 environments; --long runs it")
     with serve(case.way) as url:
         assert run_case(case, url) == ""
