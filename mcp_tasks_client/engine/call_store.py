@@ -292,7 +292,7 @@ class CallStore:
                 raise forgotten(call)
 
     async def take_pending(self, scope: Scope) -> Sequence[LiveCall]:
-        """Become the owner of every free record of a scope that has a task to poll, or an undelivered outcome.
+        """Become the owner of every free record of a scope that has a task, or an undelivered outcome.
 
         Returns:
             The calls of all such records that are ours, oldest first.

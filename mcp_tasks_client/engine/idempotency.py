@@ -107,8 +107,8 @@ class Idempotency:
             if standing.tool != tool_call.name or standing.arguments_digest != digest(tool_call.arguments):
                 what = f"the tool {standing.tool!r}" if standing.tool != tool_call.name else "other arguments"
                 raise IdempotencyConflictError(
-                    f"The idempotency key {standing.idempotency_key!r} belongs to a call with {what}. Use a key "
-                    "of its own for each different call."
+                    f"The idempotency key {standing.idempotency_key!r} belongs to a call with {what}. Use "
+                    "a key of its own for each different call."
                 )
             if call.tool_call is None:
                 call.tool_call = tool_call

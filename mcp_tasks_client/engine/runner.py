@@ -150,7 +150,7 @@ class Runner:
             call.count_poll()
 
     async def _take_up(self, call: LiveCall) -> None:
-        """Go on from where the record stands: retry what could not be committed, then take the step ``Resumed``.
+        """Go on from where the record stands: retry what could not be committed, then resume.
 
         The retry may bring the call somewhere else. ``Resumed`` is for a record that was ``Observing`` or
         ``Gathering`` before, and for a ``Gathering`` with nothing to ask or to send.
