@@ -194,8 +194,9 @@ class SqliteJournal(Journal):
         outcomes = [(escape(record_id), fence) for record_id, fence in fences.items()]
 
         def operation(connection: sqlite3.Connection) -> None:
-            connection.executemany(_FORGET_DELIVERED, outcomes)
-            connection.executemany(_DELIVER, [(at, at, *outcome) for outcome in outcomes])
+            for outcome in outcomes:
+                if not connection.execute(_FORGET_DELIVERED, outcome).rowcount:
+                    connection.execute(_DELIVER, (at, at, *outcome))
 
         self._opened().put_unattended(operation)
 
