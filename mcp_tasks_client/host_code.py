@@ -1,4 +1,4 @@
-"""Code of the host that runs inside ours: callbacks, ``on_update``, a journal or a session of its own."""
+"""What code of the host may raise inside ours (a callback, its own journal), told from our own errors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""When to poll, when to retry, when a task's time is over; and limits of what a server has the client run.
+"""How long to wait: between polls, after failures (back-off, also after HTTP 429), for a time-to-live.
 
 The server sets the pace: its hint, its ``Retry-After`` and our own back-off are floors, the
 largest of them counts, and jitter only adds. :class:`PollPolicy` names the exceptions.
-Pure: the time and the jitter are arguments.
+Pure: the time and the jitter are arguments. :class:`ReceivePolicy` has the limits of what a server has the
+client run.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ _SHARE_S: Final = 0.05
 """Seconds for which what nobody waits for waits for a transaction to share."""
 
 _GATHER_S: Final = 0.005
-"""Seconds for which the thread lets more gather, if something waited already when it came to look. A caller who
-is alone never waits for that. It saves an eighth of the CPU of 2,000 dropped-in tasks."""
+"""Seconds for which the thread lets more gather, if something waited already when it came to look. Who is
+alone never waits for that. It saves an eighth of the CPU of 2,000 dropped-in tasks."""
 
 _TICK_S: Final = 1.0
 """Seconds after which the thread looks at the leases, and at what could not be written."""

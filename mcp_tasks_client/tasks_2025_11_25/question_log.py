@@ -19,15 +19,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from ..machine.input_requests import MAX_OPEN
 from ..protocol import JSONObject, RequestId
 from ..protocol.text import digest
 from .session_data import OpenQuestion, SentAnswer, SessionData
 
 __all__ = ["QuestionLog"]
 
-_MAX_OPEN: Final = 100
 _MAX_BYTES: Final = 1024 * 1024
-"""Open questions of one task, and the JSON of all of them: they are journaled."""
+"""JSON of all open questions of one task, which are journaled."""
 
 _DIGEST_LENGTH: Final = 16
 _PATIENCE: Final = 2
@@ -98,7 +98,7 @@ class QuestionLog:
                 entry.stream_lost = entry.restored = False
                 return "new"
         size = len(json.dumps(request))
-        if len(self._open) >= _MAX_OPEN or size + sum(entry.size for entry in self._open) > _MAX_BYTES:
+        if len(self._open) >= MAX_OPEN or size + sum(entry.size for entry in self._open) > _MAX_BYTES:
             return "too many"
         taken = {entry.ordinal for entry in self._open if entry.digest == name}
         ordinal = self._answered.get(name, 0)
