@@ -213,17 +213,43 @@ def down_at_once(voyage: Voyage) -> None:
     voyage.lane.passed.insert(0, exchange(0.0, "tasks/result", what="unread"))
 
 
-@pytest.mark.parametrize("happens", [swallowed, killed_at_once, down_at_once])
+def look(at: float, method: str = "tasks/get", request_id: int = 1, *, heard: bool = True) -> Look:
+    return Look(at, {"method": method, "id": request_id, "params": {"taskId": "ours"}}, heard)
+
+
+def asked_as_it_was_cancelled(voyage: Voyage) -> None:
+    voyage.lane.passed += [
+        exchange(0.1, "tasks/result", message={"id": "r"}, looks=[look(0.2)]),
+        exchange(0.21, "notifications/cancelled", message={"params": {"requestId": "r"}}),
+    ]
+
+
+def test_what_is_asked_long_before_a_cancellation_is_heard() -> None:
+    voyage = good()
+    asked_as_it_was_cancelled(voyage)
+    assert unheard(voyage)
+    voyage.lane.passed[-1].at = 0.3
+    assert not unheard(voyage)
+
+
+def test_a_session_of_mcp_1_30_may_end_with_a_result_that_is_cancelled_and_only_then() -> None:
+    voyage = good()
+    fails(voyage)
+    voyage.kind = "python"
+    assert list(breaches(voyage))
+    asked_as_it_was_cancelled(voyage)
+    assert list(breaches(voyage)) == []
+    voyage.kind = "node"
+    assert list(breaches(voyage))
+
+
+@pytest.mark.parametrize("happens", [swallowed, killed_at_once, down_at_once, asked_as_it_was_cancelled])
 def test_who_waits_for_a_question_that_nobody_heard_waits_for_ever(happens: Callable[[Voyage], None]) -> None:
     voyage = good()
     hangs(voyage)
     happens(voyage)
     assert unheard(voyage)
     assert list(breaches(voyage)) == []
-
-
-def look(at: float, method: str = "tasks/get", request_id: int = 1, *, heard: bool = True) -> Look:
-    return Look(at, {"method": method, "id": request_id, "params": {"taskId": "ours"}}, heard)
 
 
 def on_an_errand(*looks: Look) -> Voyage:

@@ -137,7 +137,11 @@ def _excused(voyage: Voyage, one: Noted, text: str) -> bool:
     created = [noted for noted in seen if noted.at < one.at]  # in a later life it may be found after all
     unseen = not created and text.startswith("OutcomeUnknownError")
     # What is run for a server is known in one session only, and the server tells of it in its result.
-    lost |= gone_with_it and "result_error" in text and "Task not found" in text
+    of_ours = "result_error" in text or "Failed to retrieve task" in text
+    lost |= gone_with_it and of_ours and "Task not found" in text
+    # mcp 1.30 ends the session in which a tasks/result is cancelled in the instant in which its task ends.
+    ends_session = voyage.kind == "python" and any(at < one.at for at in _taken_back(voyage.lane).values())
+    lost |= ends_session and text.startswith("TaskNotFoundError")
     if cancelled or lost or (voyage.kills and unseen):
         return True
     way = voyage.way if one.event != "resumed" else "resume"
@@ -189,10 +193,30 @@ def unheard(voyage: Voyage) -> bool:
     # No server of this generation asks it again.
     if killed or not all(ask.heard for ask in asks):
         return True
+    if _came_too_late(voyage.lane):
+        return True
     if _lost_twice(voyage.lane) or (voyage.kind == "anywhere" and _unanswerable(voyage.lane)):
         return True
     closed = [one.at for one in voyage.log if one.event == "closes"]
     return unserved(voyage.kind, voyage.lane.passed, [*voyage.kills, *closed])
+
+
+def _taken_back(lane: Lane) -> dict[object, float]:
+    """When which ``tasks/result`` was cancelled, by its ID."""
+    results = {one.message.get("id") for one in lane.passed if one.method == "tasks/result"}
+    cancelled = (one for one in lane.passed if one.method == "notifications/cancelled" and one.reached)
+    named = {one.message["params"]["requestId"]: one.at for one in cancelled}
+    return {request_id: at for request_id, at in named.items() if request_id in results}
+
+
+def _came_too_late(lane: Lane) -> bool:
+    """Whether the server has asked over a ``tasks/result`` in the instant in which that was cancelled."""
+    taken_back = _taken_back(lane)
+    return any(
+        abs(taken_back.get(one.message.get("id"), -math.inf) - look.at) < LATE_S
+        for one in lane.passed
+        for look in (*one.asks, *one.looks)
+    )
 
 
 def _lost_twice(lane: Lane) -> bool:
