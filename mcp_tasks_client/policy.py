@@ -1,4 +1,4 @@
-"""How long to wait: between polls, after failures (back-off, also after HTTP 429), for a time-to-live.
+"""How long to wait: between polls, after failures (back-off, for HTTP 429 as for any other), for a TTL.
 
 The server sets the pace: its hint, its ``Retry-After`` and our own back-off are floors, the
 largest of them counts, and jitter only adds. :class:`PollPolicy` names the exceptions.
