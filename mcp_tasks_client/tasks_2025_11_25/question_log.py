@@ -214,10 +214,12 @@ class QuestionLog:
         if self._open:
             return None  # it may be this that the task waits for
         self._looks += 1
-        if self._looks < _PATIENCE:
-            return None
-        self._unused = None
-        return answer
+        return answer if self._looks >= _PATIENCE else None
+
+    def finish_once_more(self, answer: SentAnswer) -> None:
+        """Note that an answer was sent once more. Until then each look asks for it again."""
+        if self._unused is answer:
+            self._unused = None
 
     def _close(self, entry: _Entry) -> None:
         self._open.remove(entry)

@@ -429,6 +429,7 @@ class CoreTasksSession(Session):
                 await task.connection.respond(
                     unused.request_id, unused.content, self._timeout_s, task.task_id
                 )
+                task.questions.finish_once_more(unused)
 
     def _snapshot(self, task: TrackedTask, raw: JSONObject, method: str) -> Snapshot:
         try:

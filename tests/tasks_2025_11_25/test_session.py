@@ -418,6 +418,20 @@ async def test_an_answer_that_the_task_has_not_used_two_snapshots_later_is_sent_
     assert answers[0] == answers[1]
 
 
+@requirement("law:3")
+async def test_an_answer_that_does_not_get_through_once_more_either_is_sent_until_it_does(wire: Wire) -> None:
+    async with asking(wire, clock=ManualClock()) as (session, observed, stream, snapshot):
+        await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+        stream.end()
+        wire.replies["answer"] = lambda arrived: httpx.Response(503)
+        for _ in range(3):
+            await session.get(observed.kept[TASK])
+        wire.replies["answer"] = lambda arrived: httpx.Response(202)
+        for _ in range(3):
+            await session.get(observed.kept[TASK])
+    assert len(wire.of("answer")) == 4, "the first, two that were refused, and the one that came"
+
+
 async def test_an_answer_that_did_not_arrive_is_sent_again_by_the_core(wire: Wire) -> None:
     async with asking(wire) as (session, observed, _, snapshot):
         wire.replies["answer"] = lambda arrived: httpx.Response(503)

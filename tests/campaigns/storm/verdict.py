@@ -171,7 +171,7 @@ def _lost(voyage: Voyage) -> Iterator[str]:
         ((one.method == "tools/list" and isinstance(one.message.get("id"), int)) or not one.method)
         and one.at < kill < one.at + READ_S
         for one in voyage.lane.passed
-        for kill in voyage.kills
+        for kill in [*voyage.kills, *(end.at for end in voyage.log if end.event == "down")]
     )
     if len(untold) > unmarked:
         yield f"nobody was told how these ended: {untold}"
