@@ -44,10 +44,10 @@ class TasksClient:
     the way out, tasks that are not done are left to the server and to the journal.
 
     Args:
-        server: The server's URL; or the host's own client, connected and made with
-            ``extensions=[TasksExtension()]``: an ``mcp.Client``, a ``fastmcp.Client`` or an
-            ``mcp.ClientSession``; or a :class:`Session`. What is not given here is taken from the
-            client's extension, callbacks from the client itself.
+        server: The server's URL; or the host's own client: an ``mcp.Client``, a ``fastmcp.Client`` or an
+            ``mcp.ClientSession``, also one that a framework has made; or a :class:`Session`. What is not
+            given here is taken from the client's :class:`TasksExtension`, if it has one, and callbacks from
+            the client itself. The client's own calls are left as they are.
         journal: ``None`` is the user's default SQLite file; a path is another file; a
             :class:`Journal` is used as it is (``MemoryJournal()`` opts out of durability).
         endpoint: Names the server in the journal; derived from the URL or the command if ``None``,
@@ -75,6 +75,8 @@ class TasksClient:
 
     Raises:
         TypeError: ``server`` or ``journal`` is none of the above.
+        MissingCapabilityError: A callback is given for a client that is connected at an older version of the
+            protocol, so that no server would ever ask it.
         ValueError: The URL is not an HTTP one, the server needs an ``endpoint``, a word is none of those that
             it can be, or HTTP options or ``receive`` are given for a client of the host's own.
     """

@@ -24,7 +24,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CallToolResult, Result
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from ...callbacks import ElicitationCallback, RootsCallback, SamplingCallback
+from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
 from ...engine.environment import Environment
 from ...engine.inline import InlineEngine
@@ -204,18 +204,18 @@ class Resolver:
         extension = self.extension
         # Weakly, because the runner is kept for as long as the session is, and must not keep it alive.
         current = _weakly(session)
+        given: dict[str, Any] = {
+            "elicitation": extension.elicitation,
+            "sampling": extension.sampling,
+            "roots": extension.roots,
+        }
         ours = SdkSession(
             current,
             endpoint=self._scope.endpoint,
             limits=Limits(tasks_in_flight=extension.poll.polls_in_flight),
+            capabilities=Callbacks(**given).capabilities,
         )
-        inputs = host_callbacks(
-            current,
-            elicitation=extension.elicitation,
-            sampling=extension.sampling,
-            roots=extension.roots,
-        )
-        return extension.engine.make_runner(ours, inputs)
+        return extension.engine.make_runner(ours, host_callbacks(current, **given))
 
 
 def _weakly(session: ClientSession) -> Callable[[], ClientSession]:
