@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, ClassVar, Literal, Self
 from weakref import WeakKeyDictionary
 
@@ -22,7 +23,14 @@ from mcp import ClientSession
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CallToolResult, Result
-from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
@@ -59,7 +67,12 @@ class ClaimedTask(Result):
     @model_validator(mode="wrap")
     @classmethod
     def _keep(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        claimed = handler(value)
+        try:
+            claimed = handler(value)
+        except ValidationError:
+            if not isinstance(value, dict):
+                raise
+            claimed = cls.model_construct()
         if isinstance(value, dict):
             claimed._raw = value
             claimed._progress = introspection.progress_callback_of_reply()
@@ -77,12 +90,24 @@ class ClaimedTask(Result):
         return task_id if isinstance(task_id, str) else None
 
 
+@cache
+def _claimed_task_like(theirs: type[Result]) -> type[ClaimedTask]:
+    """A model that is FastMCP's as well, so that ``fastmcp_tasks.call_tool_task`` gives its handle."""
+    return type("FastMCPClaimedTask", (ClaimedTask, theirs), {"__module__": __name__})
+
+
 class TasksExtension(ClientExtension):
     """Durable tasks in a client of the official SDK or of FastMCP: pass it in ``extensions=[...]``.
 
     ``call_tool`` then returns the result of a task as it returns any other, and the task is journaled
     first. What a crash left unfinished, ``TasksClient(client).resume()`` takes up. Several clients may
     share one extension, also at the same time.
+
+    Two kinds of calls see a task through themselves, so that it is not journaled.
+    ``client.session.call_tool(...)`` raises ``UnexpectedClaimedResult``, unless it is given
+    ``allow_claimed=True``: ``TasksClient(client).attach(error.result.task_id)`` takes the task up.
+    ``fastmcp_tasks.call_tool_task(client, ...)`` gives FastMCP's own handle; ``fastmcp_tasks`` must have been
+    imported before the client is made.
 
     Where the connection was negotiated at an older version of the protocol, the SDK asks no extension:
     ``call_tool`` is a plain call, as without this one, and a tool that requires a task answers with an
@@ -157,7 +182,9 @@ class TasksExtension(ClientExtension):
                 "the journal needs a name for this server, which has neither URL nor command; "
                 'give it one that stays: TasksExtension(endpoint="my-server")'
             )
-        return (ResultClaim(result_type="task", model=ClaimedTask, resolve=Resolver(self, endpoint)),)
+        theirs = introspection.fastmcp_created_task()
+        model = ClaimedTask if theirs is None else _claimed_task_like(theirs)
+        return (ResultClaim(result_type="task", model=model, resolve=Resolver(self, endpoint)),)
 
 
 class Resolver:

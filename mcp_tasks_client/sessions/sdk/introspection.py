@@ -27,6 +27,7 @@ from ...protocol.requests import declare_tasks
 if TYPE_CHECKING:
     from mcp import ClientSession
     from mcp.shared.dispatcher import ProgressFnT
+    from mcp_types import Result
 
 __all__ = [
     "Address",
@@ -34,6 +35,7 @@ __all__ = [
     "address_of",
     "client_being_made",
     "extensions_of",
+    "fastmcp_created_task",
     "is_client",
     "is_closed",
     "progress_callback_of_reply",
@@ -143,6 +145,16 @@ def client_being_made(extension: object) -> object | None:
         if is_client(owner):
             return owner
     return None
+
+
+def fastmcp_created_task() -> type[Result] | None:
+    """FastMCP's own model of a created task; ``None`` as long as ``fastmcp_tasks`` is not loaded.
+
+    Reads ``fastmcp_tasks.client_models.ClientCreateTaskResult``: ``call_tool_task`` takes nothing else for a
+    task. It is not imported here, because importing it has every FastMCP client in the process declare tasks.
+    Without it ``call_tool_task`` raises a ``ToolError`` that does not say which task it leaves at the server.
+    """
+    return getattr(sys.modules.get("fastmcp_tasks.client_models"), "ClientCreateTaskResult", None)
 
 
 # ── the session ───────────────────────────────────────────────────────────────────────────────────

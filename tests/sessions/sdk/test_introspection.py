@@ -111,6 +111,17 @@ def test_claims_that_a_host_asks_for_itself_are_no_clients() -> None:
     assert extension.asked_by == [None]
 
 
+def test_fastmcps_model_of_a_task_is_found_once_its_package_is_loaded() -> None:
+    script = """
+import fastmcp
+from mcp_tasks_client.sessions.sdk.introspection import fastmcp_created_task
+assert fastmcp_created_task() is None
+import fastmcp_tasks.client
+assert fastmcp_created_task() is fastmcp_tasks.client.ClientCreateTaskResult
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
 # ── a session ─────────────────────────────────────────────────────────────────────────────────────
 
 
