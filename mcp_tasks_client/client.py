@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
-from mcp_types import CallToolResult
+from mcp_types import CallToolResult, EmptyResult, InitializeResult, ListToolsResult, PaginatedRequestParams
 
 from .callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from .engine.cancellation import OnAbandon
@@ -23,6 +24,7 @@ from .journal.sqlite import choose_journal
 from .policy import PollPolicy, ReceivePolicy
 from .sessions.base import Limits, Session, ToolCall
 from .sessions.sdk.introspection import is_client
+from .stand_in import ProgressCallback, introduce, list_tools, ping, tell_progress
 
 if TYPE_CHECKING:
     import fastmcp
@@ -179,6 +181,8 @@ class TasksClient:
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
+        read_timeout_seconds: float | timedelta | None = None,
+        progress_callback: ProgressCallback | None = None,
         *,
         timeout: float | None = None,
         idempotency_key: str | None = None,
@@ -191,6 +195,8 @@ class TasksClient:
         Args:
             name: The tool.
             arguments: Its arguments, as JSON values.
+            read_timeout_seconds: What sessions of the SDK call ``timeout``, a ``timedelta`` on mcp 1.x.
+            progress_callback: Gets the status messages of the task, as with :class:`TasksExtension`.
             timeout: Seconds for all of it, requests, questions and waiting included; ``None`` is
                 no limit. When it is over the task goes on, see ``on_abandon``.
             idempotency_key: Makes the call one that can be repeated: a second call with the same
@@ -214,12 +220,14 @@ class TasksClient:
             JournalError: The journal could not be written; what depended on it was not done.
             ValueError: Arguments or options make no sense.
         """
+        if isinstance(read_timeout_seconds, timedelta):
+            read_timeout_seconds = read_timeout_seconds.total_seconds()
         return await self._engine.call(
             _call(name, arguments, meta),
-            timeout=timeout,
+            timeout=read_timeout_seconds if timeout is None else timeout,
             key=idempotency_key,
             on_unknown=on_unknown,
-            on_update=on_update,
+            on_update=tell_progress(progress_callback, on_update) if progress_callback else on_update,
         )
 
     async def start_tool(
@@ -307,6 +315,41 @@ class TasksClient:
         if older_than_s is not None and not older_than_s >= 0:
             raise ValueError(f"older_than_s cannot be negative, got {older_than_s}")
         return await self._engine.prune(older_than_s)
+
+    # ── what else hosts do with a session ─────────────────────────────────────────────────────
+
+    async def initialize(self) -> InitializeResult:
+        """Ask the server what it is. Nothing has to be begun: this is for hosts that do so with a session.
+
+        Raises:
+            SessionError: The server could not be asked.
+        """
+        self._engine.check_open()
+        return await introduce(self._engine.session)
+
+    async def list_tools(
+        self, cursor: str | None = None, *, params: PaginatedRequestParams | None = None
+    ) -> ListToolsResult:
+        """Ask for one page of the server's tools, as a session of the SDK does.
+
+        Args:
+            cursor: Of the page; ``None`` is the first one.
+            params: The cursor as sessions of the SDK take it.
+
+        Raises:
+            SessionError: The server could not be asked.
+        """
+        self._engine.check_open()
+        return await list_tools(self._engine.session, params.cursor if params is not None else cursor)
+
+    async def send_ping(self) -> EmptyResult:
+        """See that the server answers. At 2026-07-28, which has no ping, it is asked what it is.
+
+        Raises:
+            SessionError: It does not.
+        """
+        self._engine.check_open()
+        return await ping(self._engine.session)
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 

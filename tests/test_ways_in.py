@@ -208,6 +208,19 @@ async def test_a_callback_that_the_client_has_not_itself_is_declared_by_our_own_
     assert host.asked
 
 
+@doors(modes="native wrapped")
+async def test_what_hosts_do_with_a_session_besides_calls_works_on_a_client_as_well(door: Door) -> None:
+    case = door.server.question
+    async with door.opened(Host()) as opened, opened.durable() as durable:
+        said = await durable.initialize()
+        assert said.protocol_version == "2026-07-28"
+        assert said.capabilities.tools is not None
+        assert said.server_info.name
+        page = await durable.list_tools()
+        assert case.tool in [tool.name for tool in page.tools]
+        await durable.send_ping()
+
+
 # ── time-outs, and connections that come and go ──
 
 

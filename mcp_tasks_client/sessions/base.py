@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from mcp_types import Tool
 
-from ..errors import RemoteProtocolError
+from ..errors import RemoteProtocolError, SessionError
 from ..protocol import JSONObject
 from ..protocol.replies import CallReply
 from ..protocol.task import Task
@@ -181,6 +181,14 @@ class Session(ABC):
     @abstractmethod
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""
+
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send a request that concerns neither a call nor a task once, and return its result as it came.
+
+        Methods and results are those of 2026-07-28: ``server/discover``, ``tools/list``. A session of another
+        version translates. The default sends nothing.
+        """
+        raise SessionError(f"{method} was not sent: {self!r} does not pass it on.", not_executed=True)
 
     async def run(self, observed: ObservedTasks) -> None:  # noqa: B027  # many servers tell nothing unasked
         """Deliver what the server tells of tasks unasked, for as long as it does.

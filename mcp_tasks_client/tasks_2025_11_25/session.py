@@ -26,7 +26,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 import anyio
-from mcp_types import Tool
+from mcp_types import SERVER_INFO_META_KEY, Tool
 
 from ..callbacks import Inputs
 from ..engine.environment import Clock
@@ -321,6 +321,27 @@ class CoreTasksSession(Session):
         self._receiver.abandon(ref.task_id)
         async with self._task_slots:
             await self._ask("tasks/cancel", task)
+
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send a request once. ``server/discover`` is a ``ping``, and what the handshake has told.
+
+        Raises:
+            SessionError: No result.
+        """
+        connection = await self._sessions.begin()
+        discovers, timeout_s = method == "server/discover", self._timeout_s
+        raw = await connection.request(
+            "ping" if discovers else method, params, timeout_s, total_s=2 * timeout_s
+        )
+        said = connection.introduction
+        if not discovers:
+            return raw
+        return {
+            "supportedVersions": [said.get("protocolVersion")],
+            "capabilities": said.get("capabilities"),
+            "instructions": said.get("instructions"),
+            "_meta": {SERVER_INFO_META_KEY: said.get("serverInfo")},
+        }
 
     async def run(self, observed: ObservedTasks) -> None:
         """Hear what the server sends on its own account, and deliver what it tells of tasks."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -23,8 +24,12 @@ from mcp_types import (
     ElicitRequestFormParams,
     ElicitRequestParams,
     ElicitResult,
+    EmptyResult,
     ErrorData,
+    InitializeResult,
     ListRootsResult,
+    ListToolsResult,
+    PaginatedRequestParams,
     RequestParams,
     TextContent,
 )
@@ -237,6 +242,9 @@ async def tell(task: Task) -> None:
     print(task.status)
 
 
+async def tell_progress(progress: float, total: float | None, message: str | None) -> None: ...
+
+
 def tell_plainly(task: Task) -> None:
     print(task.status)
 
@@ -261,7 +269,14 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     await client.call_tool()  # type: ignore[call-arg]
     await client.call_tool(3)  # type: ignore[arg-type]
     await client.call_tool("deploy", ["web"])  # type: ignore[arg-type]
-    await client.call_tool("deploy", {}, 5)  # type: ignore[call-arg]
+    await client.call_tool("deploy", {}, 5, tell_progress)
+    await client.call_tool("deploy", read_timeout_seconds=timedelta(seconds=5))
+    await client.call_tool("deploy", {}, "5")  # type: ignore[arg-type]
+    await client.call_tool("deploy", {}, 5, tell)  # type: ignore[arg-type]
+    assert_type(await client.initialize(), InitializeResult)
+    assert_type(await client.list_tools("cursor"), ListToolsResult)
+    assert_type(await client.list_tools(params=PaginatedRequestParams(cursor="cursor")), ListToolsResult)
+    assert_type(await client.send_ping(), EmptyResult)
     await client.call_tool("deploy", timeout="5")  # type: ignore[arg-type]
     await client.call_tool("deploy", idempotency_key=42)  # type: ignore[arg-type]
     await client.call_tool("deploy", on_unknown="ignore")  # type: ignore[arg-type]
@@ -429,7 +444,8 @@ def blocking_calls(client: BlockingTasksClient, arguments: Mapping[str, object])
 
     client.call_tool()  # type: ignore[call-arg]
     client.call_tool("deploy", timeout="5")  # type: ignore[arg-type]
-    client.call_tool("deploy", {}, 5)  # type: ignore[call-arg]
+    client.call_tool("deploy", {}, "5")  # type: ignore[arg-type]
+    assert_type(client.list_tools(), ListToolsResult)
     client.call_tool("deploy", on_unknown="ignore")  # type: ignore[arg-type]
     client.start_tool("deploy", timeout=5)  # type: ignore[call-arg]
     client.resume("task-1")  # type: ignore[call-arg]

@@ -79,6 +79,10 @@ class DiscoveringSession(Session):
         """Send ``tasks/cancel`` once."""
         await (await self._session_of(ref)).cancel(ref)
 
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send another request once."""
+        return await (self._chosen or await self._choose()).ask(method, params)
+
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells unasked, once a request has found out its version."""
         await self._decided.wait()

@@ -114,7 +114,7 @@ class HttpSession(Session):
         self._call_slots = anyio.Semaphore(self._limits.calls_in_flight, fast_acquire=True)
         self._ids = itertools.count(1)
         self._sleep = sleep
-        self._catalogue = ToolCatalogue(self._ask, self._endpoint, sleep)
+        self._catalogue = ToolCatalogue(self.ask, self._endpoint, sleep)
         self.channel = HttpChannel(
             parsed,
             http_client,
@@ -216,6 +216,17 @@ class HttpSession(Session):
         """
         await self._acknowledged(self._task_message("tasks/cancel", ref))
 
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send a request that concerns neither a call nor a task once, and return its result as it came.
+
+        Raises:
+            SessionError: No result.
+        """
+        message = self._message(method, params)
+        result = await self._send(message)
+        _refuse_task(result, message)
+        return result
+
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells on ``subscriptions/listen``; return if it does not offer that."""
         await keep_subscribed(self._listen, observed, self._sleep)
@@ -236,13 +247,6 @@ class HttpSession(Session):
     async def _acknowledged(self, message: Message) -> None:
         async with self._task_slots:
             _refuse_task(await self._send(message), message)
-
-    async def _ask(self, method: str, params: JSONObject) -> JSONObject:
-        # The catalogue asks one thing at a time, so that it needs no cap.
-        message = self._message(method, params)
-        result = await self._send(message)
-        _refuse_task(result, message)
-        return result
 
     async def _send(self, message: Message) -> JSONObject:
         # Bounded as a whole: a server that drips, byte by byte, would hold a poll for ever.

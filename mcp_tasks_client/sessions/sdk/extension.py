@@ -46,8 +46,8 @@ from ...journal.sqlite import choose_journal
 from ...policy import PollPolicy
 from ...protocol import EXTENSION_ID, JSONObject, MalformedError
 from ...protocol.replies import Created, read_call_reply
-from ...protocol.task import Task
 from ...protocol.text import quote
+from ...stand_in import tell_progress
 from ..base import Limits, Snapshot
 from . import introspection
 from .session import SdkSession, host_callbacks
@@ -259,18 +259,5 @@ def _weakly(session: ClientSession) -> Callable[[], ClientSession]:
 
 
 def _listeners(on_update: OnUpdate | None, progress: ProgressFnT | None) -> list[OnUpdate]:
-    told = _status_messages_to(progress) if progress is not None else None
+    told = tell_progress(progress) if progress is not None else None
     return [listener for listener in (on_update, told) if listener is not None]
-
-
-def _status_messages_to(progress: ProgressFnT) -> OnUpdate:
-    """Tell a progress callback the status messages of a task."""
-    told = 0
-
-    async def tell(task: Task) -> None:
-        nonlocal told
-        if task.status_message is not None:
-            told += 1  # progress must increase, and how much there is to do is not known
-            await progress(told, None, task.status_message)
-
-    return tell

@@ -210,6 +210,15 @@ class SdkSession(Session):
         """
         await self._send_word("tasks/cancel", ref, None)
 
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send a request that concerns neither a call nor a task once, and return its result as it came.
+
+        Raises:
+            SessionError: No result.
+        """
+        request = _Request(method=method, params=params)
+        return await self._send(self.connected(method), request, self._limits.task_timeout_s, None)
+
     async def aclose(self) -> None:
         """Send nothing more. The SDK's session stays open, because it is the host's."""
         self._closed = True
