@@ -21,6 +21,7 @@ from .handle import TaskHandle, TaskReference
 from .journal.base import Journal
 from .journal.record import Scope, TaskRecord
 from .journal.sqlite import choose_journal
+from .own_task import OwnTask
 from .policy import PollPolicy, ReceivePolicy
 from .sessions.base import Limits, Session, ToolCall
 from .sessions.sdk.introspection import is_client
@@ -43,7 +44,9 @@ class TasksClient:
     """Calls the tools of one MCP server, and sees tasks through to their results.
 
     Use it as ``async with TasksClient(...) as client``; nothing of it runs outside that block. On
-    the way out, tasks that are not done are left to the server and to the journal.
+    the way out, tasks that are not done are left to the server and to the journal. A host with ``connect()``
+    and ``cleanup()`` awaits ``client.__aenter__()`` and ``client.__aexit__(None, None, None)``, or uses an
+    ``AsyncExitStack``, in whichever of its tasks.
 
     Args:
         server: The server's URL; or the host's own client: an ``mcp.Client``, a ``fastmcp.Client`` or an
@@ -171,6 +174,9 @@ class TasksClient:
             handle_of=self._handle,
             environment=environment or over.environment,
         )
+
+    _own: OwnTask | None = None
+    """The task in which the engine was entered, so that any task of the host's may leave it."""
 
     def _handle(self, call: LiveCall) -> TaskHandle:
         return TaskHandle(self._engine, call)
@@ -359,7 +365,9 @@ class TasksClient:
         Raises:
             JournalError: The journal cannot be used; the message says why and what to do.
         """
-        await self._engine.__aenter__()
+        own = OwnTask(self._engine)
+        await own.enter()
+        self._own = own
         return self
 
     async def __aexit__(
@@ -369,7 +377,8 @@ class TasksClient:
         traceback: TracebackType | None,
     ) -> None:
         """Let go of every task, finish what has to be written, close."""
-        await self._engine.__aexit__(exc_type, exc, traceback)
+        assert self._own is not None
+        await self._own.leave()
 
 
 def _by_url(

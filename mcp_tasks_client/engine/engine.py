@@ -519,7 +519,7 @@ class Engine:
         assert self._tasks is not None
         self._closed = True
         for call in list(self.store.live.values()):
-            if call.driver is not None:
+            if call.driver is not None or (call.waiters and not call.over):  # whose driver has crashed
                 call.park(TasksClientError("The client was closed. The task goes on; resume() it."))
                 self._stop(call)
         for scope in self._cancelling:
