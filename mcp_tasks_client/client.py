@@ -21,6 +21,7 @@ from .journal.base import Journal
 from .journal.record import Scope, TaskRecord
 from .journal.sqlite import choose_journal
 from .policy import PollPolicy, ReceivePolicy
+from .protocol import JSONObject
 from .sessions.base import Limits, Session, ToolCall
 from .sessions.sdk.introspection import is_client
 
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
     import fastmcp
     import mcp
 
+    from .sessions.http.other_version import DiscoveringSession
     from .sessions.http.session import AnyAuth, AnyClient, HttpSession
 
-__all__ = ["TasksClient"]
+__all__ = ["TasksClient", "session_by_url"]
 
 TaskPreference: TypeAlias = Literal["auto", "always", "never"]
 
@@ -109,7 +111,7 @@ class TasksClient:
             inputs: Inputs = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
             policy = poll or PollPolicy()
             if isinstance(server, str):
-                session = _by_url(
+                session = session_by_url(
                     server,
                     inputs,
                     policy,
@@ -327,15 +329,17 @@ class TasksClient:
         await self._engine.__aexit__(exc_type, exc, traceback)
 
 
-def _by_url(
+def session_by_url(
     url: str,
     inputs: Inputs,
     policy: PollPolicy,
     environment: Environment,
     *,
     older: dict[str, Any],
+    capabilities: JSONObject | None = None,
+    limits: Limits | None = None,
     **options: Any,
-) -> Session:
+) -> DiscoveringSession:
     """The session of a server by URL: native, or that of whichever older version the server speaks."""
     from .sessions.http.other_version import DiscoveringSession
     from .sessions.http.session import HttpSession
@@ -348,8 +352,8 @@ def _by_url(
 
     http = HttpSession(
         url,
-        capabilities=inputs.capabilities,
-        limits=Limits(tasks_in_flight=policy.polls_in_flight),
+        capabilities=inputs.capabilities if capabilities is None else capabilities,
+        limits=limits or Limits(tasks_in_flight=policy.polls_in_flight),
         sleep=environment.clock.sleep,
         **options,
     )

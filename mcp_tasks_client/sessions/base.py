@@ -98,6 +98,8 @@ class ToolCall:
     meta: Mapping[str, Any] | None = None
     input_responses: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
     request_state: str | None = None
+    hear: Callable[[JSONObject], None] | None = field(default=None, repr=False, compare=False)
+    """Told of each notification that comes before the reply, where the session can hear any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,14 @@ class Session(ABC):
             fresh: Fetch the list again. Without it, what was listed before is good enough, so that
                 nothing is waited for.
         """
+
+    async def may_make_task(self, name: str) -> bool:
+        """Whether a call of a tool may become a task. The default leaves that to the reply.
+
+        Raises:
+            SessionError: The server could not be asked; ``not_executed``.
+        """
+        return True
 
     @abstractmethod
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:

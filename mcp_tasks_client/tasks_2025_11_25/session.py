@@ -196,6 +196,17 @@ class CoreTasksSession(Session):
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
+    async def may_make_task(self, name: str) -> bool:
+        """Whether the server makes tasks of a tool, and the host wants them.
+
+        Raises:
+            SessionError: The server could not be asked, or does not speak this generation.
+        """
+        connection = await self._sessions.begin()
+        listed = await self._catalogue.find(name)
+        tool = listed.tool if listed is not None else None
+        return self._preference.wants_task(name, tool, server_makes_tasks=connection.makes_tasks)
+
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
         """Send ``tools/call`` once; again only if the server denied the MCP session, and so never read it.
 
