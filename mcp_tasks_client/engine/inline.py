@@ -6,7 +6,6 @@ import copy
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from weakref import WeakKeyDictionary
 
 import anyio
 from mcp_types import CallToolResult
@@ -78,7 +77,6 @@ class InlineEngine:
         self._store: CallStore | None = None
         self._retired: list[CallStore] = []
         self._idempotency: dict[Scope, Idempotency] = {}
-        self._listening: WeakKeyDictionary[Runner, Listening] = WeakKeyDictionary()
 
     def make_runner(self, session: Session, inputs: Inputs, *, listens: bool = False) -> Runner:
         """What drives the calls over one connection. Made once for each, since thousands of calls share it.
@@ -91,8 +89,12 @@ class InlineEngine:
         requests = Requests(session, inputs, self._environment)
         runner = Runner(self._use_store(), requests, self._policy, self._environment, inline=True)
         if listens:
-            self._listening[runner] = Listening(runner, requests)
+            runner.around = Listening(runner, requests).joined
         return runner
+
+    def serves(self, runner: Runner) -> bool:
+        """Whether a runner commits where calls are committed now, which changes when a commit has failed."""
+        return runner.store is self._store
 
     def _use_store(self) -> CallStore:
         if self._store is None:  # not before there is a task: an extension is made long before it is used
@@ -170,15 +172,19 @@ class InlineEngine:
             self._journal.aclose_soon()
 
     async def aclose(self) -> None:
-        """Own nothing any more, once all calls have ended. What the journal refuses is logged."""
-        store, self._store = self._store, None
-        if store is None:
+        """Own nothing any more, once all calls have ended, and commit what could not be committed before.
+
+        What the journal refuses is logged.
+        """
+        if self._store is not None:
+            self._retire(self._store)
+        if not self._retired:
             return
         try:
             with anyio.CancelScope(shield=True):
                 await self._journal.open()
                 try:
-                    await store.close()
+                    await self._close_retired()
                 finally:
                     await self._journal.aclose()
         except JournalError as error:  # all that it was asked to write, it has said that it has
@@ -197,9 +203,7 @@ class InlineEngine:
     async def _find(self, store: CallStore, scope: Scope, tool_call: ToolCall, record_id: str) -> LiveCall:
         with store.remembering():
             record = await self._journal.by_id(record_id)
-            call = store.live.get(record_id)
-            if call is None and record is not None:
-                call = store.adopt(record)
+            call = None if record is None else store.adopt(record)
         if call is None or call.record.scope != scope or call.record.tool != tool_call.name:
             raise TasksClientError(
                 "There is no such call any more: its outcome was delivered, or it is in another journal. "
@@ -373,14 +377,10 @@ class InlineEngine:
             WaitTimeoutError: The time is over.
             Exception: What parked the call.
         """
-        listening = self._listening.get(runner)
         try:
             with anyio.move_on_after(timeout) as call.driver:
-                if listening is None:
+                async with runner.around():
                     await runner.drive(call)
-                else:
-                    async with listening.joined():
-                        await runner.drive(call)
         except anyio.get_cancelled_exc_class():
             await self._abandon(call, runner)
             raise

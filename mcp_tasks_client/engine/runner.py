@@ -20,7 +20,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from typing import Final, assert_never
 
@@ -86,6 +86,7 @@ class Runner:
     Attributes:
         cancellation: Cancels the calls that are driven here.
         on_observe: Called with each call whose task begins to be polled here.
+        around: Makes what is entered while a call is driven inline.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Runner:
             store, requests, environment.clock, policy.cancel_timeout_s, self.step
         )
         self.on_observe: Callable[[LiveCall], None] = lambda call: None
+        self.around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 
     @property
     def session(self) -> Session:
@@ -117,7 +119,9 @@ class Runner:
         """This runner, or one like it over another store."""
         if store is self.store:
             return self
-        return Runner(store, self._requests, self._policy, self._environment, inline=self._inline)
+        other = Runner(store, self._requests, self._policy, self._environment, inline=self._inline)
+        other.around = self.around
+        return other
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
@@ -337,9 +341,8 @@ class Runner:
             event = await self._requests.get(call)
         except anyio.get_cancelled_exc_class():
             # Cut off. The server may see the poll only now, and the next one keeps its distance from it.
-            if call.committing is None:
-                with suppress(DrivenElsewhereError):
-                    await self.store.apply(call, self._requests.cut_poll())
+            with suppress(DrivenElsewhereError):
+                await self.store.apply(call, self._requests.cut_poll())
             raise
         await self.step(call, event)
         call.count_poll()

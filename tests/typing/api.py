@@ -13,6 +13,7 @@ from typing import Any, assert_type
 
 import fastmcp
 import httpx
+import httpx2
 import mcp
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
@@ -62,9 +63,13 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
     TasksExtension,
+    TasksHttpTransport,
     TaskStatus,
     TasksTransport,
     WaitTimeoutError,
+    idempotency_key,
+    tasks_http_client,
+    tasks_http_client_factory,
 )
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ServerSession, scripted_client
 
@@ -125,6 +130,22 @@ def clients_of_hosts(
     inner = streamable_http_client(URL, terminate_on_close=False)
     mcp.Client(TasksTransport(inner, endpoint="shop", journal=journal, session_id="an-id"))
 
+    over_httpx = TasksHttpTransport(httpx.AsyncHTTPTransport(), journal=journal, elicitation=elicit)
+    assert_type(over_httpx, TasksHttpTransport)
+    httpx.AsyncClient(transport=over_httpx)
+    over_httpx2 = TasksHttpTransport(httpx2.AsyncHTTPTransport(), endpoint="shop", principal="alice")
+    streamable_http_client(URL, http_client=httpx2.AsyncClient(transport=over_httpx2))
+    assert_type(tasks_http_client(), httpx2.AsyncClient)
+    assert_type(tasks_http_client(library="httpx", journal=journal, http2=True), httpx.AsyncClient)
+    assert_type(tasks_http_client_factory(library="httpx")(headers={"X-Tenant": "a"}), httpx.AsyncClient)
+    assert_type(tasks_http_client_factory(principal="alice")(), httpx2.AsyncClient)
+    with idempotency_key("order-42"), idempotency_key("order-42", on_unknown="resend"):
+        pass
+
+    TasksHttpTransport()  # type: ignore[call-arg]
+    TasksHttpTransport(httpx.AsyncHTTPTransport(), on_abandon="explode")  # type: ignore[arg-type]
+    tasks_http_client(library="requests")  # type: ignore[call-overload]
+    idempotency_key(42)  # type: ignore[arg-type]
     TasksExtension("tasks.sqlite3")  # type: ignore[call-arg]
     TasksExtension(on_abandon="explode")  # type: ignore[arg-type]
     TasksExtension(http_client=None)  # type: ignore[call-arg]

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from ipaddress import ip_address
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 from urllib.request import getproxies
 
 from .transport import TasksHttpTransport
@@ -16,12 +16,9 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-__all__ = ["ClientFactory", "Library", "tasks_http_client", "tasks_http_client_factory"]
+__all__ = ["Library", "tasks_http_client", "tasks_http_client_factory"]
 
 Library: TypeAlias = Literal["httpx", "httpx2"]
-
-ClientFactory: TypeAlias = Callable[..., Any]
-"""Makes a client: ``factory(headers=None, timeout=None, auth=None)``."""
 
 _OF_TASKS: Final = frozenset(
     {"journal", "endpoint", "principal", "poll", "elicitation", "sampling", "roots", "on_abandon"}
@@ -34,6 +31,14 @@ _OF_CONNECTIONS: Final = frozenset(
 _TIMEOUT_S: Final = 30.0
 _READ_TIMEOUT_S: Final = 300.0
 """Seconds, as the official SDK has them in its own client: a server may hold a reply for minutes."""
+
+
+@overload
+def tasks_http_client(*, library: Literal["httpx"], **options: Any) -> httpx.AsyncClient: ...
+
+
+@overload
+def tasks_http_client(*, library: Literal["httpx2"] | None = None, **options: Any) -> httpx2.AsyncClient: ...
 
 
 def tasks_http_client(*, library: Library | None = None, **options: Any) -> Any:
@@ -80,7 +85,19 @@ def tasks_http_client(*, library: Library | None = None, **options: Any) -> Any:
     return module.AsyncClient(transport=make(inner), **options)
 
 
-def tasks_http_client_factory(*, library: Library | None = None, **options: Any) -> ClientFactory:
+@overload
+def tasks_http_client_factory(
+    *, library: Literal["httpx"], **options: Any
+) -> Callable[..., httpx.AsyncClient]: ...
+
+
+@overload
+def tasks_http_client_factory(
+    *, library: Literal["httpx2"] | None = None, **options: Any
+) -> Callable[..., httpx2.AsyncClient]: ...
+
+
+def tasks_http_client_factory(*, library: Library | None = None, **options: Any) -> Any:
     """A factory of HTTP clients with durable tasks, for ``httpx_client_factory=``.
 
     Args:

@@ -103,6 +103,7 @@ class InnerTransport(Transport):
             stream=self._body(request.content),
             extensions={**host.extensions, "timeout": dict(timeout)},
         )
+        sent.read()  # so that a transport of the host's may look at its content
         response = await self._inner.handle_async_request(sent)
         if response.status_code in CREDENTIAL_STATUSES:
             challenge = response.headers.get("www-authenticate")

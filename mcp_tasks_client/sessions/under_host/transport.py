@@ -259,6 +259,8 @@ class TasksHttpTransport(_AnyTransport):
             try:
                 if not await door.takes(call):
                     return await self._inner.handle_async_request(request)
+            except CredentialRefusedError as error:
+                return self._respond(_refused(request, call, error))
             except SessionError as error:
                 return self._respond(_Reply(encode_error(call.request_id, as_rpc_error(error))))
             make = partial(self._make_reply, request, call, door)
@@ -311,7 +313,7 @@ class TasksHttpTransport(_AnyTransport):
                 scope=door.scope,
                 key=call.key or key,
                 on_unknown=on_unknown,
-                record_id=call.record_id or request.extensions.get(_RECORD),
+                record_id=request.extensions.get(_RECORD, call.record_id),
                 answers=call.answers,
                 listeners=listeners,
             )
@@ -465,19 +467,22 @@ class _Door:
         self.inputs = inputs
         self.scope = scope
         self.is_older = False
-        self.runner: Runner
         self._engine = engine
-        self._is_open = False
+        self._runner: Runner | None = None
+
+    @property
+    def runner(self) -> Runner:
+        """What drives calls, once :meth:`takes` has found out how."""
+        assert self._runner is not None
+        return self._runner
 
     async def takes(self, call: HostCall) -> bool:
         """Whether a call is made here, and not left to the host's own request."""
         keyed = call.key is not None or current_key() is not None
         try:
-            if not self._is_open:
-                is_older = await self.session.other() is not None
-                if not self._is_open:
-                    self.is_older, self._is_open = is_older, True
-                    self.runner = self._engine.make_runner(self.session, self.inputs, listens=is_older)
+            self.is_older = await self.session.other() is not None
+            if self._runner is None or not self._engine.serves(self._runner):
+                self._runner = self._engine.make_runner(self.session, self.inputs, listens=self.is_older)
             # At an older server the host's own session may be what a plain call is about.
             return keyed or not self.is_older or await self.session.may_make_task(call.tool_call.name)
         except SessionError as error:
@@ -565,9 +570,8 @@ def _shell(cls: Any, library: ModuleType, base: str) -> type[Any]:
 
 async def _message_of(request: Any) -> JSONObject | None:
     """The JSON-RPC message in a request, if it may be of interest. Other bodies are left unread."""
-    headers = request.headers
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if request.method != "POST" or kind != "application/json" or "content-encoding" in headers:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method != "POST" or kind != "application/json":
         return None
     content: bytes = await request.aread()
     return read_message(content) if any(word in content for word in _WORDS) else None
