@@ -77,14 +77,20 @@ async def call_until(
         journal=journal,
         poll=PollPolicy(jitter=0.0, call_grace_s=1.0),
         environment=Environment(clock=server.clock, jitter=lambda: 0.0),
-        elicitation=answer,
+        elicitation=answer if meta is not ROUND else None,
     )
     said = ""
     async with stop.block(), httpx.AsyncClient(transport=transport) as client:
         host = Host(client)
+        body = host.body("tool", meta=meta)
+        if meta is ROUND:
+            asked = host.read(await host.post(body))["result"]
+            answers = {"name": {"action": "accept", "content": {"name": "Ada"}}}
+            body = host.body("tool", inputResponses=answers, requestState=asked["requestState"])
         async with stop.call():
-            reply = await host.post(host.body("tool", meta=meta))
-            said = host.read(reply)["result"]["content"][0]["text"]
+            said = host.read(await host.post(body))["result"]["content"][0]["text"]
+        if stop.fired and not said:  # and the client is still open
+            assert {record.owner for record in await recorded(journal)} <= {None}, stop.where
     return said == "done"
 
 

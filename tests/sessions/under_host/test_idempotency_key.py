@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import anyio
 import pytest
+from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, SqliteJournal, idempotency_key
 from mcp_tasks_client.sessions.under_host.idempotency_key import current_key
-from mcp_tasks_client.testing import HttpError, LostReply, complete, text_result, work
+from mcp_tasks_client.testing import HttpError, LostReply, ask, complete, form, text_result, work
 
 from ._host import OLDER, Host, asking_server, count, hosted, recorded
 
@@ -55,14 +56,30 @@ async def test_a_call_that_is_repeated_joins_the_one_that_there_is(
     assert "order-42" not in str([arrival.params for arrival in server.witness.arrivals])
 
 
-async def test_those_who_share_a_call_do_not_poll_each_for_itself() -> None:
+async def test_those_who_share_a_call_do_not_poll_and_ask_each_for_itself() -> None:
+    asked: list[str] = []
+    said: list[str] = []
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        await anyio.sleep(0.05)
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
     server = asking_server()
-    server.tool("steady", [work(0.3), complete(text_result("done"))], poll_interval_ms=100)
-    async with hosted(server) as host, anyio.create_task_group() as calls:
-        for _ in range(3):
-            calls.start_soon(in_block, host, "steady", "k")
+    question = ask("name", form("Who?", name="string"))
+    server.tool("steady", [work(0.1), question, complete(text_result("done"))], poll_interval_ms=50)
+    async with hosted(server, elicitation=elicit) as host, anyio.create_task_group() as calls:
+
+        async def call() -> None:
+            said.append((await in_block(host, "steady", "k"))["result"]["content"][0]["text"])
+
+        calls.start_soon(call)
+        while not asked:
+            await anyio.sleep(0.001)
+        for _ in range(2):
+            calls.start_soon(call)
+    assert (said, asked) == (["done"] * 3, ["Who?"])
     server.witness.check()
-    assert count(server, "tasks/get") <= 4
 
 
 @pytest.mark.parametrize("call", WAYS)
