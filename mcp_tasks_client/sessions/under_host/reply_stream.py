@@ -80,12 +80,8 @@ class ReplyStream:
 
             # Not in a nursery, since no block of the host's outlasts the reading of the response.
             trio.lowlevel.spawn_system_task(self._run, context=contextvars.copy_context())
-        try:
-            while not (self.over or self._unread):
-                await self._wait(None)
-        except anyio.get_cancelled_exc_class():
-            await self.stop()
-            raise
+        while not (self.over or self._unread):
+            await self._wait(None)
 
     def cancel(self) -> None:
         """End the call."""

@@ -287,10 +287,14 @@ class TasksHttpTransport(_AnyTransport):
                 replies.append(await make(stream))
 
         stream = ReplyStream(work, self._environment.clock)
-        await stream.start()
+        body = self._make_body(stream, lambda: replies[0] if replies else _abandoned(call))
+        try:
+            await stream.start()
+        except BaseException:
+            await body.aclose()
+            raise
         if stream.over and not stream.begun and call.reads_json:
             return self._respond(replies[0] if replies else self._end_early(request, call))
-        body = self._make_body(None, stream, lambda: replies[0] if replies else _abandoned(call))
         headers = {"content-type": "text/event-stream", "cache-control": "no-store"}
         return self._library.Response(200, headers=headers, stream=body)
 
@@ -378,12 +382,10 @@ class TasksHttpTransport(_AnyTransport):
             "content-type": "application/json",
             "content-length": str(len(reply.body)),
         }
-        body = self._make_body(reply, None, lambda: reply)
+        body = self._make_body(None, lambda: reply)
         return self._library.Response(reply.status, headers=headers, stream=body)
 
-    def _make_body(
-        self, reply: _Reply | None, stream: ReplyStream | None, last: Callable[[], _Reply]
-    ) -> _Body:
+    def _make_body(self, stream: ReplyStream | None, last: Callable[[], _Reply]) -> _Body:
         body: _Body = _shell(_Body, self._library, "AsyncByteStream")(self, stream, last)
         return body
 
