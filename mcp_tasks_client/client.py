@@ -46,7 +46,7 @@ class TasksClient:
     Args:
         server: The server's URL; or the host's own client, connected and made with
             ``extensions=[TasksExtension()]``: an ``mcp.Client``, a ``fastmcp.Client`` or an
-            ``mcp.ClientSession``; or a :class:`Session`. What is not given here is taken from the
+            ``mcp.ClientSession``; or a ``Session``. What is not given here is taken from the
             client's extension, callbacks from the client itself.
         journal: ``None`` is the user's default SQLite file; a path is another file; a
             :class:`Journal` is used as it is (``MemoryJournal()`` opts out of durability).
