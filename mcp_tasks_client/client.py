@@ -70,7 +70,7 @@ class TasksClient:
         task_preference: Whether an older server, which has the client ask for tasks, is asked for
             them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes
             plain calls.
-        task_ttl_s: Seconds for which such a server is asked to keep a task and its result.
+        task_ttl_s: Seconds for which such a server is asked to keep a task and its result; a day by default.
         environment: Clock, jitter, process and probe, for tests; ``None`` is the real ones.
 
     Raises:
