@@ -18,7 +18,8 @@ from fastmcp.utilities.tasks import TaskConfig
 from fastmcp_tasks import TasksExtension
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
-STEP_S = 1.5
+STEP_S = float(os.environ.get("DEMO_STEP_S", "1.5"))
+"""Seconds of each step of the work."""
 
 mcp = FastMCP("coffee machine")
 mcp.add_extension(TasksExtension(url="memory://"))
@@ -31,8 +32,9 @@ async def brew(context: Context, cups: int = 1) -> str | InputRequiredResult:
     # A task asks by returning. Once it has the answer, it runs again from here.
     if context.input_responses is None:
         orders.append(cups)
+        order = f"Order {len(orders)}"
         await work(context, "grinding the beans", "heating the water", "warming the cups")
-        return ask("milk", "Which milk would you like?", state=f"Order {len(orders)}")
+        return ask("milk", "Which milk would you like?", state=order)
     milk = entered(context, "milk")
     await work(context, f"frothing {milk} milk", "pouring")
     return f"{context.request_state}: {cups} cups of coffee with {milk} milk"

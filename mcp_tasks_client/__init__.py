@@ -45,6 +45,9 @@ from .protocol.task import Task, TaskStatus
 
 if TYPE_CHECKING:
     from .sessions.sdk.extension import TasksExtension
+    from .sessions.under_host.http_client import tasks_http_client, tasks_http_client_factory
+    from .sessions.under_host.idempotency_key import idempotency_key
+    from .sessions.under_host.transport import TasksHttpTransport
     from .tasks_2025_11_25.over_host.transport import TasksTransport
 
 _NEED_THE_SDK = {
@@ -55,6 +58,14 @@ _NEED_THE_SDK = {
     ),
     "TasksTransport": (".tasks_2025_11_25.over_host.transport", "mcp", "pip install mcp"),
 }
+
+_LATE = {
+    "TasksHttpTransport": ".sessions.under_host.transport",
+    "idempotency_key": ".sessions.under_host.idempotency_key",
+    "tasks_http_client": ".sessions.under_host.http_client",
+    "tasks_http_client_factory": ".sessions.under_host.http_client",
+}
+"""Imported on use, since they need httpx or httpx2, which the rest does not."""
 
 __all__ = [
     "BlockingTaskHandle",
@@ -91,12 +102,18 @@ __all__ = [
     "TasksClient",
     "TasksClientError",
     "TasksExtension",
+    "TasksHttpTransport",
     "TasksTransport",
     "WaitTimeoutError",
+    "idempotency_key",
+    "tasks_http_client",
+    "tasks_http_client_factory",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return getattr(import_module(_LATE[name], __name__), name)
     # Imported on use, since they need the official SDK, which the rest does not.
     if name not in _NEED_THE_SDK:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

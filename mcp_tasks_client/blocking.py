@@ -185,6 +185,9 @@ class BlockingTasksClient(_Blocking[TasksClient]):
 
     call_tool = _waiting(TasksClient.call_tool)
     records = _waiting(TasksClient.records)
+    initialize = _waiting(TasksClient.initialize)
+    list_tools = _waiting(TasksClient.list_tools)
+    send_ping = _waiting(TasksClient.send_ping)
     prune = _waiting(TasksClient.prune)
     start_tool = _handing(TasksClient.start_tool)
     attach = _handing(TasksClient.attach)

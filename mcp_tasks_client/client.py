@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
-from mcp_types import CallToolResult
+from mcp_types import CallToolResult, EmptyResult, InitializeResult, ListToolsResult, PaginatedRequestParams
 
 from .callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from .engine.cancellation import OnAbandon
@@ -20,17 +21,21 @@ from .handle import TaskHandle, TaskReference
 from .journal.base import Journal
 from .journal.record import Scope, TaskRecord
 from .journal.sqlite import choose_journal
+from .own_task import OwnTask
 from .policy import PollPolicy, ReceivePolicy
+from .protocol import JSONObject
 from .sessions.base import Limits, Session, ToolCall
 from .sessions.sdk.introspection import is_client
+from .stand_in import ProgressCallback, introduce, list_tools, ping, tell_progress
 
 if TYPE_CHECKING:
     import fastmcp
     import mcp
 
+    from .sessions.http.other_version import DiscoveringSession
     from .sessions.http.session import AnyAuth, AnyClient, HttpSession
 
-__all__ = ["TasksClient"]
+__all__ = ["TasksClient", "session_by_url"]
 
 TaskPreference: TypeAlias = Literal["auto", "always", "never"]
 
@@ -41,13 +46,15 @@ class TasksClient:
     """Calls the tools of one MCP server, and sees tasks through to their results.
 
     Use it as ``async with TasksClient(...) as client``; nothing of it runs outside that block. On
-    the way out, tasks that are not done are left to the server and to the journal.
+    the way out, tasks that are not done are left to the server and to the journal. A host with ``connect()``
+    and ``cleanup()`` awaits ``client.__aenter__()`` and ``client.__aexit__(None, None, None)``, or uses an
+    ``AsyncExitStack``, in whichever of its tasks.
 
     Args:
-        server: The server's URL; or the host's own client, connected and made with
-            ``extensions=[TasksExtension()]``: an ``mcp.Client``, a ``fastmcp.Client`` or an
-            ``mcp.ClientSession``; or a :class:`Session`. What is not given here is taken from the
-            client's extension, callbacks from the client itself.
+        server: The server's URL; or the host's own client: an ``mcp.Client``, a ``fastmcp.Client`` or an
+            ``mcp.ClientSession``, also one that a framework has made; or a ``Session``. What is not
+            given here is taken from the client's :class:`TasksExtension`, if it has one, and callbacks from
+            the client itself. The client's own calls are left as they are.
         journal: ``None`` is the user's default SQLite file; a path is another file; a
             :class:`Journal` is used as it is (``MemoryJournal()`` opts out of durability).
         endpoint: Names the server in the journal; derived from the URL or the command if ``None``,
@@ -70,11 +77,13 @@ class TasksClient:
         task_preference: Whether an older server, which has the client ask for tasks, is asked for
             them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes
             plain calls.
-        task_ttl_s: Seconds for which such a server is asked to keep a task and its result.
+        task_ttl_s: Seconds for which such a server is asked to keep a task and its result; a day by default.
         environment: Clock, jitter, process and probe, for tests; ``None`` is the real ones.
 
     Raises:
         TypeError: ``server`` or ``journal`` is none of the above.
+        MissingCapabilityError: A callback is given for a client that is connected at an older version of the
+            protocol, so that no server would ever ask it.
         ValueError: The URL is not an HTTP one, the server needs an ``endpoint``, a word is none of those that
             it can be, or HTTP options or ``receive`` are given for a client of the host's own.
     """
@@ -109,7 +118,7 @@ class TasksClient:
             inputs: Inputs = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
             policy = poll or PollPolicy()
             if isinstance(server, str):
-                session = _by_url(
+                session = session_by_url(
                     server,
                     inputs,
                     policy,
@@ -168,6 +177,9 @@ class TasksClient:
             environment=environment or over.environment,
         )
 
+    _own: OwnTask | None = None
+    """The task in which the engine was entered, so that any task of the host's may leave it."""
+
     def _handle(self, call: LiveCall) -> TaskHandle:
         return TaskHandle(self._engine, call)
 
@@ -177,6 +189,8 @@ class TasksClient:
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
+        read_timeout_seconds: float | timedelta | None = None,
+        progress_callback: ProgressCallback | None = None,
         *,
         timeout: float | None = None,
         idempotency_key: str | None = None,
@@ -189,6 +203,8 @@ class TasksClient:
         Args:
             name: The tool.
             arguments: Its arguments, as JSON values.
+            read_timeout_seconds: What sessions of the SDK call ``timeout``, a ``timedelta`` on mcp 1.x.
+            progress_callback: Gets the status messages of the task, as with :class:`TasksExtension`.
             timeout: Seconds for all of it, requests, questions and waiting included; ``None`` is
                 no limit. When it is over the task goes on, see ``on_abandon``.
             idempotency_key: Makes the call one that can be repeated: a second call with the same
@@ -212,12 +228,14 @@ class TasksClient:
             JournalError: The journal could not be written; what depended on it was not done.
             ValueError: Arguments or options make no sense.
         """
+        if isinstance(read_timeout_seconds, timedelta):
+            read_timeout_seconds = read_timeout_seconds.total_seconds()
         return await self._engine.call(
             _call(name, arguments, meta),
-            timeout=timeout,
+            timeout=read_timeout_seconds if timeout is None else timeout,
             key=idempotency_key,
             on_unknown=on_unknown,
-            on_update=on_update,
+            on_update=tell_progress(progress_callback, on_update) if progress_callback else on_update,
         )
 
     async def start_tool(
@@ -306,6 +324,41 @@ class TasksClient:
             raise ValueError(f"older_than_s cannot be negative, got {older_than_s}")
         return await self._engine.prune(older_than_s)
 
+    # ── what else hosts do with a session ─────────────────────────────────────────────────────
+
+    async def initialize(self) -> InitializeResult:
+        """Ask the server what it is. Nothing has to be begun: this is for hosts that do so with a session.
+
+        Raises:
+            SessionError: The server could not be asked.
+        """
+        self._engine.check_open()
+        return await introduce(self._engine.session)
+
+    async def list_tools(
+        self, cursor: str | None = None, *, params: PaginatedRequestParams | None = None
+    ) -> ListToolsResult:
+        """Ask for one page of the server's tools, as a session of the SDK does.
+
+        Args:
+            cursor: Of the page; ``None`` is the first one.
+            params: The cursor as sessions of the SDK take it.
+
+        Raises:
+            SessionError: The server could not be asked.
+        """
+        self._engine.check_open()
+        return await list_tools(self._engine.session, params.cursor if params is not None else cursor)
+
+    async def send_ping(self) -> EmptyResult:
+        """See that the server answers. At 2026-07-28, which has no ping, it is asked what it is.
+
+        Raises:
+            SessionError: It does not.
+        """
+        self._engine.check_open()
+        return await ping(self._engine.session)
+
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
@@ -314,7 +367,9 @@ class TasksClient:
         Raises:
             JournalError: The journal cannot be used; the message says why and what to do.
         """
-        await self._engine.__aenter__()
+        own = OwnTask(self._engine)
+        await own.enter()
+        self._own = own
         return self
 
     async def __aexit__(
@@ -324,18 +379,21 @@ class TasksClient:
         traceback: TracebackType | None,
     ) -> None:
         """Let go of every task, finish what has to be written, close."""
-        await self._engine.__aexit__(exc_type, exc, traceback)
+        assert self._own is not None
+        await self._own.leave()
 
 
-def _by_url(
+def session_by_url(
     url: str,
     inputs: Inputs,
     policy: PollPolicy,
     environment: Environment,
     *,
     older: dict[str, Any],
+    capabilities: JSONObject | None = None,
+    limits: Limits | None = None,
     **options: Any,
-) -> Session:
+) -> DiscoveringSession:
     """The session of a server by URL: native, or that of whichever older version the server speaks."""
     from .sessions.http.other_version import DiscoveringSession
     from .sessions.http.session import HttpSession
@@ -348,8 +406,8 @@ def _by_url(
 
     http = HttpSession(
         url,
-        capabilities=inputs.capabilities,
-        limits=Limits(tasks_in_flight=policy.polls_in_flight),
+        capabilities=inputs.capabilities if capabilities is None else capabilities,
+        limits=limits or Limits(tasks_in_flight=policy.polls_in_flight),
         sleep=environment.clock.sleep,
         **options,
     )

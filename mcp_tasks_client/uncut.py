@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 import anyio
 
-__all__ = ["is_being_cancelled", "on_asyncio", "run_to_its_end"]
+__all__ = ["is_being_cancelled", "on_asyncio", "run_and_hurry", "run_to_its_end"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +33,61 @@ async def run_to_its_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwarg
     with anyio.CancelScope(shield=True):
         result = await (_in_a_task(work(*args, **kwargs)) if on_asyncio() else work(*args, **kwargs))
     return result  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
+
+
+async def run_and_hurry(hurry: Callable[[], object], work: Callable[[], Awaitable[T]]) -> T:
+    """Run ``work()`` and return only when it has ended; it is told once if its caller is cancelled meanwhile.
+
+    Unlike :func:`run_to_its_end` the work learns that nobody waits for it any more. What it brings in spite
+    of that, it has to note itself, since the caller is cancelled all the same.
+
+    Args:
+        hurry: Called when the caller is cancelled; makes the work end soon.
+        work: What is not cut.
+
+    Raises:
+        asyncio.CancelledError: The caller was cancelled; or ``trio.Cancelled``.
+    """
+    if on_asyncio():
+        return await _in_a_hurried_task(hurry, work())
+    ended: list[T] = []
+    failed: list[Exception] = []
+    over = anyio.Event()
+
+    async def run() -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                ended.append(await work())
+            except Exception as error:
+                failed.append(error)
+            finally:
+                over.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            await over.wait()
+        except anyio.get_cancelled_exc_class():
+            hurry()
+            raise
+    if failed:
+        raise failed[0]
+    return ended[0]
+
+
+async def _in_a_hurried_task(hurry: Callable[[], object], work: Awaitable[T]) -> T:
+    import asyncio
+
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError as error:
+        hurry()
+        # In a scope of its own: a cancelled one around us would cancel this wait over and over.
+        with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
+            await _in_a_task(task)
+        raise error from (None if task.cancelled() else task.exception())
+    return task.result()
 
 
 async def _in_a_task(work: Awaitable[T]) -> T:

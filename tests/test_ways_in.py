@@ -12,7 +12,6 @@ import pytest
 
 from mcp_tasks_client import (
     InputUnansweredError,
-    MissingCapabilityError,
     RemoteProtocolError,
     SqliteJournal,
     TaskCancelledError,
@@ -196,17 +195,30 @@ async def test_a_caller_that_is_cancelled_leaves_no_prompt_and_a_task_to_resume(
 
 
 @doors(real=False, modes="wrapped")
-async def test_callbacks_that_the_client_has_not_itself_are_not_declared(door: Door) -> None:
-    """The SDK declares what it has callbacks for, so a strict server refuses to ask for anything else."""
-    extension = TasksExtension(journal=door.journal, endpoint="s", **Host().ours)
+async def test_a_callback_that_the_client_has_not_itself_is_declared_by_our_own_calls(door: Door) -> None:
+    """The strict server refuses to ask for anything that the request does not declare."""
+    host = Host()
+    extension = TasksExtension(journal=door.journal, endpoint="s", **host.ours)
     with anyio.fail_after(LIMIT_S):
         async with (
             open_client(door.way, door.server.address(door.way), None, extension) as client,
             Opened(door.way, client, None).durable() as durable,
         ):
-            with pytest.raises(MissingCapabilityError, match="callbacks for itself"):
-                await durable.call_tool("ask")
-            assert await durable.records() == []
+            assert not (await durable.call_tool("ask")).is_error
+    assert host.asked
+
+
+@doors(modes="native wrapped")
+async def test_what_hosts_do_with_a_session_besides_calls_works_on_a_client_as_well(door: Door) -> None:
+    case = door.server.question
+    async with door.opened(Host()) as opened, opened.durable() as durable:
+        said = await durable.initialize()
+        assert said.protocol_version == "2026-07-28"
+        assert said.capabilities.tools is not None
+        assert said.server_info.name
+        page = await durable.list_tools()
+        assert case.tool in [tool.name for tool in page.tools]
+        await durable.send_ping()
 
 
 # ── time-outs, and connections that come and go ──

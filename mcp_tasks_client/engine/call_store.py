@@ -168,6 +168,12 @@ class CallStore:
             self._uncommitted.discard(call)
         return actions  # mypy takes every context manager for one that may swallow errors
 
+    async def settle(self, call: LiveCall) -> None:
+        """Wait for the step that is being committed, if there is one."""
+        if call.committing is not None:
+            async with _Turn(call):
+                pass
+
     def _advance(self, call: LiveCall, event: Event) -> Step:
         if _is_late(call, event):
             raise driven_elsewhere(call)  # another client has given the call up, and gone beyond

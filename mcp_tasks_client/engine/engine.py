@@ -26,7 +26,7 @@ from ..host_code import was_cancelled_from_inside
 from ..journal.base import Journal
 from ..journal.guarded import GuardedJournal
 from ..journal.record import Scope, TaskRecord
-from ..machine.states import Calling, Completed, Finished
+from ..machine.states import Calling
 from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..sessions.base import Session, ToolCall
@@ -34,9 +34,9 @@ from ..uncut import run_to_its_end
 from .call_store import BATCH, CallStore
 from .cancellation import OnAbandon, check_on_abandon
 from .environment import Environment
-from .idempotency import Idempotency, OnUnknown
+from .idempotency import Idempotency, OnUnknown, check_repeatable
 from .live_call import HandleOf, LiveCall, OnUpdate, OvertakenError
-from .outcome import read_outcome
+from .outcome import read_outcome, read_raw_outcome
 from .push import Push
 from .recovery import Recovery, TaskReference
 from .requests import Requests
@@ -115,14 +115,10 @@ class Engine:
         Raises:
             TasksClientError: There is no end yet.
         """
-        call, deadline = await self._call_within(tool_call, None, None, "raise", on_update)
+        call, _ = await self._call_within(tool_call, None, None, "raise", on_update)
         outcome: JSONObject | TasksClientError
         try:
-            await read_outcome(call.record, self.session, deadline)
-            state = call.record.state
-            assert isinstance(state, Finished)
-            assert isinstance(state.outcome, Completed), "all else has raised"
-            outcome = state.outcome.result
+            outcome = await read_raw_outcome(call.record, self.session)
         except TasksClientError as error:
             error.handle = self.handle_of(call)
             outcome = error
@@ -139,7 +135,7 @@ class Engine:
                         self.keep(call)
                 return call
             except (OvertakenError, OutcomeUnknownError) as error:
-                _check_repeatable(error, call, on_unknown)
+                check_repeatable(error, call, on_unknown)
 
     async def _call_within(
         self,
@@ -176,7 +172,7 @@ class Engine:
                 await self._see_through(call, on_update)
                 return call
             except (OvertakenError, OutcomeUnknownError) as error:
-                _check_repeatable(error, call, on_unknown)
+                check_repeatable(error, call, on_unknown)
 
     async def _begin(self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
         self.check_open()
@@ -520,7 +516,7 @@ class Engine:
         assert self._tasks is not None
         self._closed = True
         for call in list(self.store.live.values()):
-            if call.driver is not None:
+            if call.driver is not None or (call.waiters and not call.over):  # whose driver has crashed
                 call.park(TasksClientError("The client was closed. The task goes on; resume() it."))
                 self._stop(call)
         for scope in self._cancelling:
@@ -546,16 +542,3 @@ class Engine:
 
 def _never(call: LiveCall) -> bool:
     return False
-
-
-def _check_repeatable(
-    error: OvertakenError | OutcomeUnknownError, call: LiveCall, on_unknown: OnUnknown
-) -> None:
-    """Let a call be begun once more, if what it had joined came to nothing.
-
-    The outcome of another client's call, which is gone, may be unknown. What this caller allows then is not
-    decided yet: beginning again decides it.
-    """
-    if isinstance(error, OutcomeUnknownError) and (on_unknown != "resend" or not call.followed):
-        raise error
-    call.followed = False

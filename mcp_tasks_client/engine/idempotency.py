@@ -18,9 +18,9 @@ from ..sessions.base import ToolCall
 from ..uncut import run_to_its_end
 from .call_store import CallStore
 from .environment import Environment
-from .live_call import LiveCall, Ours, overtaken
+from .live_call import LiveCall, Ours, OvertakenError, overtaken
 
-__all__ = ["Idempotency", "OnUnknown"]
+__all__ = ["Idempotency", "OnUnknown", "check_repeatable"]
 
 OnUnknown: TypeAlias = Literal["raise", "resend"]
 
@@ -139,3 +139,16 @@ class Idempotency:
         (send,) = await self._store.apply(call, CallAgain())
         assert isinstance(send, SendCall)
         call.error, call.next_send = None, send
+
+
+def check_repeatable(
+    error: OvertakenError | OutcomeUnknownError, call: LiveCall, on_unknown: OnUnknown
+) -> None:
+    """Let a call be begun once more, if what it had joined came to nothing.
+
+    The outcome of another client's call, which is gone, may be unknown. What this caller allows then is not
+    decided yet: beginning again decides it.
+    """
+    if isinstance(error, OutcomeUnknownError) and (on_unknown != "resend" or not call.followed):
+        raise error
+    call.followed = False

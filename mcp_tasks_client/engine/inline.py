@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 from mcp_types import CallToolResult
 
 from ..callbacks import Inputs
-from ..errors import JournalError, TasksClientError, WaitTimeoutError
+from ..errors import (
+    InputUnansweredError,
+    JournalError,
+    OutcomeUnknownError,
+    TasksClientError,
+    WaitTimeoutError,
+)
 from ..journal.base import Journal
 from ..journal.guarded import GuardedJournal
 from ..journal.record import Scope
 from ..machine.events import TaskCreated
 from ..policy import PollPolicy
-from ..sessions.base import Session, Snapshot
+from ..protocol import JSONObject
+from ..protocol.text import digest
+from ..sessions.base import Session, Snapshot, ToolCall
 from ..uncut import run_to_its_end
 from .call_store import CallStore
 from .cancellation import OnAbandon, check_on_abandon
 from .environment import Environment
-from .live_call import HandleOf, LiveCall, OnUpdate
+from .idempotency import Idempotency, OnUnknown, check_repeatable
+from .listening import Listening
+from .live_call import HandleOf, LiveCall, OnUpdate, OvertakenError, driven_elsewhere
 from .outcome import read_outcome
 from .recovery import begin_with_task
 from .requests import Requests
 from .runner import Runner
 
 __all__ = ["InlineEngine"]
+
+logger = logging.getLogger("mcp_tasks_client")
 
 
 class InlineEngine:
@@ -61,21 +76,190 @@ class InlineEngine:
         self._environment = environment or Environment()
         self._store: CallStore | None = None
         self._retired: list[CallStore] = []
+        self._idempotency: dict[Scope, Idempotency] = {}
 
-    def make_runner(self, session: Session, inputs: Inputs) -> Runner:
+    def make_runner(self, session: Session, inputs: Inputs, *, listens: bool = False) -> Runner:
         """What drives the calls over one connection. Made once for each, since thousands of calls share it.
 
         Args:
             session: Where requests go.
             inputs: Who answers questions.
+            listens: Whether ``session.run`` has to run while there are calls.
         """
         requests = Requests(session, inputs, self._environment)
-        return Runner(self._use_store(), requests, self._policy, self._environment)
+        runner = Runner(self._use_store(), requests, self._policy, self._environment, inline=True)
+        if listens:
+            runner.around = Listening(runner, requests).joined
+        return runner
+
+    def serves(self, runner: Runner) -> bool:
+        """Whether a runner commits where calls are committed now, which changes when a commit has failed."""
+        return runner.store is self._store
 
     def _use_store(self) -> CallStore:
         if self._store is None:  # not before there is a task: an extension is made long before it is used
             self._store = CallStore(self._journal, self._policy, self._environment)
+            self._idempotency = {}
         return self._store
+
+    # ── calls from their beginning ────────────────────────────────────────────────────────────
+
+    async def call(
+        self,
+        tool_call: ToolCall,
+        *,
+        runner: Runner,
+        scope: Scope,
+        key: str | None = None,
+        on_unknown: OnUnknown = "raise",
+        record_id: str | None = None,
+        answers: Mapping[str, JSONObject] | None = None,
+        listeners: Sequence[OnUpdate] = (),
+    ) -> LiveCall:
+        """Make a call, or go on with one, and see it through to its end or to a question without an answer.
+
+        The journal stays open until the caller has said, by :meth:`deliver` or :meth:`drop`, what became of
+        the call that this returns.
+
+        Args:
+            tool_call: What to call.
+            runner: Drives the calls over the connection.
+            scope: Under which the journal keeps the call.
+            key: Its idempotency key.
+            on_unknown: Under a key, what to do about an earlier call whose reply was lost.
+            record_id: Of the call to go on with; ``None`` makes a call.
+            answers: The host's answers to its questions, by key. First answers stay.
+            listeners: Told of each changed snapshot.
+
+        Returns:
+            The call, finished; or parked, its ``error`` then being an :class:`InputUnansweredError`.
+
+        Raises:
+            TasksClientError: As :meth:`TasksClient.call_tool`, where there is no end.
+        """
+        with anyio.CancelScope(shield=True):
+            await self._journal.open()
+        try:
+            await self._close_retired()
+            while True:
+                store = self._use_store()
+                current = runner.over(store)
+                if record_id is None:
+                    call = await self._begin(store, scope, tool_call, key, on_unknown)
+                else:
+                    call = await self._find(store, scope, tool_call, record_id)
+                try:
+                    await self._see(call, current, answers or {}, listeners)
+                except (OvertakenError, OutcomeUnknownError) as error:
+                    check_repeatable(error, call, on_unknown)
+                else:
+                    return call
+        except BaseException:
+            self._journal.aclose_soon()
+            raise
+
+    def deliver(self, call: LiveCall) -> None:
+        """Note that the host has what :meth:`call` returned."""
+        self._use_store().deliver(call)
+        self._journal.aclose_soon()
+
+    async def drop(self, call: LiveCall) -> None:
+        """Note that the host never got what :meth:`call` returned. ``resume()`` gives it out."""
+        try:
+            if not call.waiters:
+                await self._use_store().release(call)
+        finally:
+            self._journal.aclose_soon()
+
+    async def aclose(self) -> None:
+        """Own nothing any more, once all calls have ended, and commit what could not be committed before.
+
+        What the journal refuses is logged.
+        """
+        if self._store is not None:
+            self._retire(self._store)
+        if not self._retired:
+            return
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._journal.open()
+                try:
+                    await self._close_retired()
+                finally:
+                    await self._journal.aclose()
+        except JournalError as error:  # all that it was asked to write, it has said that it has
+            logger.error("The journal could not be told that its client has closed: %s", error)
+
+    async def _begin(
+        self, store: CallStore, scope: Scope, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown
+    ) -> LiveCall:
+        idempotency = self._idempotency.get(scope)
+        if idempotency is None:
+            idempotency = self._idempotency[scope] = Idempotency(store, scope, self._environment)
+        while True:
+            with suppress(OvertakenError):  # what the key stood for was taken back just then
+                return await idempotency.begin(tool_call, key, on_unknown)
+
+    async def _find(self, store: CallStore, scope: Scope, tool_call: ToolCall, record_id: str) -> LiveCall:
+        with store.remembering():
+            record = await self._journal.by_id(record_id)
+            call = None if record is None else store.adopt(record)
+        if call is None or call.record.scope != scope or call.record.tool != tool_call.name:
+            raise TasksClientError(
+                "There is no such call any more: its outcome was delivered, or it is in another journal. "
+                "Make a new call."
+            )
+        if call.record.arguments_digest not in (None, digest(tool_call.arguments)):
+            raise TasksClientError("The answers belong to a call with other arguments. Repeat those.")
+        if call.tool_call is None:
+            call.tool_call = tool_call
+        return call
+
+    async def _see(
+        self, call: LiveCall, runner: Runner, answers: Mapping[str, JSONObject], listeners: Sequence[OnUpdate]
+    ) -> None:
+        """Drive a call, or look on while another caller of this process does."""
+        store = runner.store
+        call.waiters += 1
+        call.listeners = (*call.listeners, *listeners)
+        try:
+            await self._take_answers(call, runner, answers)
+            while not call.record.finished:
+                if call.driver is None:
+                    call.error = None
+                    await self._drive(call, runner, None)
+                    continue
+                await call.change()
+                if call.error is not None:
+                    raise copy.copy(call.error) from call.error.__cause__
+            if store.begin_hourly_prune():
+                await store.prune_old()
+        except InputUnansweredError:
+            if call.error is None:
+                raise
+        except TasksClientError as error:
+            self._note_error(error, call, store)
+            raise
+        except anyio.get_cancelled_exc_class():
+            if call.waiters == 1:
+                await self._let_go(call, store)
+            raise
+        finally:
+            call.waiters -= 1
+            kept = list(call.listeners)
+            for listener in listeners:
+                kept.remove(listener)
+            call.listeners = tuple(kept)
+
+    async def _take_answers(self, call: LiveCall, runner: Runner, answers: Mapping[str, JSONObject]) -> None:
+        asked = {q.key for q in getattr(call.record.state, "questions", ()) if q.unanswered}
+        given = {key: answer for key, answer in answers.items() if key in asked}
+        if given and not await runner.store.take(call):
+            raise driven_elsewhere(call)
+        for key, answer in given.items():
+            await runner.answer(call, key, answer)
+
+    # ── calls that somebody else has made ─────────────────────────────────────────────────────
 
     async def see_through(
         self,
@@ -117,18 +301,25 @@ class InlineEngine:
                     await store.prune_old()
                 return await self._deliver(call, runner)
             except anyio.get_cancelled_exc_class():
-                await store.release(call)
-                if call in store.uncommitted:
-                    self._retire(store)
+                await self._let_go(call, store)
                 raise
             finally:
                 self._journal.aclose_soon()
         except TasksClientError as error:
-            error.handle = self._handle_of(call)
-            if isinstance(error, JournalError):
-                store.keep_uncommitted(call)
-                self._retire(store)
+            self._note_error(error, call, store)
             raise
+
+    async def _let_go(self, call: LiveCall, store: CallStore) -> None:
+        store.keep_uncommitted(call)  # its task may not be in the journal yet
+        await store.release(call)
+        if call in store.uncommitted:
+            self._retire(store)
+
+    def _note_error(self, error: TasksClientError, call: LiveCall, store: CallStore) -> None:
+        error.handle = self._handle_of(call)
+        if isinstance(error, JournalError):
+            store.keep_uncommitted(call)
+            self._retire(store)
 
     def _retire(self, store: CallStore) -> None:
         """Leave the records of a store whose commit failed to whoever resumes them.
@@ -189,12 +380,14 @@ class InlineEngine:
         """
         try:
             with anyio.move_on_after(timeout) as call.driver:
-                await runner.drive(call)
+                async with runner.around():
+                    await runner.drive(call)
         except anyio.get_cancelled_exc_class():
             await self._abandon(call, runner)
             raise
         finally:
             call.driver = None
+            call.publish()  # whoever looks on has to drive the call now
         if call.error is not None:
             raise call.error
         if not call.record.finished:
@@ -205,6 +398,6 @@ class InlineEngine:
             )
 
     async def _abandon(self, call: LiveCall, runner: Runner) -> None:
-        if self._on_abandon == "cancel":
+        if self._on_abandon == "cancel" and call.waiters <= 1:
             await run_to_its_end(runner.cancellation.cancel_abandoned, call)
             await runner.store.release_unfinished(call)

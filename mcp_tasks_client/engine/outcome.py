@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+import math
+from typing import Final, assert_never
 
 from mcp_types import CallToolResult
 
 from ..errors import (
     RemoteProtocolError,
+    SessionError,
     TaskCancelledError,
     TaskExpiredError,
     TaskFailedError,
     TaskNotFoundError,
+    TasksClientError,
 )
 from ..journal.record import TaskRecord
 from ..machine.states import Cancelled, Completed, Failed, Finished, Gone, Violated
+from ..protocol import JSONObject
+from ..protocol.replies import RpcError
 from ..protocol.text import quote
 from ..sessions.base import Session
 from .tool_result import read_result
 
-__all__ = ["read_outcome"]
+__all__ = ["as_rpc_error", "read_outcome", "read_raw_outcome"]
+
+_INTERNAL_ERROR: Final = -32603
 
 
 async def read_outcome(record: TaskRecord, session: Session | None, deadline: float | None) -> CallToolResult:
@@ -72,3 +79,29 @@ async def read_outcome(record: TaskRecord, session: Session | None, deadline: fl
             raise RemoteProtocolError(f"{message} Report it to the server's author.")
         case _ as never:
             assert_never(never)
+
+
+async def read_raw_outcome(record: TaskRecord, session: Session | None) -> JSONObject:
+    """The result of a finished call as it came, checked as :func:`read_outcome` does.
+
+    Raises:
+        TasksClientError: As :func:`read_outcome`.
+    """
+    await read_outcome(record, session, math.inf)
+    state = record.state
+    assert isinstance(state, Finished)
+    assert isinstance(state.outcome, Completed), "all else has raised"
+    return state.outcome.result
+
+
+def as_rpc_error(error: TasksClientError) -> RpcError:
+    """What a host is told that waits for a JSON-RPC reply: the server's own words, if the server sent it.
+
+    Not a result with ``isError``. That counts as what the tool said: hosts hand it to their model, which may
+    call again. An error of ours is for whoever runs the host, and hosts raise or log a JSON-RPC error.
+    """
+    if isinstance(error, TaskFailedError) and error.code is not None:
+        return RpcError(error.code, error.message, error.data)
+    if isinstance(error, SessionError) and error.code is not None:
+        return RpcError(error.code, error.remote_message, error.data)
+    return RpcError(_INTERNAL_ERROR, str(error), None)

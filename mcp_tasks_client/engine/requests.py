@@ -198,12 +198,16 @@ class Requests:
             answer = await self._passing(ASK, self._inputs.answer, context, ask.request)
         except NoAnswerError as error:
             return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
-        if not is_encodable(json.dumps(answer, ensure_ascii=False)):
-            # Journaled, it would break every client that cannot send it, again and again.
-            return AnswerUnavailable(key=ask.key, why="the answer holds half of a character (a surrogate)")
-        return AnswerReady(key=ask.key, answer=answer, now=self._clock.time())
+        return self.take_answer(ask.key, answer)
 
     # ── events that no request brings ─────────────────────────────────────────────────────────
+
+    def take_answer(self, key: str, answer: JSONObject) -> Event:
+        """The host has answered a question."""
+        if not is_encodable(json.dumps(answer, ensure_ascii=False)):
+            # Journaled, it would break every client that cannot send it, again and again.
+            return AnswerUnavailable(key=key, why="the answer holds half of a character (a surrogate)")
+        return AnswerReady(key=key, answer=answer, now=self._clock.time())
 
     def tick(self) -> Event:
         """The wait for the next poll is over."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from typing import Final, assert_never
 
@@ -54,7 +54,7 @@ from ..protocol import JSONObject
 from ..protocol.task import Task
 from ..protocol.text import quote
 from ..sessions.base import Session
-from ..uncut import is_being_cancelled
+from ..uncut import is_being_cancelled, run_and_hurry
 from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment
@@ -80,24 +80,35 @@ class Runner:
         requests: Sends requests and puts questions.
         policy: Latency against load.
         environment: The clock by which everything waits.
+        inline: Whether calls are driven in their callers' own tasks, so that nobody but a cancellation says
+            that a caller has gone.
 
     Attributes:
         cancellation: Cancels the calls that are driven here.
         on_observe: Called with each call whose task begins to be polled here.
+        around: Makes what is entered while a call is driven inline.
     """
 
     def __init__(
-        self, store: CallStore, requests: Requests, policy: PollPolicy, environment: Environment
+        self,
+        store: CallStore,
+        requests: Requests,
+        policy: PollPolicy,
+        environment: Environment,
+        *,
+        inline: bool = False,
     ) -> None:
         self.store = store
         self._requests = requests
         self._policy = policy
         self._environment = environment
         self._clock = environment.clock
+        self._inline = inline
         self.cancellation = Cancellation(
             store, requests, environment.clock, policy.cancel_timeout_s, self.step
         )
         self.on_observe: Callable[[LiveCall], None] = lambda call: None
+        self.around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 
     @property
     def session(self) -> Session:
@@ -108,7 +119,9 @@ class Runner:
         """This runner, or one like it over another store."""
         if store is self.store:
             return self
-        return Runner(store, self._requests, self._policy, self._environment)
+        other = Runner(store, self._requests, self._policy, self._environment, inline=self._inline)
+        other.around = self.around
+        return other
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
@@ -181,7 +194,7 @@ class Runner:
         while not call.over:
             match call.record.state:
                 case Calling():
-                    await self._call(call)
+                    await (self._call_inline(call) if self._inline else self._call(call))
                 case Gathering():
                     await self._gather(call)
                 case Observing():
@@ -229,6 +242,21 @@ class Runner:
         if isinstance(call.record.state, Observing):
             call.tool_call = None  # it is not sent again, and its arguments may be large
 
+    async def _call_inline(self, call: LiveCall) -> None:
+        """``_call`` in the caller's own task. If that is cancelled, the reply still has some time to come."""
+        scope = anyio.CancelScope()
+
+        async def send() -> None:
+            with scope:
+                await self._call(call)
+
+        def hurry() -> None:
+            if call.attempt is not None:
+                call.attempt.cut(self._policy.call_grace_s)
+            scope.cancel()
+
+        await run_and_hurry(hurry, send)
+
     async def _gather(self, call: LiveCall) -> None:
         """Have the host answer what the server asks before it begins; then call again."""
         if call.next_send is None:
@@ -257,13 +285,19 @@ class Runner:
 
     async def _poll_when_due(self, call: LiveCall) -> None:
         if await call.wait_until_due(self._clock):
-            await self.step(call, self._requests.tick())
+            await self.store.settle(call)  # what is being committed just now may put the poll off
+            if call.due <= self._clock.monotonic():
+                await self.step(call, self._requests.tick())
 
     # ── a step, and what follows from it ──────────────────────────────────────────────────────
 
     async def step(self, call: LiveCall, event: Event) -> None:
         """Take one step: commit what the event means, then do what is to be done."""
         await self.perform(call, await self.store.apply(call, event))
+
+    async def answer(self, call: LiveCall, key: str, answer: JSONObject) -> None:
+        """Take an answer that the host has brought by itself."""
+        await self.step(call, self._requests.take_answer(key, answer))
 
     async def perform(self, call: LiveCall, actions: tuple[Action, ...]) -> None:
         """Do what the machine says is to be done, in order."""
@@ -309,9 +343,8 @@ class Runner:
             event = await self._requests.get(call)
         except anyio.get_cancelled_exc_class():
             # Cut off. The server may see the poll only now, and the next one keeps its distance from it.
-            if call.committing is None:
-                with suppress(DrivenElsewhereError):
-                    await self.store.apply(call, self._requests.cut_poll())
+            with suppress(DrivenElsewhereError):
+                await self.store.apply(call, self._requests.cut_poll())
             raise
         await self.step(call, event)
         call.count_poll()

@@ -127,7 +127,7 @@ class Journal(ABC):
         Atomic, also between processes.
 
         Returns:
-            The record that stands: the one given, or the one that was there.
+            The record that stands, which is the one given or the one that was there.
         """
 
     @abstractmethod
@@ -188,7 +188,7 @@ class Journal(ABC):
         """Forget what is old, of any scope.
 
         Records whose outcome was delivered before a time, tasks whose time-to-live had passed before
-        it, and leases that had run out :data:`LEASES_KEPT_S` before it.
+        it, and leases that had run out ``LEASES_KEPT_S`` before it.
 
         Args:
             before: Wall clock, in seconds since the epoch.

@@ -78,7 +78,7 @@ class TaskRecord:
 
     @property
     def kept(self) -> bool:
-        """Whether the journal stores it: a plain call without key and task has nothing to be found by."""
+        """Whether the journal stores it. A plain call without key and task has nothing to be found by."""
         return self.idempotency_key is not None or self.task_id is not None
 
     @property

@@ -9,7 +9,12 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOC
 
 from . import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 
-__all__ = ["call_params", "request_meta", "task_params"]
+__all__ = ["call_params", "declare_tasks", "request_meta", "task_params"]
+
+
+def declare_tasks(capabilities: JSONObject) -> JSONObject:
+    """Client capabilities with the extension among them."""
+    return {**capabilities, "extensions": {**(capabilities.get("extensions") or {}), EXTENSION_ID: {}}}
 
 
 def request_meta(
@@ -24,12 +29,11 @@ def request_meta(
 
     Source: Tasks extension, "Capability Negotiation".
     """
-    extensions = {**capabilities.get("extensions", {}), EXTENSION_ID: {}}
     return {
         **(extra or {}),
         PROTOCOL_VERSION_META_KEY: PROTOCOL_VERSION,
         CLIENT_INFO_META_KEY: client_info,
-        CLIENT_CAPABILITIES_META_KEY: {**capabilities, "extensions": extensions},
+        CLIENT_CAPABILITIES_META_KEY: declare_tasks(capabilities),
     }
 
 

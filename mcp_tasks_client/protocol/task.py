@@ -140,7 +140,7 @@ class Task(BaseModel):
 
     @property
     def progress(self) -> JSONObject | None:
-        """How far the task is: ``progress``, ``total`` and ``message`` as the server told them last.
+        """How far the task is, by ``progress``, ``total`` and ``message`` as the server told them last.
 
         ``None`` if it told nothing.
         """

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from mcp_types import Tool
 
-from ..errors import RemoteProtocolError
+from ..errors import RemoteProtocolError, SessionError
 from ..protocol import JSONObject
 from ..protocol.replies import CallReply
 from ..protocol.task import Task
@@ -98,6 +98,8 @@ class ToolCall:
     meta: Mapping[str, Any] | None = None
     input_responses: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
     request_state: str | None = None
+    hear: Callable[[JSONObject], None] | None = field(default=None, repr=False, compare=False)
+    """Told of each notification that comes before the reply, where the session can hear any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,14 @@ class Session(ABC):
                 nothing is waited for.
         """
 
+    async def may_make_task(self, name: str) -> bool:
+        """Whether a call of a tool may become a task. The default leaves that to the reply.
+
+        Raises:
+            SessionError: The server could not be asked; ``not_executed``.
+        """
+        return True
+
     @abstractmethod
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
         """Send ``tools/call`` once. Never repeats it, whatever happens.
@@ -181,6 +191,14 @@ class Session(ABC):
     @abstractmethod
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""
+
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send a request that concerns neither a call nor a task once, and return its result as it came.
+
+        Methods and results are those of 2026-07-28: ``server/discover``, ``tools/list``. A session of another
+        version translates. The default sends nothing.
+        """
+        raise SessionError(f"{method} was not sent: {self!r} does not pass it on.", not_executed=True)
 
     async def run(self, observed: ObservedTasks) -> None:  # noqa: B027  # many servers tell nothing unasked
         """Deliver what the server tells of tasks unasked, for as long as it does.

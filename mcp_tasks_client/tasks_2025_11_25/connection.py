@@ -105,6 +105,7 @@ class Connection(ABC):
         session_id: As given, or as the server named it; ``None`` if the server has no sessions.
         cancels_tasks: Whether the server declares ``tasks.cancel``.
         makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
+        introduction: What the server said of itself in the handshake; empty before that.
         lost: Whether the server has denied the session twice, and another one can be begun.
         acknowledges: Whether :meth:`respond` returns only when the server has the answer.
         calls: How many ``tools/call`` are under way.
@@ -117,6 +118,7 @@ class Connection(ABC):
         self.session_id = session_id
         self.cancels_tasks = True
         self.makes_tasks = False
+        self.introduction: JSONObject = {}
         self.lost = False
         self.calls = 0
         self.listening = anyio.Event()

@@ -105,7 +105,7 @@ class HttpConnection(Connection):
                 "offered. Report it to the server's author.",
                 not_executed=True,
             )
-        self._version, self._begun = agreed, True
+        self._version, self._begun, self.introduction = agreed, True, result
         tasks = _member(result.get("capabilities"), "tasks")
         self.cancels_tasks = _member(tasks, "cancel") is not None
         self.makes_tasks = _member(_member(_member(tasks, "requests"), "tools"), "call") is not None

@@ -26,7 +26,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 import anyio
-from mcp_types import Tool
+from mcp_types import SERVER_INFO_META_KEY, Tool
 
 from ..callbacks import Inputs
 from ..engine.environment import Clock
@@ -196,6 +196,17 @@ class CoreTasksSession(Session):
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
+    async def may_make_task(self, name: str) -> bool:
+        """Whether the server makes tasks of a tool, and the host wants them.
+
+        Raises:
+            SessionError: The server could not be asked, or does not speak this generation.
+        """
+        connection = await self._sessions.begin()
+        listed = await self._catalogue.find(name)
+        tool = listed.tool if listed is not None else None
+        return self._preference.wants_task(name, tool, server_makes_tasks=connection.makes_tasks)
+
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
         """Send ``tools/call`` once; again only if the server denied the MCP session, and so never read it.
 
@@ -321,6 +332,27 @@ class CoreTasksSession(Session):
         self._receiver.abandon(ref.task_id)
         async with self._task_slots:
             await self._ask("tasks/cancel", task)
+
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send a request once. ``server/discover`` is a ``ping``, and what the handshake has told.
+
+        Raises:
+            SessionError: No result.
+        """
+        connection = await self._sessions.begin()
+        discovers, timeout_s = method == "server/discover", self._timeout_s
+        raw = await connection.request(
+            "ping" if discovers else method, params, timeout_s, total_s=2 * timeout_s
+        )
+        said = connection.introduction
+        if not discovers:
+            return raw
+        return {
+            "supportedVersions": [said.get("protocolVersion")],
+            "capabilities": said.get("capabilities"),
+            "instructions": said.get("instructions"),
+            "_meta": {SERVER_INFO_META_KEY: said.get("serverInfo")},
+        }
 
     async def run(self, observed: ObservedTasks) -> None:
         """Hear what the server sends on its own account, and deliver what it tells of tasks."""

@@ -32,7 +32,7 @@ def scripted_client(
         clock: ``None`` is the session's attribute ``clock``, where it has one, or else the system's.
         jitter: Draws fractions from 0 to 1, by which waits of the client's own choice become longer.
         probe: Told of each commit and each send, such as a :class:`FaultPlan`.
-        options: Those of :class:`TasksClient`. Give a journal, or it is the user's own.
+        options: Those of :class:`~mcp_tasks_client.TasksClient`. Give a journal, or it is the user's own.
     """
     # Not imported with this module: a server, a clock and a witness need no client.
     from ..client import TasksClient

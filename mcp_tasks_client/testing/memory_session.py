@@ -90,6 +90,10 @@ class ServerSession(Session):
         """Send ``tasks/cancel`` once."""
         await self._request("tasks/cancel", _params(ref))
 
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send another request once."""
+        return await self._request(method, params)
+
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells on ``subscriptions/listen``, on its clock, as over HTTP."""
         # Imported on use, because it imports an HTTP library.

@@ -49,8 +49,8 @@ class Notifies:
     """The notification. Formerly ``notifications/tasks/status``."""
 
     distort: Callable[[JSONObject], Iterable[JSONObject]] = lambda params: (params,)
-    """Turns the params of each notification into those that are sent in its place: twice, late, without
-    the result, of another task, or not at all."""
+    """Turns the params of each notification into those that are sent in its place, such as the same ones
+    twice, late, without the result, of another task, or not at all."""
 
     def __post_init__(self) -> None:
         for name in ("at_most", "ends_after", "breaks_after"):

@@ -66,7 +66,7 @@ class FaultPlan(Probe):
         self._deeds[moment, point, nth] = deed
 
     def at_number(self, number: int, deed: Deed) -> None:
-        """Plan a deed for an index of :attr:`passed`, whichever point that will be."""
+        """Plan a deed for an index of ``passed``, whichever point that will be."""
         self._deeds_by_number[number] = deed
 
     async def before(self, point: Point) -> None:

@@ -152,7 +152,7 @@ class Witness:
     """A task ID for each request without a ``requestState`` that the task had handed out."""
 
     calls: Counter[Hashable] = field(default_factory=Counter)
-    """How often each tool ran, by intent: what the server's ``identify`` returns for tool and arguments."""
+    """How often each tool ran, by intent, which the server's ``identify`` makes of tool and arguments."""
 
     created: dict[str, Hashable] = field(default_factory=dict)
     """The intent of each task, by its ID."""

@@ -3,7 +3,7 @@
 ::
 
     python -m tests.benchmarks                    # everything, some 20 minutes
-    python -m tests.benchmarks --readme           # and into the README
+    python -m tests.benchmarks --page             # and into the documentation, with charts
     python -m tests.benchmarks --quick            # smaller counts, once each; tells whether it works at all
     python -m tests.benchmarks --only polls --json figures.json
     python -m tests.benchmarks --only dropped-1000 dropped-call --quick
@@ -19,6 +19,7 @@ imports       one import, in a process of its own
 server        the server, in a process of its own: it plays tasks, tells of them, and witnesses early polls
 run           all measurements, interleaved
 table         what is printed
+charts        bars of the table in the documentation
 ============  ====================================================================================
 
 Every ratio is one of two measurements that follow each other; the median over some such pairs counts, so

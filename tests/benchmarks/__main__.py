@@ -17,14 +17,14 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from .charts import PAGE, write_charts
 from .figures import MEASUREMENTS
-from .run import ROOT, measured
+from .run import measured
 from .table import as_json, markdown, pasted, results
 
 __all__ = ["main"]
 
 PEERS = ("fastmcp", "mcp", "httpx", "aiohttp")
-README = ROOT / "README.md"
 
 
 def main() -> int:
@@ -36,10 +36,12 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="smaller counts, and no repetitions")
     parser.add_argument("--json", metavar="FILE", type=Path, help="all that was found")
-    parser.add_argument("--readme", action="store_true", help=f"write the table to {README.name} as well")
+    parser.add_argument(
+        "--page", action="store_true", help=f"write the table to {PAGE.name} as well, and draw its charts"
+    )
     arguments = parser.parse_args()
-    if arguments.readme and (arguments.only or arguments.quick):
-        parser.error("--readme is for all that is measured, and not for --quick")
+    if arguments.page and (arguments.only or arguments.quick):
+        parser.error("--page is for all that is measured, and not for --quick")
 
     chosen = [one for one in MEASUREMENTS if not arguments.only or one.name in arguments.only]
     runs = measured(
@@ -54,8 +56,10 @@ def main() -> int:
     machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load}; beside {beside}."
     table = f"{markdown(runs)}\n\n{machine}"
     print(f"{table} Far fewer calls and tasks than the rows say." if arguments.quick else table)
-    if arguments.readme:
-        README.write_text(pasted(README.read_text(encoding="utf-8"), table), encoding="utf-8")
+    if arguments.page:
+        page = pasted(PAGE.read_text(encoding="utf-8"), table)
+        PAGE.write_text(page, encoding="utf-8")
+        write_charts(page)
     return int(any(row.missed(result) for row, result, _ in results(runs)))
 
 

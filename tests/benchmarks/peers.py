@@ -197,6 +197,26 @@ class OursOverMcp(OursInMcp):
         return _text(await self.client.call_tool(tool, arguments))
 
 
+class OursUnderMcp(OursInMcp):
+    """``TasksHttpTransport`` under the HTTP client of an ``mcp.Client``, whose ``call_tool`` is called."""
+
+    def make_host(self) -> mcp.Client | fastmcp.Client[Any]:
+        import mcp
+        from mcp.client.streamable_http import streamable_http_client
+
+        from mcp_tasks_client import tasks_http_client
+
+        http = tasks_http_client(journal=self.journal)
+        self.stack.push_async_callback(http.aclose)
+        return mcp.Client(streamable_http_client(self.url, http_client=http))
+
+    async def unfinished(self) -> int:
+        from mcp_tasks_client import TasksClient
+
+        async with TasksClient(self.url, journal=self.journal) as client:
+            return sum(not record.finished for record in await client.records())
+
+
 class FastMCP(Peer):
     """FastMCP's client. Its tasks extension sees tasks through behind ``call_tool``."""
 
@@ -346,6 +366,7 @@ PEERS: Final[dict[str, Callable[[str, Path], Peer]]] = {
     "in-mcp": OursInMcp,
     "in-fastmcp": OursInFastMCP,
     "over-mcp": OursOverMcp,
+    "http-transport": OursUnderMcp,
     "fastmcp": FastMCP,
     "mcp": OverSdk,
     "httpx": OverHttpx,

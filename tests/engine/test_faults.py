@@ -40,15 +40,22 @@ from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.task import Task
 from mcp_tasks_client.sessions.base import BeforeSend
 from mcp_tasks_client.testing import (
+    HttpError,
+    ManualClock,
+    ScriptedServer,
+    ask,
     cancelled,
+    complete,
     completed,
+    form,
     input_required,
     scripted_client,
     text_result,
+    work,
     working,
 )
 from tests._requirements import requirement
-from tests.engine.world import ASK, DONE, LOST, TASK, YES, Asked, World, text
+from tests.engine.world import ASK, DONE, LOST, NO_JITTER, TASK, YES, Asked, World, text
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -1385,3 +1392,33 @@ async def test_what_an_auth_flow_raises_before_a_keyed_call_is_a_session_error()
         ):
             await client.call_tool("tool", idempotency_key="k")
         assert await client.records() == []
+
+
+async def test_a_poll_that_falls_due_while_a_silence_is_being_journaled_waits_for_its_end() -> None:
+    clock = ManualClock()
+    server = ScriptedServer(clock=clock)
+    question = ask("q", form("?", name="string"))
+    server.tool("tool", [work(0.1), question, work(100), complete(text_result("done"))], poll_interval_ms=200)
+    server.misbehave("tasks/update", HttpError(429, retry_after_s=5))
+
+    class Slow(MemoryJournal):
+        """Takes a while for the first commit of a silence."""
+
+        is_slow = True
+
+        async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+            if self.is_slow and getattr(record.state, "quiet_until", 0):
+                self.is_slow = False
+                await clock.sleep(0.3)
+            await super().save(record, known=known)
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        await clock.sleep(0.185)
+        return ElicitResult(action="accept", content={"name": "x"})
+
+    async with scripted_client(
+        server.session(), journal=Slow(), elicitation=answer, poll=NO_JITTER
+    ) as client:
+        await client.start_tool("tool")
+        await clock.advance(4)
+    assert not server.witness.early_polls

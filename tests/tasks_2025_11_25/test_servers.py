@@ -107,6 +107,18 @@ def answers(server: LegacyServer) -> list[Any]:
     return [one for one in server.witness(session_id=session_of(server)) if one.result is not None]
 
 
+async def test_what_hosts_do_with_a_session_besides_calls_is_passed_on(server: LegacyServer) -> None:
+    async with Host().client(server.url) as client:
+        said = await client.initialize()
+        assert said.protocol_version == "2025-11-25"
+        assert said.capabilities.tools is not None
+        assert said.server_info.name != server.url, "it is what the server calls itself"
+        assert "slow" in [tool.name for tool in (await client.list_tools()).tools]
+        pings = len(server.witness("ping"))
+        await client.send_ping()
+        assert len(server.witness("ping")) == pings + 1
+
+
 # ── results ───────────────────────────────────────────────────────────────────────────────────
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
 import fastmcp
 import httpx
+import httpx2
 import mcp
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
@@ -23,8 +25,12 @@ from mcp_types import (
     ElicitRequestFormParams,
     ElicitRequestParams,
     ElicitResult,
+    EmptyResult,
     ErrorData,
+    InitializeResult,
     ListRootsResult,
+    ListToolsResult,
+    PaginatedRequestParams,
     RequestParams,
     TextContent,
 )
@@ -62,9 +68,13 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
     TasksExtension,
+    TasksHttpTransport,
     TaskStatus,
     TasksTransport,
     WaitTimeoutError,
+    idempotency_key,
+    tasks_http_client,
+    tasks_http_client_factory,
 )
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ServerSession, scripted_client
 
@@ -125,6 +135,22 @@ def clients_of_hosts(
     inner = streamable_http_client(URL, terminate_on_close=False)
     mcp.Client(TasksTransport(inner, endpoint="shop", journal=journal, session_id="an-id"))
 
+    over_httpx = TasksHttpTransport(httpx.AsyncHTTPTransport(), journal=journal, elicitation=elicit)
+    assert_type(over_httpx, TasksHttpTransport)
+    httpx.AsyncClient(transport=over_httpx)
+    over_httpx2 = TasksHttpTransport(httpx2.AsyncHTTPTransport(), endpoint="shop", principal="alice")
+    streamable_http_client(URL, http_client=httpx2.AsyncClient(transport=over_httpx2))
+    assert_type(tasks_http_client(), httpx2.AsyncClient)
+    assert_type(tasks_http_client(library="httpx", journal=journal, http2=True), httpx.AsyncClient)
+    assert_type(tasks_http_client_factory(library="httpx")(headers={"X-Tenant": "a"}), httpx.AsyncClient)
+    assert_type(tasks_http_client_factory(principal="alice")(), httpx2.AsyncClient)
+    with idempotency_key("order-42"), idempotency_key("order-42", on_unknown="resend"):
+        pass
+
+    TasksHttpTransport()  # type: ignore[call-arg]
+    TasksHttpTransport(httpx.AsyncHTTPTransport(), on_abandon="explode")  # type: ignore[arg-type]
+    tasks_http_client(library="requests")  # type: ignore[call-overload]
+    idempotency_key(42)  # type: ignore[arg-type]
     TasksExtension("tasks.sqlite3")  # type: ignore[call-arg]
     TasksExtension(on_abandon="explode")  # type: ignore[arg-type]
     TasksExtension(http_client=None)  # type: ignore[call-arg]
@@ -237,6 +263,9 @@ async def tell(task: Task) -> None:
     print(task.status)
 
 
+async def tell_progress(progress: float, total: float | None, message: str | None) -> None: ...
+
+
 def tell_plainly(task: Task) -> None:
     print(task.status)
 
@@ -261,7 +290,14 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     await client.call_tool()  # type: ignore[call-arg]
     await client.call_tool(3)  # type: ignore[arg-type]
     await client.call_tool("deploy", ["web"])  # type: ignore[arg-type]
-    await client.call_tool("deploy", {}, 5)  # type: ignore[call-arg]
+    await client.call_tool("deploy", {}, 5, tell_progress)
+    await client.call_tool("deploy", read_timeout_seconds=timedelta(seconds=5))
+    await client.call_tool("deploy", {}, "5")  # type: ignore[arg-type]
+    await client.call_tool("deploy", {}, 5, tell)  # type: ignore[arg-type]
+    assert_type(await client.initialize(), InitializeResult)
+    assert_type(await client.list_tools("cursor"), ListToolsResult)
+    assert_type(await client.list_tools(params=PaginatedRequestParams(cursor="cursor")), ListToolsResult)
+    assert_type(await client.send_ping(), EmptyResult)
     await client.call_tool("deploy", timeout="5")  # type: ignore[arg-type]
     await client.call_tool("deploy", idempotency_key=42)  # type: ignore[arg-type]
     await client.call_tool("deploy", on_unknown="ignore")  # type: ignore[arg-type]
@@ -429,7 +465,8 @@ def blocking_calls(client: BlockingTasksClient, arguments: Mapping[str, object])
 
     client.call_tool()  # type: ignore[call-arg]
     client.call_tool("deploy", timeout="5")  # type: ignore[arg-type]
-    client.call_tool("deploy", {}, 5)  # type: ignore[call-arg]
+    client.call_tool("deploy", {}, "5")  # type: ignore[arg-type]
+    assert_type(client.list_tools(), ListToolsResult)
     client.call_tool("deploy", on_unknown="ignore")  # type: ignore[arg-type]
     client.start_tool("deploy", timeout=5)  # type: ignore[call-arg]
     client.resume("task-1")  # type: ignore[call-arg]

@@ -60,8 +60,8 @@ class HttpChannel:
 
     Args:
         url: Absolute, as ``parse_url`` gives it.
-        client: Of httpx or httpx2; used and left open. ``None`` makes a transport of our own when it is
-            first needed.
+        client: Of httpx or httpx2; used and left open. A :class:`Transport` is used as it is. ``None``
+            makes a transport of our own when it is first needed.
         auth: For each request, as the library takes it; ``None`` leaves it to the URL's user and
             password, then to the client.
         user_agent: The ``User-Agent`` header, unless a client has one.
@@ -82,8 +82,9 @@ class HttpChannel:
         max_idle: int,
         max_response_bytes: int,
     ) -> None:
-        library = _library(client, auth)
-        if auth is None and url.userinfo and (client is None or client.auth is None):
+        given = client if isinstance(client, Transport) else None
+        library = httpx if given is not None else _library(client, auth)
+        if given is None and auth is None and url.userinfo and (client is None or client.auth is None):
             auth = (url.username, url.password)
         # With the password left in it, each line that httpx logs would show it.
         self._url = url.copy_with(userinfo=b"", fragment=None)
@@ -93,8 +94,8 @@ class HttpChannel:
         self._max_idle = max_idle
         self._max_response_bytes = max_response_bytes
         self._given = client is not None
-        self._transport: Transport | None = None
-        if client is not None:
+        self._transport = given
+        if client is not None and given is None:
             self._transport = HttpxTransport(library, client, auth, max_idle=max_idle)
         self._opening = anyio.Lock()
         self._under_way: set[anyio.CancelScope] = set()

@@ -63,6 +63,19 @@ class DiscoveringSession(Session):
         """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
         return await (self._chosen or await self._choose()).tool(name, fresh=fresh)
 
+    async def other(self) -> Session | None:
+        """The session of another version, if the server needs one.
+
+        Raises:
+            SessionError: The server could not be asked; ``not_executed``.
+        """
+        chosen = self._chosen or await self._choose()
+        return None if chosen is self._http else chosen
+
+    async def may_make_task(self, name: str) -> bool:
+        """Whether a call of a tool may become a task."""
+        return await (self._chosen or await self._choose()).may_make_task(name)
+
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
         """Send ``tools/call`` once."""
         return await (self._chosen or await self._choose()).call(call, before_send)
@@ -78,6 +91,10 @@ class DiscoveringSession(Session):
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""
         await (await self._session_of(ref)).cancel(ref)
+
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send another request once."""
+        return await (self._chosen or await self._choose()).ask(method, params)
 
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells unasked, once a request has found out its version."""

@@ -35,8 +35,10 @@ from .channel import HttpChannel, Message, encode_json
 from .endpoint_names import name_of_url, parse_url
 from .http_errors import HEADER_MISMATCH, RequestErrors
 from .param_headers import FIELD_NAME, param_headers
+from .replies import Reply, read_messages
 from .subscription import LISTEN, Subscription, keep_subscribed, listen_params, read_subscription
 from .tool_catalogue import ToolCatalogue
+from .transport import Response, Transport
 
 if TYPE_CHECKING:
     import httpx2
@@ -69,7 +71,7 @@ class HttpSession(Session):
             as Basic auth, unless there is other ``auth``.
         http_client: An ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; used for everything, with its
             own auth, headers, proxies and transport, and left open. Its time-outs count if they are not
-            the library's default. ``None``: our own transport.
+            the library's default. A :class:`Transport` is used as it is. ``None``: our own transport.
         headers: Sent with each request; the protocol's own cannot be replaced.
         auth: Used for each request, as the library of ``http_client`` takes it.
         endpoint: The server's name in the journal; ``None`` derives it from ``url``.
@@ -92,7 +94,7 @@ class HttpSession(Session):
         self,
         url: str,
         *,
-        http_client: AnyClient | None = None,
+        http_client: AnyClient | Transport | None = None,
         headers: Mapping[str, str] | None = None,
         auth: AnyAuth | None = None,
         endpoint: str | None = None,
@@ -114,7 +116,7 @@ class HttpSession(Session):
         self._call_slots = anyio.Semaphore(self._limits.calls_in_flight, fast_acquire=True)
         self._ids = itertools.count(1)
         self._sleep = sleep
-        self._catalogue = ToolCatalogue(self._ask, self._endpoint, sleep)
+        self._catalogue = ToolCatalogue(self.ask, self._endpoint, sleep)
         self.channel = HttpChannel(
             parsed,
             http_client,
@@ -178,7 +180,7 @@ class HttpSession(Session):
         async with self._call_slots:
             await before_send()
             try:
-                result = await self.channel.send(message, silence_s=self._limits.call_read_timeout_s)
+                result = await self._send_call(message, call.hear)
             except SessionError as error:
                 if error.code == HEADER_MISMATCH:
                     # Most likely the tool's schema has changed since it was listed.
@@ -216,6 +218,17 @@ class HttpSession(Session):
         """
         await self._acknowledged(self._task_message("tasks/cancel", ref))
 
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send a request that concerns neither a call nor a task once, and return its result as it came.
+
+        Raises:
+            SessionError: No result.
+        """
+        message = self._message(method, params)
+        result = await self._send(message)
+        _refuse_task(result, message)
+        return result
+
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells on ``subscriptions/listen``; return if it does not offer that."""
         await keep_subscribed(self._listen, observed, self._sleep)
@@ -237,17 +250,22 @@ class HttpSession(Session):
         async with self._task_slots:
             _refuse_task(await self._send(message), message)
 
-    async def _ask(self, method: str, params: JSONObject) -> JSONObject:
-        # The catalogue asks one thing at a time, so that it needs no cap.
-        message = self._message(method, params)
-        result = await self._send(message)
-        _refuse_task(result, message)
-        return result
-
     async def _send(self, message: Message) -> JSONObject:
         # Bounded as a whole: a server that drips, byte by byte, would hold a poll for ever.
         timeout_s = self._limits.task_timeout_s
         return await self.channel.send(message, silence_s=timeout_s, total_s=2 * timeout_s)
+
+    async def _send_call(self, message: Message, hear: Callable[[JSONObject], None] | None) -> JSONObject:
+        silence_s = self._limits.call_read_timeout_s
+        if hear is None:
+            return await self.channel.send(message, silence_s=silence_s)
+        _set_headers(message.headers, {"Accept-Encoding": "identity"})  # as for every stream
+        told, max_bytes = hear, self._limits.max_response_bytes
+
+        def read(response: Response) -> Awaitable[Reply]:
+            return read_messages(response, message.request_id, max_bytes, message.errors, told)
+
+        return await self.channel.exchange(message, read, silence_s=silence_s)
 
     def _task_message(
         self, method: str, ref: TaskRef, answers: Mapping[str, JSONObject] | None = None

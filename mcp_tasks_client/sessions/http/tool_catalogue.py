@@ -27,7 +27,7 @@ from ...protocol.text import quote
 from .http_errors import UNSUPPORTED_VERSION
 from .param_headers import HeaderMap, header_map
 
-__all__ = ["ListedTool", "OtherVersionError", "ToolCatalogue"]
+__all__ = ["ListedTool", "OtherVersionError", "ToolCatalogue", "read_tool"]
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ class ToolCatalogue:
         for _ in range(_MOST_PAGES):
             page = await self._repeat(partial(self._fetch_page, cursor))
             for entry in page["tools"]:
-                _read_tool(entry, tools, faults)
+                read_tool(entry, tools, faults)
             cursor = page.get("nextCursor")
             if cursor is None:
                 self._tools = tools
@@ -280,7 +280,7 @@ class _Attempt:
     error: SessionError | None = None
 
 
-def _read_tool(entry: object, tools: dict[str, ListedTool], faults: list[str]) -> None:
+def read_tool(entry: object, tools: dict[str, ListedTool], faults: list[str]) -> None:
     """Add one entry to the tools. One that is broken costs itself, never the list."""
     try:
         tool = Tool.model_validate(entry, by_name=False)

@@ -17,9 +17,11 @@ import httpx
 
 from .transport import CLOSE_S, CONNECT_S, KEEPALIVE_S, Request, Response, Transport, failures_of_httpx
 
-__all__ = ["HttpxTransport", "library_of"]
+__all__ = ["WRITE_S", "HttpxResponse", "HttpxTransport", "body_class", "library_of"]
 
-_WRITE_S: Final = 30.0
+WRITE_S: Final = 30.0
+"""Seconds that sending a request may take."""
+
 _LIBRARIES: Final = ("httpx", "httpx2")
 
 
@@ -49,7 +51,7 @@ class HttpxTransport(Transport):
         self._auth = self._library.USE_CLIENT_DEFAULT if auth is None else auth
         # The time-out of a client whose maker said nothing of time-outs: not a wish that we could honour.
         self._no_wish = self._library.Timeout(5.0)
-        self._body = type("Body", (self._library.ByteStream,), {"__aiter__": _chunk_of})
+        self._body = body_class(library)
         self._ours = client is None
         # The session's caps are the limit. One more in the pool could only fill up, with the
         # connections that httpcore forgets when it is cancelled at the wrong moment.
@@ -83,7 +85,7 @@ class HttpxTransport(Transport):
         )
         sent.read()  # so that hooks and auth flows see its content
         response = await self._client.send(sent, auth=self._auth, follow_redirects=False, stream=True)
-        return _HttpxResponse(response)
+        return HttpxResponse(response)
 
     async def aclose(self) -> None:
         """Close the client, if it is our own."""
@@ -94,10 +96,12 @@ class HttpxTransport(Transport):
     def _timeout(self, silence_s: float) -> Any:
         if self._client.timeout != self._no_wish:
             return self._client.timeout
-        return self._library.Timeout(connect=CONNECT_S, write=_WRITE_S, read=silence_s, pool=None)
+        return self._library.Timeout(connect=CONNECT_S, write=WRITE_S, read=silence_s, pool=None)
 
 
-class _HttpxResponse(Response):
+class HttpxResponse(Response):
+    """A response of either library."""
+
     __slots__ = ("_response",)
 
     def __init__(self, response: Any) -> None:
@@ -105,25 +109,34 @@ class _HttpxResponse(Response):
         self._response = response
 
     def header(self, name: str) -> str:
+        """A header's value."""
         value: str = self._response.headers.get(name, "")
         return value
 
     @property
     def content(self) -> bytes | None:
+        """The body, if a hook has read it."""
         content: bytes | None = self._response.content if self._response.is_stream_consumed else None
         return content
 
     def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives."""
         # The stream itself, not response.aiter_raw(), which closes the response at its end: cancelled
         # there, the response would count as closed and its connection would stay open.
         iterator: AsyncIterator[bytes] = aiter(self._response.stream)
         return iterator
 
     async def aclose(self) -> None:
+        """Close the response."""
         # Shielded, because a response that stays open keeps its connection. And what goes wrong
         # from here on is no reason to lose what has arrived.
         with anyio.move_on_after(CLOSE_S, shield=True), suppress(Exception):
             await self._response.aclose()
+
+
+def body_class(library: Any) -> Any:
+    """The class of a request's body, for either library."""
+    return type("Body", (library.ByteStream,), {"__aiter__": _chunk_of})
 
 
 def _chunk_of(stream: Any) -> AsyncIterator[bytes]:

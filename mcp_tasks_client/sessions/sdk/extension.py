@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, ClassVar, Literal, Self
 from weakref import WeakKeyDictionary
 
@@ -22,9 +23,16 @@ from mcp import ClientSession
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CallToolResult, Result
-from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
-from ...callbacks import ElicitationCallback, RootsCallback, SamplingCallback
+from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
 from ...engine.environment import Environment
 from ...engine.inline import InlineEngine
@@ -38,8 +46,8 @@ from ...journal.sqlite import choose_journal
 from ...policy import PollPolicy
 from ...protocol import EXTENSION_ID, JSONObject, MalformedError
 from ...protocol.replies import Created, read_call_reply
-from ...protocol.task import Task
 from ...protocol.text import quote
+from ...stand_in import tell_progress
 from ..base import Limits, Snapshot
 from . import introspection
 from .session import SdkSession, host_callbacks
@@ -59,7 +67,12 @@ class ClaimedTask(Result):
     @model_validator(mode="wrap")
     @classmethod
     def _keep(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        claimed = handler(value)
+        try:
+            claimed = handler(value)
+        except ValidationError:
+            if not isinstance(value, dict):
+                raise
+            claimed = cls.model_construct()
         if isinstance(value, dict):
             claimed._raw = value
             claimed._progress = introspection.progress_callback_of_reply()
@@ -77,12 +90,24 @@ class ClaimedTask(Result):
         return task_id if isinstance(task_id, str) else None
 
 
+@cache
+def _claimed_task_like(theirs: type[Result]) -> type[ClaimedTask]:
+    """A model that is FastMCP's as well, so that ``fastmcp_tasks.call_tool_task`` gives its handle."""
+    return type("FastMCPClaimedTask", (ClaimedTask, theirs), {"__module__": __name__})
+
+
 class TasksExtension(ClientExtension):
     """Durable tasks in a client of the official SDK or of FastMCP: pass it in ``extensions=[...]``.
 
     ``call_tool`` then returns the result of a task as it returns any other, and the task is journaled
     first. What a crash left unfinished, ``TasksClient(client).resume()`` takes up. Several clients may
     share one extension, also at the same time.
+
+    Two kinds of calls see a task through themselves, so that it is not journaled.
+    ``client.session.call_tool(...)`` raises ``UnexpectedClaimedResult``, unless it is given
+    ``allow_claimed=True``: ``TasksClient(client).attach(error.result.task_id)`` takes the task up.
+    ``fastmcp_tasks.call_tool_task(client, ...)`` gives FastMCP's own handle; ``fastmcp_tasks`` must have been
+    imported before the client is made.
 
     Where the connection was negotiated at an older version of the protocol, the SDK asks no extension:
     ``call_tool`` is a plain call, as without this one, and a tool that requires a task answers with an
@@ -157,7 +182,9 @@ class TasksExtension(ClientExtension):
                 "the journal needs a name for this server, which has neither URL nor command; "
                 'give it one that stays: TasksExtension(endpoint="my-server")'
             )
-        return (ResultClaim(result_type="task", model=ClaimedTask, resolve=Resolver(self, endpoint)),)
+        theirs = introspection.fastmcp_created_task()
+        model = ClaimedTask if theirs is None else _claimed_task_like(theirs)
+        return (ResultClaim(result_type="task", model=model, resolve=Resolver(self, endpoint)),)
 
 
 class Resolver:
@@ -204,18 +231,18 @@ class Resolver:
         extension = self.extension
         # Weakly, because the runner is kept for as long as the session is, and must not keep it alive.
         current = _weakly(session)
+        given: dict[str, Any] = {
+            "elicitation": extension.elicitation,
+            "sampling": extension.sampling,
+            "roots": extension.roots,
+        }
         ours = SdkSession(
             current,
             endpoint=self._scope.endpoint,
             limits=Limits(tasks_in_flight=extension.poll.polls_in_flight),
+            capabilities=Callbacks(**given).capabilities,
         )
-        inputs = host_callbacks(
-            current,
-            elicitation=extension.elicitation,
-            sampling=extension.sampling,
-            roots=extension.roots,
-        )
-        return extension.engine.make_runner(ours, inputs)
+        return extension.engine.make_runner(ours, host_callbacks(current, **given))
 
 
 def _weakly(session: ClientSession) -> Callable[[], ClientSession]:
@@ -232,18 +259,5 @@ def _weakly(session: ClientSession) -> Callable[[], ClientSession]:
 
 
 def _listeners(on_update: OnUpdate | None, progress: ProgressFnT | None) -> list[OnUpdate]:
-    told = _status_messages_to(progress) if progress is not None else None
+    told = tell_progress(progress) if progress is not None else None
     return [listener for listener in (on_update, told) if listener is not None]
-
-
-def _status_messages_to(progress: ProgressFnT) -> OnUpdate:
-    """Tell a progress callback the status messages of a task."""
-    told = 0
-
-    async def tell(task: Task) -> None:
-        nonlocal told
-        if task.status_message is not None:
-            told += 1  # progress must increase, and how much there is to do is not known
-            await progress(told, None, task.status_message)
-
-    return tell

@@ -13,24 +13,29 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from mcp_types import CLIENT_CAPABILITIES_META_KEY
+
 from ...protocol import JSONObject
+from ...protocol.requests import declare_tasks
 
 if TYPE_CHECKING:
     from mcp import ClientSession
     from mcp.shared.dispatcher import ProgressFnT
+    from mcp_types import Result
 
 __all__ = [
     "Address",
+    "DeclaringMeta",
     "address_of",
     "client_being_made",
-    "declares_extension",
     "extensions_of",
+    "fastmcp_created_task",
     "is_client",
     "is_closed",
     "progress_callback_of_reply",
@@ -142,16 +147,41 @@ def client_being_made(extension: object) -> object | None:
     return None
 
 
+def fastmcp_created_task() -> type[Result] | None:
+    """FastMCP's own model of a created task; ``None`` as long as ``fastmcp_tasks`` is not loaded.
+
+    Reads ``fastmcp_tasks.client_models.ClientCreateTaskResult``: ``call_tool_task`` takes nothing else for a
+    task. It is not imported here, because importing it has every FastMCP client in the process declare tasks.
+    Without it ``call_tool_task`` raises a ``ToolError`` that does not say which task it leaves at the server.
+    """
+    return getattr(sys.modules.get("fastmcp_tasks.client_models"), "ClientCreateTaskResult", None)
+
+
 # ── the session ───────────────────────────────────────────────────────────────────────────────────
 
 
-def declares_extension(session: ClientSession, identifier: str) -> bool:
-    """Whether a session declares an extension with each of its requests.
+class DeclaringMeta(dict[str, Any]):
+    """``_meta`` of one request of ours, which declares more than the session does.
 
-    Reads ``ClientSession._extensions``. Without it the answer is yes, and a server that misses the
-    declaration answers the call itself, or asks for the capability.
+    Relies on how ``ClientSession.send_request`` stamps a request: it assigns the session's capabilities to
+    an item of the ``_meta`` that :meth:`Request.model_dump` gave. The public ``ClientSession.adopt()`` would
+    not do: it declares what the session's constructor was given, for every request of the session, so that
+    the host's own calls would be answered with tasks as well. Without the assignment nothing more is
+    declared, so that the server answers each call itself, or asks for the capability.
+
+    Args:
+        meta: The entries to begin with.
+        capabilities: Declared besides the session's own.
     """
-    return identifier in (getattr(session, "_extensions", {identifier: {}}) or {})
+
+    def __init__(self, meta: Mapping[str, Any], capabilities: JSONObject) -> None:
+        super().__init__(meta)
+        self._ours = capabilities
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == CLIENT_CAPABILITIES_META_KEY:
+            value = declare_tasks({**value, **self._ours})
+        super().__setitem__(name, value)
 
 
 def is_closed(session: ClientSession, code: int, message: str) -> bool:

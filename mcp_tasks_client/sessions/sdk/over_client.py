@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from mcp import ClientSession
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
 from ...engine.environment import Environment
+from ...errors import MissingCapabilityError
 from ...journal.base import Journal
 from ...journal.record import Scope
 from ...journal.sqlite import choose_journal
@@ -68,6 +72,8 @@ class OverClient:
         Raises:
             TypeError: ``journal`` is none of those that are possible.
             ValueError: The server has no address, and no ``endpoint`` is given.
+            MissingCapabilityError: A callback is given, and the client is connected at a version of the
+                protocol in which a client says once what it can answer.
         """
         made_with = introspection.extensions_of(client)
         found = next((one for one in made_with if isinstance(one, TasksExtension)), None)
@@ -85,22 +91,43 @@ class OverClient:
             session: ClientSession = client if isinstance(client, ClientSession) else client.session
             return session
 
+        _check_useful(Callbacks(elicitation=elicitation, sampling=sampling, roots=roots), current)
+        asked: dict[str, Any] = {
+            "elicitation": elicitation or theirs.elicitation,
+            "sampling": sampling or theirs.sampling,
+            "roots": roots or theirs.roots,
+        }
         return cls(
             session=SdkSession(
                 current,
                 endpoint=endpoint,
                 ephemeral=address is not None and address.ephemeral,
                 limits=Limits(tasks_in_flight=policy.polls_in_flight),
+                capabilities=Callbacks(**asked).capabilities,
             ),
             journal=theirs.journal if found is None or journal is None else choose_journal(journal),
-            inputs=host_callbacks(
-                current,
-                elicitation=elicitation or theirs.elicitation,
-                sampling=sampling or theirs.sampling,
-                roots=roots or theirs.roots,
-            ),
+            inputs=host_callbacks(current, **asked),
             policy=policy,
             scope=Scope(endpoint, theirs.principal if principal is None else principal),
             on_abandon=on_abandon or theirs.on_abandon,
             environment=theirs.environment,
         )
+
+
+def _check_useful(callbacks: Callbacks, current: Callable[[], ClientSession]) -> None:
+    """Refuse callbacks that no server will ever ask. A client that is not connected yet tells nothing.
+
+    Raises:
+        MissingCapabilityError: The connection was negotiated at an older version of the protocol.
+    """
+    if not callbacks.capabilities:
+        return
+    with suppress(RuntimeError):  # not connected
+        version = current().protocol_version
+        if version is not None and version not in MODERN_PROTOCOL_VERSIONS:
+            names = " and ".join(callbacks.capabilities)
+            raise MissingCapabilityError(
+                f"The {names} given here cannot work, because the connection was negotiated at {version}, "
+                "where a client says once what it can answer. Give them to a TasksTransport around the "
+                "client's transport, or to TasksClient(url)."
+            )

@@ -40,7 +40,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ...callbacks import Callbacks, ElicitationCallback, InputContext, RootsCallback, SamplingCallback
 from ...errors import ConnectionLostError, MissingCapabilityError, RemoteProtocolError, SessionError
-from ...protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject, MalformedError
+from ...protocol import PROTOCOL_VERSION, JSONObject, MalformedError
 from ...protocol.replies import CallReply, read_call_reply
 from ...protocol.requests import call_params, task_params
 from ...protocol.task import read_task
@@ -70,12 +70,16 @@ _MOST_PAGES: Final = 1000
 _MISSING_CAPABILITY: Final = frozenset({MISSING_REQUIRED_CLIENT_CAPABILITY, -32003})  # now, and formerly
 
 
-class _Call(Request[dict[str, Any], str]):
-    """``tools/call`` with params that go as they are."""
+class _Request(Request[dict[str, Any], str]):
+    """A request whose params go as they are."""
+
+    def model_dump(self, **_: Any) -> JSONObject:
+        """What the SDK's session is to stamp and send."""
+        return {"method": self.method, "params": self.params}
 
 
-class _TaskRequest(Request[dict[str, Any], str]):
-    """One of ``tasks/*`` with params that go as they are."""
+class _TaskRequest(_Request):
+    """One of ``tasks/*``."""
 
     name_param = "taskId"
 
@@ -84,6 +88,8 @@ class SdkSession(Session):
     """A server that is reached through a session of the SDK.
 
     A connection that is closed is found by the next request, which raises :class:`ConnectionLostError`.
+    Each of our requests declares the extension, whatever the SDK's session was made with. What the host sends
+    over its session itself declares what it did before, so that the host meets no task it did not ask for.
 
     Args:
         current: The SDK's session as it is now. A ``RuntimeError`` says why there is none.
@@ -91,6 +97,7 @@ class SdkSession(Session):
         ephemeral: Whether the server's tasks end with the connection, as with stdio.
         limits: The bounds to keep. How long a ``tools/call`` may take, and how large a reply may be, are
             decisions of the host's own client, so these two are not used.
+        capabilities: What our requests declare besides what the SDK's session declares.
     """
 
     def __init__(
@@ -100,8 +107,10 @@ class SdkSession(Session):
         endpoint: str,
         ephemeral: bool = False,
         limits: Limits | None = None,
+        capabilities: JSONObject | None = None,
     ) -> None:
         self._current = current
+        self._capabilities = capabilities or {}
         self._endpoint = endpoint
         self._ephemeral = ephemeral
         self._limits = limits or Limits()
@@ -150,8 +159,7 @@ class SdkSession(Session):
             input_responses=call.input_responses,
             request_state=call.request_state,
         )
-        if call.meta:
-            params["_meta"] = dict(call.meta)
+        params["_meta"] = introspection.DeclaringMeta(call.meta or {}, self._capabilities)
         try:
             # The SDK takes from its last list which arguments also travel as headers.
             await self._tools.find(call.name)
@@ -162,7 +170,7 @@ class SdkSession(Session):
             session = self.connected("tools/call")
             await before_send()
             try:
-                raw = await self._send(session, _Call(method="tools/call", params=params), None, None)
+                raw = await self._send(session, _Request(method="tools/call", params=params), None, None)
             except SessionError as error:
                 if error.code == HEADER_MISMATCH:
                     self._tools.forget()
@@ -202,6 +210,15 @@ class SdkSession(Session):
         """
         await self._send_word("tasks/cancel", ref, None)
 
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send a request that concerns neither a call nor a task once, and return its result as it came.
+
+        Raises:
+            SessionError: No result.
+        """
+        request = _Request(method=method, params=params)
+        return await self._send(self.connected(method), request, self._limits.task_timeout_s, None)
+
     async def aclose(self) -> None:
         """Send nothing more. The SDK's session stays open, because it is the host's."""
         self._closed = True
@@ -212,7 +229,6 @@ class SdkSession(Session):
         Raises:
             ConnectionLostError: There is none.
             RemoteProtocolError: It was negotiated at a version of the protocol without this extension.
-            MissingCapabilityError: It does not declare the extension, which goes with each request.
         """
         if self._closed:
             raise ConnectionLostError(
@@ -234,13 +250,6 @@ class SdkSession(Session):
             raise RemoteProtocolError(
                 f"{method} was not sent, because the connection was negotiated at {version}, and tasks here "
                 f"need {PROTOCOL_VERSION}. Give the session a TasksTransport, or use TasksClient(url).",
-                not_executed=True,
-            )
-        if not introspection.declares_extension(session, EXTENSION_ID):
-            raise MissingCapabilityError(
-                f"{method} was not sent, because the host's client was made without the tasks extension, so "
-                "that the server would never make a task. Make the client with "
-                "extensions=[TasksExtension()] (from mcp_tasks_client import TasksExtension).",
                 not_executed=True,
             )
         return session
@@ -280,6 +289,7 @@ class SdkSession(Session):
             raise made_in_another(PROTOCOL_VERSION)
         session = self.connected(method)
         params = task_params(ref.task_id, request_state=ref.session_data, input_responses=answers)
+        params["_meta"] = introspection.DeclaringMeta({}, self._capabilities)
         request = _TaskRequest(method=method, params=params)
         return await self._send(session, request, self._limits.task_timeout_s, ref.task_id)
 
@@ -429,8 +439,8 @@ def _answered(method: str, error: MCPError, task_id: str | None) -> SessionError
     if error.code in _MISSING_CAPABILITY:
         kind = MissingCapabilityError
         advice = (
-            "Give the host's client a callback for the capability that the error's data names, because it "
-            "declares only what it has callbacks for itself."
+            "Give TasksClient or the host's client a callback for the capability that the error's data "
+            "names, because only what has a callback is declared."
         )
     elif error.code == HEADER_MISMATCH:
         kind = RemoteProtocolError

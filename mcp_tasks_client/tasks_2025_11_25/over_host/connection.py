@@ -50,6 +50,7 @@ class RelayConnection(Connection):
         await checkpoint()
         self.cancels_tasks = self._router.cancels_tasks
         self.makes_tasks = self._router.makes_tasks
+        self.introduction = self._router.introduction or {}
 
     async def request(
         self,

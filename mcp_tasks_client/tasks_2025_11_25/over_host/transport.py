@@ -32,7 +32,8 @@ from ...engine.cancellation import OnAbandon
 from ...engine.engine import Engine
 from ...engine.environment import Environment
 from ...engine.live_call import OnUpdate
-from ...errors import MissingCapabilityError, SessionError, TaskFailedError, TasksClientError
+from ...engine.outcome import as_rpc_error
+from ...errors import MissingCapabilityError, SessionError, TasksClientError
 from ...handle import detach
 from ...journal.base import Journal
 from ...journal.record import Scope
@@ -226,13 +227,13 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             if not await self._wants_task(name):
                 return None
         except MissingCapabilityError as error:
-            return Served(_refusal(error))
+            return Served(as_rpc_error(error))
         call = ToolCall(name=name, arguments=arguments or {}, meta=meta)
         try:
             outcome, delivered = await self._engine.call_raw(call, on_update=self._on_update)
         except TasksClientError as error:
-            return Served(_refusal(error))
-        return Served(_refusal(outcome) if isinstance(outcome, TasksClientError) else outcome, delivered)
+            return Served(as_rpc_error(error))
+        return Served(as_rpc_error(outcome) if isinstance(outcome, TasksClientError) else outcome, delivered)
 
     async def _wants_task(self, name: str) -> bool:
         tool, makes_tasks = None, self._router.makes_tasks
@@ -268,12 +269,3 @@ def _name_of(endpoint: str) -> str:
     if not endpoint.lower().startswith(("http://", "https://")):
         return endpoint
     return name_of_url(parse_url(endpoint))
-
-
-def _refusal(error: TasksClientError) -> RpcError:
-    """What the host's session is told: the server's own words, if the server sent the error."""
-    if isinstance(error, TaskFailedError) and error.code is not None:
-        return RpcError(error.code, error.message, error.data)
-    if isinstance(error, SessionError) and error.code is not None:
-        return RpcError(error.code, error.remote_message, error.data)
-    return RpcError(INTERNAL_ERROR, str(error), None)

@@ -192,14 +192,37 @@ async def test_a_task_without_an_id_is_a_breach_of_the_protocol() -> None:
                 await client.call_tool("tool")
 
 
-async def test_a_claimed_result_that_a_host_did_not_expect_names_its_task() -> None:
-    server = SdkServer(gets=[DONE])
+async def test_a_claimed_result_that_a_host_did_not_expect_names_its_task(made: Made) -> None:
+    server, ours = SdkServer(gets=[DONE]), extension(MemoryJournal())
     with anyio.fail_after(LIMIT_S):
-        async with client_in_memory(server, MemoryJournal()) as client:
+        async with at_loopback(server) as url, made(url, extensions=[ours]) as client:
             with pytest.raises(UnexpectedClaimedResult) as caught:
                 await client.session.call_tool("tool")
+            assert await recorded(ours.journal) == [], "nobody drives it"
             (result,) = await resume(client, caught.value.result.task_id)  # type: ignore[attr-defined]  # a ClaimedTask
     assert result.structured_content == {"n": 1}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)  # FastMCP's client knows no other
+@pytest.mark.parametrize(
+    "created", [WORKING, {"resultType": "task", "taskId": TASK_ID}], ids=["whole", "bare"]
+)
+async def test_fastmcps_own_handle_follows_a_task_that_our_extension_has_claimed(created: JSONObject) -> None:
+    from fastmcp_tasks import call_tool_task
+
+    server, journal = SdkServer(calls=[created]), MemoryJournal()
+    with anyio.fail_after(LIMIT_S):
+        async with (
+            at_loopback(server) as url,
+            fastmcp.Client(url, extensions=[extension(journal)]) as client,
+        ):
+            handle = await call_tool_task(client, "tool")
+            assert handle.task_id == TASK_ID
+            assert (await handle.result()).structured_content == {"n": 1}
+            assert await recorded(journal) == [], "nobody else drives it"
+            # The client's other calls are ours, whatever the task looks like.
+            assert (await client.call_tool("tool")).structured_content == {"n": 1}
+    assert server.counts["tools/call"] == 2
 
 
 async def test_the_sdk_checks_a_result_once_and_refuses_it_in_its_own_way(

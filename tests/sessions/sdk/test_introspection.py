@@ -111,14 +111,41 @@ def test_claims_that_a_host_asks_for_itself_are_no_clients() -> None:
     assert extension.asked_by == [None]
 
 
+def test_fastmcps_model_of_a_task_is_found_once_its_package_is_loaded() -> None:
+    script = """
+import fastmcp
+from mcp_tasks_client.sessions.sdk.introspection import fastmcp_created_task
+assert fastmcp_created_task() is None
+import fastmcp_tasks.client
+assert fastmcp_created_task() is fastmcp_tasks.client.ClientCreateTaskResult
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
 # ── a session ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.anyio
-async def test_a_session_says_which_extensions_it_declares() -> None:
-    for extensions, declared in (([], False), ([Extension()], True)):
-        async with mcp.Client(in_memory(SdkServer()), extensions=extensions) as client:
-            assert introspection.declares_extension(client.session, EXTENSION_ID) is declared
+async def test_a_request_declares_more_than_its_session_and_leaves_the_session_as_it_is() -> None:
+    class Declaring(Request[dict[str, Any], str]):
+        def model_dump(self, **_: Any) -> JSONObject:
+            return {"method": self.method, "params": self.params}
+
+    server, declared = SdkServer(), list[Any]()
+    params = {"taskId": "t", "_meta": introspection.DeclaringMeta({"a/b": 1}, {"sampling": {}})}
+
+    async def elicit(context: Any, params: Any) -> Any:
+        raise AssertionError
+
+    async with mcp.Client(in_memory(server), elicitation_callback=elicit) as client:
+        for request in (Declaring(method="tasks/get", params=params), raw_call()):
+            await client.session.send_request(request, ANY)
+            declared.append(server.received[-1][1]["_meta"])
+    ours, theirs = (meta["io.modelcontextprotocol/clientCapabilities"] for meta in declared)
+    assert ours == {**theirs, "sampling": {}, "extensions": {EXTENSION_ID: {}}}
+    assert "elicitation" in theirs
+    assert EXTENSION_ID not in theirs.get("extensions", {})
+    assert declared[0]["a/b"] == 1
 
 
 @pytest.mark.anyio

@@ -289,22 +289,45 @@ async def test_over_an_older_connection_the_first_call_names_the_two_ways_that_a
             assert await tasks.records() == []
 
 
-async def test_a_client_made_without_the_extension_is_told_so_and_nothing_is_called(
-    made: Made, monkeypatch: pytest.MonkeyPatch
+async def test_a_callback_that_no_server_would_ask_is_refused_on_opening() -> None:
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        raise AssertionError
+
+    options: Any = {"journal": MemoryJournal(), "endpoint": "a-server"}
+    with anyio.fail_after(LIMIT_S):
+        async with mcp.Client(MCPServer("older"), mode="legacy", elicitation_callback=elicit) as client:
+            with pytest.raises(MissingCapabilityError, match=r"elicitation and roots.*TasksTransport"):
+                TasksClient(client, elicitation=elicit, roots=elicit, **options)
+            async with TasksClient(client, **options) as tasks:
+                assert await tasks.records() == []
+
+
+@pytest.mark.parametrize("wrapped", ["the client", "its session"])
+async def test_a_client_that_a_framework_has_made_without_the_extension_has_durable_tasks(
+    wrapped: str, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Once `fastmcp_tasks` was imported anywhere, every fastmcp.Client has its extension.
     monkeypatch.setattr("fastmcp.client.extension_hooks._internal_client_extension_factories", [])
-    server = SdkServer()
+    asked: list[str] = []
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={})
+
+    server = SdkServer(calls=[WORKING, {**RESULT, "resultType": "complete"}], gets=[asking(k=QUESTION), DONE])
+    options: Any = {"journal": MemoryJournal(), "endpoint": "a-server", "poll": QUICK}
     with anyio.fail_after(LIMIT_S):
-        async with (
-            at_loopback(server) as url,
-            made(url) as client,
-            TasksClient(client, journal=MemoryJournal()) as tasks,
-        ):
-            with pytest.raises(MissingCapabilityError, match=r"extensions=\[TasksExtension\(\)\]"):
-                await tasks.call_tool("tool", idempotency_key="k")
-            assert await tasks.records() == []
-    assert server.counts["tools/call"] == 0
+        async with at_loopback(server) as url, made(url) as client:
+            given = client if wrapped == "the client" else client.session
+            async with TasksClient(given, elicitation=elicit, **options) as tasks:
+                assert (await tasks.call_tool("tool")).structured_content == {"n": 1}
+            # What the framework sends itself is as before, so that it is not answered with a task.
+            await client.session.call_tool("tool", {})
+    assert asked == ["?"], "though the client itself declares no elicitation"
+    ours, theirs = (params["_meta"] for method, params in server.received if method == "tools/call")
+    capabilities = "io.modelcontextprotocol/clientCapabilities"
+    assert ours[capabilities].keys() >= {"elicitation", "extensions"}
+    assert theirs[capabilities] == {}
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)  # FastMCP's client knows no other

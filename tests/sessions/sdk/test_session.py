@@ -301,7 +301,9 @@ async def test_a_message_of_the_server_is_quoted_short_and_without_the_task_id()
 async def test_a_capability_that_the_server_misses_ends_the_request() -> None:
     server = SdkServer(calls=[Fault(-32021, "Missing", {"requiredCapabilities": {"sampling": {}}})])
     async with session_at(in_memory(server)) as session:
-        with pytest.raises(MissingCapabilityError, match="callback for the capability") as caught:
+        with pytest.raises(
+            MissingCapabilityError, match=r"Give TasksClient or the host's client a callback"
+        ) as caught:
             await session.call(CALL, nothing)
     assert (caught.value.retryable, caught.value.not_executed) == (False, True)
 
@@ -388,14 +390,19 @@ async def test_over_an_older_connection_the_error_names_the_two_ways_that_are_le
                 assert (caught.value.retryable, caught.value.not_executed) == (False, True)
 
 
-async def test_a_client_that_was_made_without_the_extension_is_told_so_and_nothing_is_called() -> None:
+async def test_requests_of_ours_declare_the_extension_that_the_client_was_made_without() -> None:
     server = SdkServer()
     with anyio.fail_after(LIMIT_S):
         async with mcp.Client(in_memory(server)) as client:
-            session = SdkSession(lambda: client.session, endpoint=ENDPOINT)
-            with pytest.raises(MissingCapabilityError, match=r"extensions=\[TasksExtension\(\)\]"):
-                await session.call(CALL, nothing)
-    assert server.counts["tools/call"] == 0
+            session = SdkSession(lambda: client.session, endpoint=ENDPOINT, capabilities={"roots": {}})
+            assert isinstance(await session.call(CALL, nothing), Created)
+            await session.get(REF)
+            await session.update(REF, {})
+            await session.cancel(REF)
+    for method, params in server.received:
+        if "tasks/" in method or method == "tools/call":
+            capabilities = params["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+            assert capabilities == {"roots": {}, "extensions": {EXTENSION_ID: {}}}, method
 
 
 # ── tools ─────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,67 @@
+"""The pages of the documentation, and the code in them."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sybil import Document, Example, Sybil
+from sybil.parsers.myst import CodeBlockParser
+
+__all__ = ["PAGES", "PORT", "ROOT", "TUTORIAL", "has_blocks", "programs", "run_blocks"]
+
+ROOT: Final = Path(__file__).parents[2]
+TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
+PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+LIMIT_S: Final = 30.0
+
+PORT: Final = "http://127.0.0.1:8000/"
+"""Where the pages have their server."""
+
+
+def programs() -> dict[str, str]:
+    """The programs of the tutorial, by the names under which the reader saves them."""
+    found = {}
+    for block in _blocks(TUTORIAL):
+        options = block.region.lexemes["options"]
+        found[options["caption"]] = str(block.parsed)
+    return found
+
+
+def run_blocks(page: Path, replacements: Mapping[str, str]) -> int:
+    """Run the Python blocks of a page in order, as somebody who types them into ``python -m asyncio``.
+
+    Args:
+        page: The page.
+        replacements: What stands in place of :data:`PORT`, and of a tool at another server.
+
+    Returns:
+        How many there are.
+    """
+    names: dict[str, Any] = {"__name__": "__main__"}
+    blocks = list(_blocks(page))
+    for block in blocks:
+        source = "\n" * block.line + str(block.parsed)  # so that tracebacks fit
+        for old, new in replacements.items():
+            source = source.replace(old, new)
+        code = compile(source, str(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        if code.co_flags & inspect.CO_COROUTINE:
+            asyncio.run(asyncio.wait_for(eval(code, names), LIMIT_S))
+        else:
+            exec(code, names)
+    return len(blocks)
+
+
+def has_blocks(page: Path) -> bool:
+    """Whether there is a Python block to run as it stands."""
+    return page != TUTORIAL and next(_blocks(page), None) is not None
+
+
+def _blocks(page: Path) -> Iterator[Example]:
+    sybil = Sybil([CodeBlockParser("python", lambda example: None)])
+    document: Document = sybil.parse(page)
+    yield from document.examples()

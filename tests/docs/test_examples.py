@@ -1,0 +1,147 @@
+"""Every example, run as its users run it, with a coffee machine that is quicker than theirs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from .browser import MISSING, Browser, browser, wait_for
+from .pages import ROOT
+
+EXAMPLES: Final = ROOT / "examples"
+LIMIT_S: Final = 60.0
+
+
+@pytest.fixture(autouse=True)
+def quick_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEMO_STEP_S", "0.2")
+
+
+def by_command(name: str) -> str:
+    """What an example prints that is run by its command."""
+    command = [sys.executable, str(EXAMPLES / name)]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def quickstart(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("quickstart")
+
+
+@pytest.fixture
+def machine(quickstart: ModuleType, tmp_path: Path) -> Iterator[str]:
+    """A coffee machine, for the examples that only talk to one."""
+    with quickstart.running_server(tmp_path / "log") as url:
+        yield url
+
+
+def test_every_example_is_run_here_and_has_a_page() -> None:
+    programs = {path.stem for path in EXAMPLES.glob("*.py")} - {"demo_server"}
+    assert programs == {
+        "quickstart",
+        "sdk_client",
+        "fastmcp_client",
+        "progress",
+        "job_runner",
+        "web_service",
+    }
+    assert {path.stem for path in (ROOT / "docs/examples").glob("*.md")} == {
+        *(name.replace("_", "-") for name in programs),
+        "index",
+    }
+
+
+def test_quickstart_brings_the_task_of_a_killed_client_home() -> None:
+    assert "4  It was the same task, from beginning to end." in by_command("quickstart.py")
+
+
+def test_the_job_runner_runs_each_job_once() -> None:
+    assert "3  Three jobs, three orders" in by_command("job_runner.py")
+
+
+def test_the_programs_with_one_client(
+    machine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: dict[str, str] = {}
+    for name in ("progress", "sdk_client", "fastmcp_client"):
+        module: Any = importlib.import_module(name)
+        anyio.run(module.main, machine, tmp_path / f"{name}.db")
+        told[name] = capsys.readouterr().out
+    assert "→ Order 1: 2 cups of coffee with oat milk" in told["progress"]
+    assert "→ The task of 'brew' was cancelled." in told["progress"]
+    assert "→ Order 3: 2 cups of coffee with oat milk" in told["sdk_client"]
+    assert "     → Order 4: 1 cups of coffee with oat milk" in told["sdk_client"].partition("3  Later")[2]
+    assert "→ Order 5: 2 cups of coffee with oat milk" in told["fastmcp_client"]
+    assert told["fastmcp_client"].count("Order 6: 1 cups") == 2
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of the web service."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-u", str(EXAMPLES / "web_service.py"), str(port)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("The service is process ")
+            wait_for(lambda: listens(port))
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            process.send_signal(signal.SIGINT)  # upon which it ends its children
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_an_order_in_the_browser_survives_the_death_of_the_service(service: str, tmp_path: Path) -> None:
+    with browser(tmp_path) as page:
+        page.open(service)
+        page.click("#brew")
+        order, *_ = wait_for(lambda: row(page, "working"))
+        page.click("#kill")
+        wait_for(lambda: "down" in page.run("return document.getElementById('state').textContent"))
+        wait_for(lambda: row(page, "input_required"))
+        page.click("#orders button")
+        assert wait_for(lambda: row(page, "completed")) == [
+            order,
+            "completed",
+            "Order 1: 1 cups of coffee with oat milk",
+        ]
+
+
+def row(page: Browser, status: str) -> list[str] | None:
+    """The cells of the only order, once it has a status."""
+    rows = page.run(
+        "return [...document.querySelectorAll('#orders tr')]"
+        ".map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    return rows[0] if len(rows) == 1 and rows[0][1] == status else None

@@ -1,0 +1,64 @@
+"""Every Python block of the README and of the documentation, run as it stands at the tutorial's server."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mcp_tasks_client import errors
+
+from ..legacy_servers import LegacyServer
+from .pages import PAGES, PORT, ROOT, has_blocks, run_blocks
+
+DOCS: Final = ROOT / "docs"
+OLDER: Final = DOCS / "guides" / "servers-2025-11-25.md"
+WITH_CODE: Final = [page for page in PAGES if has_blocks(page)]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory and a journal that are not the user's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("platformdirs.user_state_path", lambda *_, **options: tmp_path)
+
+
+@pytest.mark.parametrize("page", [p for p in WITH_CODE if p != OLDER], ids=lambda page: page.stem)
+def test_the_blocks_of_a_page_run(page: Path, docs_server: str) -> None:
+    assert run_blocks(page, {PORT: docs_server})
+
+
+def test_the_blocks_run_at_a_server_of_2025_11_25(legacy_python_server: LegacyServer) -> None:
+    at = legacy_python_server.url.removesuffix("mcp")
+    assert run_blocks(OLDER, {PORT: at, '"deploy", {"service": "web"}': '"asks"'})
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "guides").glob("*.md")), ids=lambda page: page.stem)
+def test_a_guide_opens_with_code_that_runs(page: Path) -> None:
+    if page.stem != "index":
+        assert re.match(r"# .*\n\n```python\n", page.read_text(encoding="utf-8"))
+
+
+def test_every_campaign_is_named_with_a_command() -> None:
+    page = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+    table = page.partition("| campaign |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"^\| ([a-z ]+) \|", table, flags=re.MULTILINE))
+    rooms = {path.parent.name.replace("_", " ") for path in (ROOT / "tests/campaigns").glob("*/__init__.py")}
+    assert named == rooms
+    for module in re.findall(r"python -m ([\w.]+)", page):
+        assert find_spec(f"{module}.__main__") is not None, module
+    for folder in re.findall(r"pytest (?:--long )?(\S+)`", table):
+        assert (ROOT / folder).is_dir(), folder
+
+
+def test_every_public_error_has_its_cause_and_its_remedy() -> None:
+    page = (DOCS / "errors.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", page, flags=re.MULTILINE)
+    assert sorted(named) == sorted(set(errors.__all__) - {"TasksClientError", "TaskError"})
+
+
+def test_the_readme_fits_on_a_page() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

@@ -1,0 +1,64 @@
+"""The tutorial, followed as a reader follows it: its programs saved, started, killed, and started again."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from .pages import PORT, TUTORIAL, programs
+from .server import running_tutorial_server
+
+LIMIT_S: Final = 30.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """The reader's folder, with every program saved and the server running."""
+    with running_tutorial_server(tmp_path) as at:
+        for name, source in programs().items():
+            if name != "server.py":
+                assert PORT in source
+                (tmp_path / name).write_text(source.replace(PORT, at), encoding="utf-8")
+        yield tmp_path
+
+
+def run(folder: Path, program: str, typed: str = "") -> str:
+    """What a program prints."""
+    done = subprocess.run(
+        [sys.executable, program], cwd=folder, input=typed, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def kill_at_work(folder: Path, program: str) -> None:
+    """Start a program, and kill it once it shows that its task is at work."""
+    command = [sys.executable, "-u", program]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ends_at = time.monotonic() + LIMIT_S
+        for line in process.stdout:
+            assert time.monotonic() < ends_at
+            if line.startswith("working building"):
+                process.kill()
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_the_tutorial_goes_as_it_says(folder: Path) -> None:
+    assert list(programs()) == ["server.py", "first.py", "look.py", "second.py", "keyed.py"]
+    told = re.findall(r"```text\n(.*?)\n```", TUTORIAL.read_text(encoding="utf-8"), flags=re.DOTALL)
+    first, look, second, keyed = told
+    assert run(folder, "first.py", "1.2\n").endswith(f"{first}\n")
+    kill_at_work(folder, "first.py")
+    assert run(folder, "look.py") == f"{look}\n"
+    assert run(folder, "second.py", "1.3\n").endswith(f"{second}\n")
+    assert run(folder, "look.py") == ""
+    assert [run(folder, "keyed.py") for _ in range(2)] == [f"{keyed}\n"] * 2
