@@ -47,7 +47,7 @@ BEYOND: Final = 5
 """Runs in which there was no such moment any more, before there is none. Threads make one run longer
 than another."""
 
-FEW: Final = 25
+FEW: Final = 24
 """Stops of a scenario, at least."""
 
 STRIDE: Final = 16
