@@ -43,7 +43,6 @@ def _theme(palette: dict[str, str]) -> dict[str, Any]:
     box = {"Bkg": palette["box"], "Border": palette["edge"], "TextColor": palette["text"]}
     return {
         "theme": "base",
-        "flowchart": {"rankSpacing": 90, "nodeSpacing": 60},
         "themeVariables": {
             **{f"actor{part}": colour for part, colour in box.items()},
             "actorLineColor": palette["line"],
