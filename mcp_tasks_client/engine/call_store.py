@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.lowlevel
 
-from ..errors import DrivenElsewhereError, JournalError
+from ..errors import DrivenElsewhereError, JournalError, TasksClientError
 from ..journal.base import Taken
 from ..journal.guarded import GuardedJournal
 from ..journal.record import Scope, TaskRecord
@@ -414,11 +414,29 @@ class CallStore:
             forgotten_records += found
         return forgotten_records
 
-    # ── the end of the client ─────────────────────────────────────────────────────────────────
+    async def commit_left(self) -> None:
+        """Commit what could not be committed before, of calls that nobody drives, and release those.
 
-    def retire(self) -> None:
-        """Own nothing any more, as far as this process can tell; :meth:`close` tells the journal later."""
-        self._lease.leave(self._owner)
+        Stops at the first that fails again, and leaves the others for the next time.
+        """
+        for call in self.uncommitted:
+            if call.driver is not None:
+                continue  # it commits first of all what it holds
+            try:
+                await self._commit_left(call)
+            except TasksClientError as error:
+                logger.warning("%r still cannot be journaled: %s", call.record, error)
+            if call in self._uncommitted:
+                return
+
+    async def _commit_left(self, call: LiveCall) -> None:
+        if await self.take(call):
+            while call.uncommitted:
+                await self.apply_uncommitted(call)
+            if call.driver is None:
+                await self.release(call)
+
+    # ── the end of the client ─────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
         """Commit what could not be committed before, once more; and own nothing any more."""
@@ -427,10 +445,7 @@ class CallStore:
     async def _close(self) -> None:
         for call in list(self._uncommitted):
             try:
-                if await self.take(call):
-                    while call.uncommitted:
-                        await self.apply_uncommitted(call)
-                    await self._release(call)
+                await self._commit_left(call)
             except Exception as error:  # whatever it is, it must not hold up the end
                 logger.error("The reply to %r was never journaled: %s", call.record, error)
         names = self._lease.leave(self._owner)

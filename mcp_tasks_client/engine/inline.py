@@ -75,7 +75,6 @@ class InlineEngine:
         self._handle_of = handle_of
         self._environment = environment or Environment()
         self._store: CallStore | None = None
-        self._retired: list[CallStore] = []
         self._idempotency: dict[Scope, Idempotency] = {}
 
     def make_runner(self, session: Session, inputs: Inputs, *, listens: bool = False) -> Runner:
@@ -92,14 +91,9 @@ class InlineEngine:
             runner.around = Listening(runner, requests).joined
         return runner
 
-    def serves(self, runner: Runner) -> bool:
-        """Whether a runner commits where calls are committed now, which changes when a commit has failed."""
-        return runner.store is self._store
-
     def _use_store(self) -> CallStore:
         if self._store is None:  # not before there is a task: an extension is made long before it is used
             self._store = CallStore(self._journal, self._policy, self._environment)
-            self._idempotency = {}
         return self._store
 
     # ── calls from their beginning ────────────────────────────────────────────────────────────
@@ -140,16 +134,15 @@ class InlineEngine:
         with anyio.CancelScope(shield=True):
             await self._journal.open()
         try:
-            await self._close_retired()
+            store = runner.store
+            await store.commit_left()
             while True:
-                store = self._use_store()
-                current = runner.over(store)
                 if record_id is None:
                     call = await self._begin(store, scope, tool_call, key, on_unknown)
                 else:
                     call = await self._find(store, scope, tool_call, record_id)
                 try:
-                    await self._see(call, current, answers or {}, listeners)
+                    await self._see(call, runner, answers or {}, listeners)
                 except (OvertakenError, OutcomeUnknownError) as error:
                     check_repeatable(error, call, on_unknown)
                 else:
@@ -176,15 +169,13 @@ class InlineEngine:
 
         What the journal refuses is logged.
         """
-        if self._store is not None:
-            self._retire(self._store)
-        if not self._retired:
+        if self._store is None:
             return
         try:
             with anyio.CancelScope(shield=True):
                 await self._journal.open()
                 try:
-                    await self._close_retired()
+                    await self._store.close()
                 finally:
                     await self._journal.aclose()
         except JournalError as error:  # all that it was asked to write, it has said that it has
@@ -286,16 +277,15 @@ class InlineEngine:
         Raises:
             TasksClientError: As :meth:`TasksClient.call_tool`; ``.handle`` always names the task.
         """
-        environment, store = self._environment, self._use_store()
+        environment, store = self._environment, runner.store
         now, jitter = environment.clock.time(), environment.jitter()
         first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
-        runner = runner.over(store)
         call = begin_with_task(store, scope, tool, first)
         call.listeners = tuple(listeners)
         try:
             await self._open(call, store)
             try:
-                await self._close_retired()
+                await store.commit_left()
                 await self._drive(call, runner, timeout)
                 if store.begin_hourly_prune():
                     await store.prune_old()
@@ -312,37 +302,10 @@ class InlineEngine:
     async def _let_go(self, call: LiveCall, store: CallStore) -> None:
         store.keep_uncommitted(call)  # its task may not be in the journal yet
         await store.release(call)
-        if call in store.uncommitted:
-            self._retire(store)
 
     def _note_error(self, error: TasksClientError, call: LiveCall, store: CallStore) -> None:
         error.handle = self._handle_of(call)
-        if isinstance(error, JournalError):
-            store.keep_uncommitted(call)
-            self._retire(store)
-
-    def _retire(self, store: CallStore) -> None:
-        """Leave the records of a store whose commit failed to whoever resumes them.
-
-        Nothing closes an extension. So the next call has a store of its own, and commits what this one could
-        not.
-        """
-        store.retire()
-        if store is self._store:
-            self._store = None
-        if store not in self._retired:
-            self._retired.append(store)
-
-    async def _close_retired(self) -> None:
-        while self._retired:
-            store = self._retired.pop()  # so that no other call closes it as well
-            try:
-                await store.close()
-            finally:
-                if store.uncommitted:
-                    self._retired.append(store)
-            if store.uncommitted:
-                return  # the journal still fails: a later call tries again
+        store.keep_uncommitted(call)
 
     async def _open(self, call: LiveCall, store: CallStore) -> None:
         try:

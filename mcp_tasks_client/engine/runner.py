@@ -115,14 +115,6 @@ class Runner:
         """Where requests go."""
         return self._requests.session
 
-    def over(self, store: CallStore) -> Runner:
-        """This runner, or one like it over another store."""
-        if store is self.store:
-            return self
-        other = Runner(store, self._requests, self._policy, self._environment, inline=self._inline)
-        other.around = self.around
-        return other
-
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
     async def drive(self, call: LiveCall) -> None:

@@ -9,9 +9,12 @@ import anyio
 import pytest
 
 from mcp_tasks_client.callbacks import Callbacks
+from mcp_tasks_client.engine.call_store import CallStore
+from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.inline import InlineEngine
 from mcp_tasks_client.errors import JournalLockedError
 from mcp_tasks_client.handle import detach
+from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.record import Scope, TaskRecord
 from mcp_tasks_client.policy import PollPolicy
@@ -63,6 +66,31 @@ async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_c
         assert "first" in [record.task_id for record in await journal.records(SCOPE)]
 
 
+async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() -> None:
+    journal = Locked()
+    session = ScriptedSession(gets={"first": [working("first", poll_interval_ms=60_000)]})
+    engine = InlineEngine(journal=journal, policy=PollPolicy(), on_abandon="detach", handle_of=detach)
+    runner = engine.make_runner(session, Callbacks())
+
+    async def see_through(task_id: str) -> Any:
+        created = Snapshot(read_task(working(task_id, poll_interval_ms=60_000)))
+        return await engine.see_through(created, "tool", runner=runner, scope=SCOPE)
+
+    async with journal, anyio.create_task_group() as tasks:
+        tasks.start_soon(see_through, "first")
+        await anyio.wait_all_tasks_blocked()
+        journal.refuses = "save"
+        with pytest.raises(JournalLockedError):
+            await see_through("second")
+        journal.refuses = None
+        another = CallStore(GuardedJournal(journal), PollPolicy(), Environment())
+        assert await another.take_pending(SCOPE) == []
+        tasks.cancel_scope.cancel()
+    async with journal:
+        assert [call.task_id for call in await another.take_pending(SCOPE)] == ["first"]
+        await another.close()
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
 async def test_a_task_whose_commit_was_cut_and_failed_is_journaled_with_the_next_call() -> None:
     class Cut(Locked):
@@ -95,3 +123,40 @@ async def test_a_task_whose_commit_was_cut_and_failed_is_journaled_with_the_next
     assert text(await see_through("second")) == "done"
     async with journal:
         assert "first" in [record.task_id for record in await journal.records(SCOPE)]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
+async def test_a_task_that_was_cut_before_its_first_commit_is_journaled_with_the_next_call() -> None:
+    class Hung(Locked):
+        """Its commits do not answer for as long as it is told to, as those of a thread whose disk hangs."""
+
+        hangs = False
+
+        async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+            if self.hangs:
+                await anyio.sleep_forever()
+            await super().save(record, known=known)
+
+    journal = Hung()
+    session = ScriptedSession(gets={"third": [completed("third", text_result("done"))]})
+    engine = InlineEngine(journal=journal, policy=PollPolicy(), on_abandon="detach", handle_of=detach)
+    runner = engine.make_runner(session, Callbacks())
+
+    async def see_through(task_id: str) -> Any:
+        created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
+        return await engine.see_through(created, "tool", runner=runner, scope=SCOPE)
+
+    journal.refuses = "save"
+    with pytest.raises(JournalLockedError):
+        await see_through("first")
+    journal.refuses, journal.hangs = None, True
+    caller = asyncio.ensure_future(see_through("second"))  # waits for the commit of the first
+    await anyio.wait_all_tasks_blocked()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    del caller
+    journal.hangs = False
+    assert text(await see_through("third")) == "done"
+    async with journal:
+        assert {record.task_id for record in await journal.records(SCOPE)} >= {"first", "second"}

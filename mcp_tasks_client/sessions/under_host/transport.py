@@ -483,7 +483,7 @@ class _Door:
         keyed = call.key is not None or current_key() is not None
         try:
             self.is_older = await self.session.other() is not None
-            if self._runner is None or not self._engine.serves(self._runner):
+            if self._runner is None:
                 self._runner = self._engine.make_runner(self.session, self.inputs, listens=self.is_older)
             # At an older server the host's own session may be what a plain call is about.
             return keyed or not self.is_older or await self.session.may_make_task(call.tool_call.name)

@@ -275,8 +275,8 @@ class Process(Probe):
         self.killed = True
         self.clock.kill()
         world.living.discard(self.pid)
-        if self._inline._store is not None:
-            self._inline._store.retire()  # nothing closes an extension but the end of its process
+        if (store := self._inline._store) is not None:
+            store._lease.leave(store._owner)  # nothing closes an extension but the end of its process
         for key in [key for key, asking in world.prompts.items() if asking is self]:
             del world.prompts[key]
         self.ended.set()
