@@ -279,8 +279,7 @@ class CallStore:
             JournalError: Another client has brought it to its end, and it was forgotten.
         """
         if not call.ours:
-            with anyio.CancelScope(shield=True):
-                await self._take(call)
+            await run_to_its_end(self._take, call)  # or the journal says that it is ours, and we do not
         return call.ours
 
     async def _take(self, call: LiveCall) -> None:
