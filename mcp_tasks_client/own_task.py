@@ -34,13 +34,17 @@ class OwnTask:
         self._error: BaseException | None = None
         self._task: object = None
 
+    def start(self) -> None:
+        """Begin to enter, and wait for nothing. What entering raises, :meth:`leave` raises."""
+        self._task = _spawn(self._run)  # kept, because asyncio forgets a task that nobody else knows
+
     async def enter(self) -> None:
         """Enter. A caller that is cancelled meanwhile waits until what was entered is left again.
 
         Raises:
             BaseException: What entering raised.
         """
-        self._task = _spawn(self._run)  # kept, because asyncio forgets a task that nobody else knows
+        self.start()
         try:
             await self._entered.wait()
         except anyio.get_cancelled_exc_class():

@@ -1,18 +1,13 @@
-"""What a session hears unasked, for calls that are driven in their callers' own tasks.
-
-Nothing runs beside those calls, so :meth:`Session.run` runs in the task of one of them. When that call ends,
-another one takes the running over.
-"""
+"""What a session hears unasked, for calls that are driven in their callers' own tasks."""
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Final
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
-from anyio.abc import TaskGroup
 
+from ..own_task import OwnTask
 from .push import Push
 from .requests import Requests
 from .runner import Runner
@@ -23,6 +18,9 @@ __all__ = ["Listening"]
 class Listening:
     """Runs ``session.run`` for as long as there are calls, once.
 
+    It has a task of its own. In that of a caller it would be cut when his call ends, and a server of
+    2025-11-25 sends a question on a request that may just then be under way, once.
+
     Args:
         runner: Drives the calls.
         requests: Makes events of what is heard.
@@ -31,39 +29,33 @@ class Listening:
     def __init__(self, runner: Runner, requests: Requests) -> None:
         self._runner = runner
         self._requests = requests
-        self._turn: Final = anyio.Lock()
+        self._calls = 0
+        self._task: OwnTask | None = None
+        self._turn = anyio.Lock()  # a new listening waits until the one before has ended
 
-    def joined(self) -> AbstractAsyncContextManager[None]:
-        """Take part while one call is driven: listen, or be ready to take over."""
-        return _Part(self)
+    @asynccontextmanager
+    async def joined(self) -> AsyncIterator[None]:
+        """Take part while one call is driven. The first begins the listening, and the last ends it."""
+        self._calls += 1
+        task = self._task
+        if task is None:
+            task = self._task = OwnTask(self._listen())
+            task.start()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._task = None
+                await task.leave()
 
-    async def run(self, tasks: TaskGroup) -> None:
-        """Listen when it is one's turn."""
-        async with self._turn:
+    @asynccontextmanager
+    async def _listen(self) -> AsyncIterator[None]:
+        async with self._turn, anyio.create_task_group() as tasks:
             push = Push(self._runner.store, self._requests, self._runner, tasks)
             self._runner.on_observe = push.add
             for call in list(self._runner.store.live.values()):
                 push.add(call)
-            await push.run()
-
-
-class _Part(AbstractAsyncContextManager[None]):
-    """The part of one call."""
-
-    def __init__(self, listening: Listening) -> None:
-        self._listening = listening
-        self._tasks = anyio.create_task_group()
-
-    async def __aenter__(self) -> None:
-        await self._tasks.__aenter__()
-        self._tasks.start_soon(self._listening.run, self._tasks)
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._tasks.cancel_scope.cancel()
-        # Without the block's own exception, which would come back wrapped in a group.
-        await self._tasks.__aexit__(None, None, None)
+            tasks.start_soon(push.run)
+            yield
+            tasks.cancel_scope.cancel()

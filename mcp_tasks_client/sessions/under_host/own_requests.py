@@ -1,12 +1,14 @@
 """Our own requests over the transport of a host's client, with the host's headers, beneath its auth.
 
 The headers are those of the host's request that is being served, by a context variable, since thousands of
-calls share one session. They are kept nowhere else.
+calls share one session. What belongs to no call goes with those of the newest request. They are kept nowhere
+else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -42,12 +44,14 @@ class HostRequest:
         extensions: Of the host's request, such as the name for TLS.
         timeout: The host's time-outs, as httpx has them; ``None`` leaves them to us.
         refusal: Headers of the last reply that refused the credential; ``None`` if none did.
+        is_served: Whether its call has ended.
     """
 
     headers: Sequence[tuple[str, str]] = field(repr=False)
     extensions: Mapping[str, Any]
     timeout: Mapping[str, float | None] | None
     refusal: Mapping[str, str] | None = field(default=None, repr=False)
+    is_served: bool = False
 
     @classmethod
     def of(cls, request: Any) -> HostRequest:
@@ -82,15 +86,33 @@ class InnerTransport(Transport):
         self._library: Any = library
         self._inner = inner
         self._body = body_class(library)
+        self._newest: dict[str, HostRequest] = {}
 
     @property
     def closed(self) -> bool:
         """Never: who closes it ends its calls first."""
         return False
 
+    @contextmanager
+    def calling(self, url: str) -> Iterator[None]:
+        """Make the call that the host's request is for.
+
+        What goes on when it has ended, such as listening that it began, goes with the credential of a newer
+        request to the same URL.
+        """
+        host = self._newest[url] = serving.get()
+        try:
+            yield
+        finally:
+            host.is_served = True
+            if self._newest.get(url) is host:
+                del self._newest[url]
+
     async def send(self, url: httpx.URL, request: Request) -> Response:
         """Send a request as the host would."""
         host = serving.get()
+        if host.is_served:
+            host = self._newest.get(str(url), host)
         ours = {name.lower() for name in request.headers}
         headers = [(name, value) for name, value in host.headers if name not in ours]
         headers += [*request.headers.items(), ("Content-Length", str(len(request.content)))]

@@ -311,16 +311,17 @@ class TasksHttpTransport(_AnyTransport):
                 meta = {**(tool_call.meta or {}), "progressToken": call.progress_token}
                 tool_call = replace(tool_call, meta=meta, hear=progress.hear)
         try:
-            live = await self._engine.call(
-                tool_call,
-                runner=door.runner,
-                scope=door.scope,
-                key=call.key or key,
-                on_unknown=on_unknown,
-                record_id=request.extensions.get(_RECORD, call.record_id),
-                answers=call.answers,
-                listeners=listeners,
-            )
+            with self._requests.calling(str(request.url)):
+                live = await self._engine.call(
+                    tool_call,
+                    runner=door.runner,
+                    scope=door.scope,
+                    key=call.key or key,
+                    on_unknown=on_unknown,
+                    record_id=request.extensions.get(_RECORD, call.record_id),
+                    answers=call.answers,
+                    listeners=listeners,
+                )
         except CredentialRefusedError as error:
             return _refused(request, call, error)
         except TasksClientError as error:

@@ -182,16 +182,8 @@ async def test_what_a_killed_host_has_left_is_resumed_by_url(
 # ── a server of the older generation ──────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def of_the_older_generation(request: pytest.FixtureRequest) -> None:
-    """Skips what is not shown yet: one of these failed in each of two runs, another each time."""
-    if not request.config.getoption("--long"):
-        pytest.skip("known gap: one of these failed in each of two runs, another each time; --long runs them")
-
-
 @pytest.mark.parametrize("asks", ["host", "transport"])
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.usefixtures("of_the_older_generation")
 async def test_at_a_server_of_the_older_generation_too(legacy_server: LegacyServer, asks: str) -> None:
     person, journal = Person(), MemoryJournal()
     async with client_at(legacy_server.url, person, journal, asks=asks) as client:
@@ -206,7 +198,6 @@ async def test_at_a_server_of_the_older_generation_too(legacy_server: LegacyServ
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.usefixtures("of_the_older_generation")
 async def test_calls_at_such_a_server_may_be_made_together(legacy_server: LegacyServer) -> None:
     person, said = Person(), list[str]()
     async with client_at(legacy_server.url, person) as client, anyio.create_task_group() as calls:
@@ -222,7 +213,6 @@ async def test_calls_at_such_a_server_may_be_made_together(legacy_server: Legacy
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.usefixtures("of_the_older_generation")
 async def test_a_plain_tool_of_such_a_server_is_called_in_the_host_s_own_session(
     legacy_server: LegacyServer,
 ) -> None:
@@ -234,7 +224,6 @@ async def test_a_plain_tool_of_such_a_server_is_called_in_the_host_s_own_session
     assert plain.session_id != slow.session_id
 
 
-@pytest.mark.usefixtures("of_the_older_generation")
 async def test_a_client_that_knows_nothing_but_json_rpc(legacy_server: LegacyServer) -> None:
     journal = MemoryJournal()
     http = tasks_http_client(library="httpx", journal=journal, trust_env=False, elicitation=Person().elicit)
@@ -248,7 +237,6 @@ async def test_a_client_that_knows_nothing_but_json_rpc(legacy_server: LegacySer
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("tool", ["slow", "asks"])
-@pytest.mark.usefixtures("of_the_older_generation")
 async def test_what_a_killed_host_has_left_at_such_a_server_is_resumed_by_url(
     legacy_server: LegacyServer, tmp_path: Path, tool: str
 ) -> None:
