@@ -27,7 +27,7 @@ OLDER: Final = "tasks_2025_11_25"
 ROOMS: Final = ("protocol", "machine", "journal", "sessions.base", "engine")
 """Each imports only those before it, and the modules that any room may import."""
 
-FOR_ALL: Final = frozenset({"errors", "policy", "uncut", "host_code"})
+FOR_ALL: Final = frozenset({"errors", "policy", "uncut", "own_task", "host_code"})
 
 BETWEEN: Final = {"engine": frozenset({"callbacks"})}
 """Modules of the top level that one room may import besides."""

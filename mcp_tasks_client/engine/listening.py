@@ -18,8 +18,8 @@ __all__ = ["Listening"]
 class Listening:
     """Runs ``session.run`` for as long as there are calls, once.
 
-    It has a task of its own. In that of a caller it would be cut when his call ends, and a server of
-    2025-11-25 sends a question on a request that may just then be under way, once.
+    It has a task of its own. In that of a caller it would be cut when his call ends, and what a server says
+    just then, it may say only once.
 
     Args:
         runner: Drives the calls.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -53,6 +53,9 @@ class Served:
     delivered: Callable[[], None] | None = None
     """Called when the host's session has read the reply."""
 
+    dropped: Callable[[], Awaitable[None]] | None = None
+    """Called if the host's session never reads the reply."""
+
 
 class Interceptor(ABC):
     """Decides what a relay takes."""
@@ -66,12 +69,21 @@ class Interceptor(ABC):
         """Learn how the server has answered ``initialize``."""
 
     @abstractmethod
-    def takes_call(self) -> bool:
-        """Whether ``tools/call`` of the host's goes to :meth:`serve_call`."""
+    def takes_call(self, params: JSONObject) -> bool:
+        """Whether a ``tools/call`` of the host's goes to :meth:`serve_call`."""
 
     @abstractmethod
-    async def serve_call(self, params: JSONObject) -> Served | None:
-        """The end of a host's ``tools/call``; ``None`` leaves the call to the server."""
+    async def serve_call(self, request: JSONObject, metadata: Any) -> Served | None:
+        """The end of a host's ``tools/call``; ``None`` leaves the call to the server.
+
+        Args:
+            request: With ``id`` and ``params``.
+            metadata: What the SDK notes of the message, such as its HTTP headers.
+        """
+
+    def listed(self, result: JSONObject) -> JSONObject | None:
+        """What the host is told in place of the server's list of tools; ``None`` leaves the list as it is."""
+        return None
 
     @abstractmethod
     def takes_request(self, request: JSONObject) -> bool:
@@ -153,6 +165,7 @@ class Relay:
         self._given_up: dict[RequestId, None] = {}
         self._calls: dict[RequestId, anyio.CancelScope] = {}
         self._call_ended = anyio.Event()
+        self._listing: set[RequestId] = set()
         self._requests: dict[RequestId, tuple[anyio.CancelScope, JSONObject]] = {}
 
     async def run(self, host: tuple[Any, Any], server: tuple[Any, Any]) -> None:
@@ -182,7 +195,12 @@ class Relay:
     # ── requests of ours ──────────────────────────────────────────────────────────────────────
 
     async def request(
-        self, method: str, params: JSONObject, timeout_s: float | None, request_id: RequestId | None = None
+        self,
+        method: str,
+        params: JSONObject,
+        timeout_s: float | None,
+        request_id: RequestId | None = None,
+        metadata: Any = None,
     ) -> Reply | None:
         """Send a request to the server.
 
@@ -191,13 +209,14 @@ class Relay:
             params: Its params.
             timeout_s: Seconds to wait for the reply; ``None`` waits for as long as there is a connection.
             request_id: A random text, since the host's session numbers its requests; ``None`` makes one.
+            metadata: For the transport, as the SDK has it.
 
         Returns:
             The reply; ``None`` if none came within the time. The end of the connection, before or after the
             request was sent, sets :attr:`closed`.
         """
         with suppress(*_CLOSED):
-            return await self._ask(self._to_server, method, params, timeout_s, request_id)
+            return await self._ask(self._to_server, method, params, timeout_s, request_id, metadata)
         self.closed.set()
         return None
 
@@ -235,6 +254,7 @@ class Relay:
         params: JSONObject | None,
         timeout_s: float | None,
         request_id: RequestId | None,
+        metadata: Any = None,
     ) -> Reply | None:
         if self.closed.is_set():
             return None
@@ -243,7 +263,7 @@ class Relay:
         waiting = self._waiting[request_id] = _Waiting()
         try:
             with anyio.move_on_after(timeout_s):
-                await stream.send(make_message({"id": request_id, "method": method, **given}))
+                await stream.send(make_message({"id": request_id, "method": method, **given}, metadata))
                 await waiting.came.wait()
         finally:
             del self._waiting[request_id]
@@ -281,25 +301,26 @@ class Relay:
                     "params": self._interceptor.initialize(params),
                 }
                 message = make_message(fields, message.metadata)
-            case "tools/call" if self._interceptor.takes_call() and not _resumes(message):
+            case "tools/call" if self._interceptor.takes_call(params) and not _resumes(message):
                 assert self._tasks is not None, "the relay runs"
                 # Noted before it begins, since the host may take it back at once.
                 self._calls[said["id"]] = scope = anyio.CancelScope()
-                self._tasks.start_soon(self._serve_call, said["id"], params, message, scope)
+                self._tasks.start_soon(self._serve_call, {**said, "params": params}, message, scope)
                 return
+            case "tools/list":
+                self._listing.add(said["id"])
             case "notifications/cancelled" if params.get("requestId") in self._calls:
                 self._calls[params["requestId"]].cancel()
                 return
         with suppress(*_CLOSED):
             await self._to_server.send(message)
 
-    async def _serve_call(
-        self, request_id: RequestId, params: JSONObject, message: Any, scope: anyio.CancelScope
-    ) -> None:
+    async def _serve_call(self, request: JSONObject, message: Any, scope: anyio.CancelScope) -> None:
+        request_id, served, is_read = request["id"], None, False
         try:
             with scope, suppress(*_CLOSED):
                 try:
-                    served = await self._interceptor.serve_call(params)
+                    served = await self._interceptor.serve_call(request, message.metadata)
                 except Exception as error:  # a fault of ours costs one call, and not the connection
                     logger.exception("A tools/call of the host could not be seen through")
                     text = f"mcp_tasks_client failed: {type(error).__name__}: {error}"
@@ -310,9 +331,12 @@ class Relay:
                 reply = _Unread(make_message({"id": request_id, **reply_fields(served.reply)}), anyio.Event())
                 await self._to_host.send(reply)
                 await reply.read.wait()
+                is_read = True
                 if served.delivered is not None:
                     served.delivered()
         finally:
+            if served is not None and served.dropped is not None and not is_read:
+                await served.dropped()
             del self._calls[request_id]
             self._call_ended.set()
             self._call_ended = anyio.Event()
@@ -324,7 +348,7 @@ class Relay:
             with suppress(*_CLOSED):
                 async for message in from_server:
                     if not self._take_from_server(message):
-                        await self._pass_to_host(message)
+                        await self._pass_to_host(self._rewrite_list(message))
         finally:
             self.closed.set()
             for waiting in self._waiting.values():
@@ -332,6 +356,16 @@ class Relay:
             for scope in self._calls.values():
                 scope.cancel()
             self._to_host.close()
+
+    def _rewrite_list(self, message: Any) -> Any:
+        """A message for the host, in which a list of tools is as the interceptor wants it."""
+        said = {} if isinstance(message, Exception) or not self._listing else read_message(message)
+        if "method" in said or said.get("id") not in self._listing:
+            return message
+        self._listing.discard(said["id"])
+        result = said.get("result")
+        listed = self._interceptor.listed(result) if isinstance(result, dict) else None
+        return message if listed is None else make_message({"id": said["id"], "result": listed})
 
     async def _pass_to_host(self, message: Any) -> None:
         with suppress(*_CLOSED):  # the host reads no more

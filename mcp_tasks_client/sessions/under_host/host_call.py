@@ -22,12 +22,12 @@ __all__ = [
     "ASKED_BY",
     "HostCall",
     "as_event",
-    "encode_error",
     "encode_message",
-    "encode_questions",
-    "encode_result",
+    "encode_reply",
+    "questions_for",
     "read_host_call",
     "read_message",
+    "result_for",
 ]
 
 _OWN_STATE: Final = "mcp-tasks-client:"
@@ -125,24 +125,22 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
     )
 
 
-def encode_result(call: HostCall, result: JSONObject) -> bytes:
-    """A tool's result as the reply to the host's request, unchanged but for what the host's version lacks."""
+def result_for(call: HostCall, result: JSONObject) -> JSONObject:
+    """A tool's result as the result of the host's request, without what the host's version does not have."""
     if call.is_current:
-        result = {"resultType": "complete", **result}
-    else:
-        result = {name: value for name, value in result.items() if name != "resultType"}
-        if not isinstance(result.get("structuredContent", {}), dict):
-            del result["structuredContent"]  # was an object before 2026-07-28; the content says the same
-    return encode_message({"jsonrpc": "2.0", "id": call.request_id, "result": result})
+        return {"resultType": "complete", **result}
+    result = {name: value for name, value in result.items() if name != "resultType"}
+    if not isinstance(result.get("structuredContent", {}), dict):
+        del result["structuredContent"]  # was an object before 2026-07-28; the content says the same
+    return result
 
 
-def encode_questions(
-    call: HostCall, questions: Mapping[str, JSONObject], *, state: str | None, record_id: str | None
-) -> bytes:
-    """The questions of a call as the reply to the host's request.
+def questions_for(
+    questions: Mapping[str, JSONObject], *, state: str | None, record_id: str | None
+) -> JSONObject:
+    """The questions of a call as the result of the host's request, if its session speaks 2026-07-28.
 
     Args:
-        call: Of a host whose session speaks 2026-07-28.
         questions: The server's requests, by key.
         state: The server's own ``requestState``, where the host's next call makes the call anew.
         record_id: Of the journaled call with which the host's next call goes on; ``None`` if there is none.
@@ -152,15 +150,18 @@ def encode_questions(
     result: JSONObject = {"resultType": "input_required", "inputRequests": dict(questions)}
     if state is not None:
         result["requestState"] = state
-    return encode_message({"jsonrpc": "2.0", "id": call.request_id, "result": result})
+    return result
 
 
-def encode_error(request_id: RequestId, error: RpcError) -> bytes:
-    """A JSON-RPC error as the reply to the host's request."""
-    fields: JSONObject = {"code": error.code, "message": error.message}
-    if error.data is not None:
-        fields["data"] = error.data
-    return encode_message({"jsonrpc": "2.0", "id": request_id, "error": fields})
+def encode_reply(request_id: RequestId, reply: JSONObject | RpcError) -> bytes:
+    """A result or an error as the reply to the host's request."""
+    fields: JSONObject = {"result": reply}
+    if isinstance(reply, RpcError):
+        error: JSONObject = {"code": reply.code, "message": reply.message}
+        if reply.data is not None:
+            error["data"] = reply.data
+        fields = {"error": error}
+    return encode_message({"jsonrpc": "2.0", "id": request_id, **fields})
 
 
 def encode_message(message: JSONObject) -> bytes:

@@ -32,31 +32,29 @@ from ...engine.cancellation import OnAbandon
 from ...engine.environment import Environment
 from ...engine.inline import InlineEngine
 from ...engine.live_call import LiveCall, OnUpdate
-from ...engine.outcome import as_rpc_error, read_raw_outcome
+from ...engine.outcome import as_rpc_error
 from ...engine.runner import Runner
-from ...errors import CredentialRefusedError, SessionError, TasksClientError
+from ...errors import CredentialRefusedError, SessionError
 from ...handle import detach
 from ...journal.base import Journal
 from ...journal.record import Scope
 from ...journal.sqlite import choose_journal
-from ...machine.states import Gathering, Observing
 from ...policy import PollPolicy
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError
 from ...protocol.task import Task
-from ..base import INVALID_PARAMS, Limits
+from ..base import Limits
 from ..http.other_version import DiscoveringSession
 from ..http.transport_httpx import library_of
 from .host_call import (
     ASKED_BY,
     HostCall,
     as_event,
-    encode_error,
-    encode_questions,
-    encode_result,
+    encode_reply,
     read_host_call,
     read_message,
 )
+from .host_calls import HostCalls
 from .idempotency_key import current_key
 from .own_requests import HostRequest, InnerTransport, serving
 from .questions import HostInputs, asking
@@ -178,13 +176,13 @@ class TasksHttpTransport(_AnyTransport):
             handle_of=detach,
             environment=self._environment,
         )
+        self._calls = HostCalls(self._engine, asks_host=self._callbacks is None)
         self._requests = InnerTransport(library, inner)
         self._doors: dict[tuple[str, str], _Door] = {}
         self._declared: JSONObject = {}
         self._questions = Questions()
         self._flights: dict[object, Callable[[], object]] = {}
         self._landed = anyio.Event()
-        self._unread: set[LiveCall] = set()
         self._closed = False
 
     # ── traffic ───────────────────────────────────────────────────────────────────────────────
@@ -243,9 +241,7 @@ class TasksHttpTransport(_AnyTransport):
             while self._flights:
                 self._landed = anyio.Event()
                 await self._landed.wait()
-            for live in list(self._unread):
-                await self.drop(live)
-            await self._engine.aclose()
+            await self._calls.aclose()
             for door in self._doors.values():
                 await door.session.aclose()
 
@@ -262,7 +258,7 @@ class TasksHttpTransport(_AnyTransport):
             except CredentialRefusedError as error:
                 return self._respond(_refused(request, call, error))
             except SessionError as error:
-                return self._respond(_Reply(encode_error(call.request_id, as_rpc_error(error))))
+                return self._respond(_Reply(encode_reply(call.request_id, as_rpc_error(error))))
             make = partial(self._make_reply, request, call, door)
             asks = self._callbacks is None and not call.is_current and bool(door.inputs.capabilities)
             if call.reads_events and (call.progress_token is not None or asks or not call.reads_json):
@@ -302,7 +298,6 @@ class TasksHttpTransport(_AnyTransport):
         self, request: Any, call: HostCall, door: _Door, stream: ReplyStream | None
     ) -> _Reply:
         """Make the call, and see it through to what the host is told. Raises nothing of its own."""
-        key, on_unknown = current_key() or (None, "raise")
         tool_call, listeners = call.tool_call, list[OnUpdate]()
         if stream is not None and call.progress_token is not None:
             progress = _Progress(stream, call.progress_token)
@@ -312,70 +307,17 @@ class TasksHttpTransport(_AnyTransport):
                 tool_call = replace(tool_call, meta=meta, hear=progress.hear)
         try:
             with self._requests.calling(str(request.url)):
-                live = await self._engine.call(
+                made = await self._calls.make(
+                    call,
                     tool_call,
                     runner=door.runner,
                     scope=door.scope,
-                    key=call.key or key,
-                    on_unknown=on_unknown,
                     record_id=request.extensions.get(_RECORD, call.record_id),
-                    answers=call.answers,
                     listeners=listeners,
                 )
         except CredentialRefusedError as error:
             return _refused(request, call, error)
-        except TasksClientError as error:
-            return _Reply(encode_error(call.request_id, as_rpc_error(error)))
-        except (ValueError, TypeError) as error:
-            return _Reply(encode_error(call.request_id, RpcError(INVALID_PARAMS, str(error), None)))
-        except Exception as error:
-            logger.exception("A call could not be made")
-            return _Reply(encode_error(call.request_id, RpcError(_INTERNAL_ERROR, repr(error), None)))
-        if live.error is not None:
-            await self._engine.drop(live)
-            return self._ask_or_refuse(call, live)
-        self._unread.add(live)
-        try:
-            result = await read_raw_outcome(live.record, door.session)
-            return _Reply(encode_result(call, result), live=live)
-        except TasksClientError as error:
-            return _Reply(encode_error(call.request_id, as_rpc_error(error)), live=live)
-        except BaseException:
-            await self.drop(live)
-            raise
-
-    def _ask_or_refuse(self, call: HostCall, live: LiveCall) -> _Reply:
-        """What the host is told of a call that waits for an answer: the questions, if it reads those."""
-        state = live.record.state
-        questions: dict[str, JSONObject] = {}
-        if isinstance(state, Observing | Gathering):
-            questions = {q.key: q.request for q in state.questions if live.is_open(q.key) and q.request}
-        declared = call.capabilities or {}
-        answerable = all(ASKED_BY.get(str(q.get("method"))) in declared for q in questions.values())
-        if self._callbacks is not None or not (call.is_current and questions and answerable):
-            assert isinstance(live.error, TasksClientError)
-            return _Reply(encode_error(call.request_id, as_rpc_error(live.error)))
-        record_id = live.record.record_id if live.journaled else None
-        server_state = state.request_state if isinstance(state, Gathering) else None
-        return _Reply(encode_questions(call, questions, state=server_state, record_id=record_id))
-
-    # ── what becomes of a reply ───────────────────────────────────────────────────────────────
-
-    def deliver(self, live: LiveCall) -> None:
-        """Note that the host has read the outcome of a call."""
-        if live in self._unread:
-            self._unread.discard(live)
-            try:
-                self._engine.deliver(live)
-            except TasksClientError as error:
-                logger.warning("%r will be given out once more: %s", live.record, error)
-
-    async def drop(self, live: LiveCall) -> None:
-        """Note that the host never read the outcome of a call. The next ``resume()`` gives it out."""
-        if live in self._unread:
-            self._unread.discard(live)
-            with anyio.CancelScope(shield=True):
-                await self._engine.drop(live)
+        return _Reply(encode_reply(call.request_id, made.reply), live=made.live)
 
     def _respond(self, reply: _Reply) -> Any:
         headers = {
@@ -387,7 +329,7 @@ class TasksHttpTransport(_AnyTransport):
         return self._library.Response(reply.status, headers=headers, stream=body)
 
     def _make_body(self, stream: ReplyStream | None, last: Callable[[], _Reply]) -> _Body:
-        body: _Body = _shell(_Body, self._library, "AsyncByteStream")(self, stream, last)
+        body: _Body = _shell(_Body, self._library, "AsyncByteStream")(self._calls, stream, last)
         return body
 
     # ── calls under way ───────────────────────────────────────────────────────────────────────
@@ -509,10 +451,8 @@ class _Reply:
 class _Body(AsyncIterator[bytes]):
     """The body of a reply. That the host has read it is what delivers the outcome."""
 
-    def __init__(
-        self, transport: TasksHttpTransport, stream: ReplyStream | None, last: Callable[[], _Reply]
-    ) -> None:
-        self._transport = transport
+    def __init__(self, calls: HostCalls, stream: ReplyStream | None, last: Callable[[], _Reply]) -> None:
+        self._calls = calls
         self._stream = stream
         self._last = last
         self._is_read = False
@@ -533,9 +473,9 @@ class _Body(AsyncIterator[bytes]):
             await self._stream.stop()
         live = self._last().live
         if live is not None and self._is_read:
-            self._transport.deliver(live)
+            self._calls.deliver(live)
         elif live is not None:
-            await self._transport.drop(live)
+            await self._calls.drop(live)
 
 
 class _Progress:
@@ -594,7 +534,7 @@ def _flight_of(request: Any, call: HostCall) -> object:
 def _abandoned(call: HostCall) -> _Reply:
     """What nobody waits for any more."""
     error = RpcError(_INTERNAL_ERROR, "The host has given the call up. If there is a task, it goes on.", None)
-    return _Reply(encode_error(call.request_id, error))
+    return _Reply(encode_reply(call.request_id, error))
 
 
 def _refused(request: Any, call: HostCall, error: CredentialRefusedError) -> _Reply:
@@ -602,5 +542,5 @@ def _refused(request: Any, call: HostCall, error: CredentialRefusedError) -> _Re
     reference = error.handle.reference if error.handle is not None else None
     if reference is not None and reference["task_id"] is not None:
         request.extensions[_RECORD] = reference["record_id"]
-    body = encode_error(call.request_id, as_rpc_error(error))
+    body = encode_reply(call.request_id, as_rpc_error(error))
     return _Reply(body, error.http_status or 401, serving.get().refusal or {})

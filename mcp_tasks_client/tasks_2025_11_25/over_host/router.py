@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -94,13 +94,13 @@ class TaskRouter(Interceptor):
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
-    def takes_call(self) -> bool:
+    def takes_call(self, params: JSONObject) -> bool:
         """Whether the session is one in which calls can become tasks."""
         return self.introduction is not None
 
-    async def serve_call(self, params: JSONObject) -> Served | None:
+    async def serve_call(self, request: JSONObject, metadata: Any) -> Served | None:
         """See a call of the host's through."""
-        return await self._serve(params)
+        return await self._serve(request["params"])
 
     @contextmanager
     def creating(self) -> Iterator[None]:

@@ -1,8 +1,8 @@
-"""Durable tasks under a session of the official SDK at a server of 2025-11-25: around its transport.
+"""Durable tasks under a session of the official SDK: around its transport.
 
 ::
 
-    inner = streamable_http_client(url, terminate_on_close=False)  # the tasks live in the MCP session
+    inner = streamable_http_client(url, terminate_on_close=False)  # at 2025-11-25 tasks live in the session
     async with (
         TasksTransport(inner, endpoint=url) as (read, write, *_),
         ClientSession(read, write) as session,
@@ -16,6 +16,7 @@ call, the task is seen through here, and its result is the reply.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
@@ -31,6 +32,7 @@ from ...callbacks import Callbacks, ElicitationCallback, InputContext, RootsCall
 from ...engine.cancellation import OnAbandon
 from ...engine.engine import Engine
 from ...engine.environment import Environment
+from ...engine.inline import InlineEngine
 from ...engine.live_call import OnUpdate
 from ...engine.outcome import as_rpc_error
 from ...errors import MissingCapabilityError, SessionError, TasksClientError
@@ -43,6 +45,7 @@ from ...protocol import JSONObject
 from ...protocol.replies import RpcError
 from ...sessions.base import Limits, ToolCall
 from ...sessions.http.endpoint_names import name_of_url, parse_url
+from ...sessions.relay.current_calls import CurrentCalls, is_current
 from ...sessions.relay.messages import INTERNAL_ERROR
 from ...sessions.relay.relay import HostStream, Relay, Served
 from ..connection import Hear
@@ -53,6 +56,8 @@ from .connection import RelayConnection
 from .router import TaskRouter
 
 __all__ = ["TasksTransport"]
+
+logger = logging.getLogger("mcp_tasks_client")
 
 _MAX_UNREAD: Final = 10_000
 """Messages that wait to be read by the host's session, at most. A session of mcp 1.x reads nothing while one
@@ -72,20 +77,21 @@ _ANSWERS: Final[dict[str, TypeAdapter[Any]]] = {
 
 
 class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
-    """A transport above which a session of mcp 1.x or 2.x at 2025-11-25 need not know of tasks.
+    """A transport above which a session of mcp 1.x or 2.x need not know of tasks.
 
-    Entered, it gives what the wrapped transport gives. Once the session has been initialized at 2025-11-25,
-    its ``tools/call`` of a tool that the server makes tasks of returns the task's result. The task is
-    journaled. The server's questions go to the callbacks given here, or to the session's own, once each.
-    Everything else passes unchanged: a session at another version, and a call that the SDK resumes by a
-    token. A session that gives up waiting by a read time-out tells nobody so. Its task goes on to its end.
+    Entered, it gives what the wrapped transport gives. If the server makes a task of the session's
+    ``tools/call``, the task is journaled and seen through here, and its result is the reply. The session may
+    speak 2026-07-28 or 2025-11-25. The server's questions go to the callbacks given here, or to the session's
+    own, once each. Everything else passes unchanged: a session at another version, and a call that the SDK
+    resumes by a token. At 2025-11-25 a session that gives up waiting by a read time-out tells nobody so. Its
+    task goes on to its end.
 
     An error that no server has sent is a JSON-RPC error -32603, whose message says what to do next.
 
-    Over Streamable HTTP a task outlives the process if its MCP session does. The SDK ends the session when
-    the transport is left, unless told otherwise: ``streamable_http_client(url, terminate_on_close=False)``.
-    Then ``TasksClient(url).resume()`` takes up what is unfinished. It needs the ID of the MCP session: mcp
-    1.x gives it with the transport, and on mcp 2.x the host passes ``session_id``.
+    ``TasksClient(url).resume()`` takes up what a crash leaves unfinished. At 2025-11-25 a task outlives the
+    process if its MCP session does. The SDK ends the session when the transport is left, unless told
+    otherwise: ``streamable_http_client(url, terminate_on_close=False)``. Resuming needs the ID of the MCP
+    session: mcp 1.x gives it with the transport, and on mcp 2.x the host passes ``session_id``.
 
     Args:
         transport: Such as ``streamable_http_client(url)`` or ``stdio_client(parameters)``, not entered yet.
@@ -104,7 +110,9 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         task_preference: Whether to ask for tasks, as for :class:`TasksClient`.
         task_ttl_s: Seconds for which the server is asked to keep a task and its result.
         session_id: The ``Mcp-Session-Id``, or what returns it once the session is initialized. ``None``
-            takes it from the transport, if that gives it.
+            takes it from the transport, if that gives it. Means nothing at 2026-07-28.
+        hide_task_support: Whether ``tools/list`` is shown to the session without ``execution.taskSupport``,
+            for hosts that skip such tools.
 
     Raises:
         TypeError: ``journal`` is none of the above.
@@ -127,15 +135,18 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         task_preference: Preference = "auto",
         task_ttl_s: float = TASK_TTL_S,
         session_id: str | Callable[[], str | None] | None = None,
+        hide_task_support: bool = False,
     ) -> None:
         policy, environment = poll or PollPolicy(), Environment()
+        journal = choose_journal(journal)
         self._transport = transport
         self._on_update = on_update
         self._session_id = session_id
         self._preference = TaskPreference(prefer=task_preference, ttl_s=task_ttl_s)
         self._leave_s = 2 * policy.cancel_timeout_s  # the reply with the task ID may be on its way
         own = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
-        self._router = TaskRouter(own, self._serve_call, environment.clock)
+        self._router = _Router(own, self._serve_call, environment.clock)
+        self._router.hides_task_support = hide_task_support
         self._relay = Relay(self._router)
         inputs = Callbacks(
             elicitation=elicitation or self._elicit,
@@ -156,13 +167,27 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         )
         self._engine = Engine(
             session=self._session,
-            journal=choose_journal(journal),
+            journal=journal,
             inputs=inputs,
             policy=policy,
             scope=Scope(name, principal),
             on_abandon=on_abandon,
             handle_of=detach,
             environment=environment,
+        )
+        self._router.current = self._current = CurrentCalls(
+            self._relay,
+            InlineEngine(
+                journal=journal,
+                policy=policy,
+                on_abandon=on_abandon,
+                handle_of=detach,
+                environment=environment,
+            ),
+            callbacks=own if elicitation or sampling or roots else None,
+            scope=Scope(name, principal),
+            limits=Limits(tasks_in_flight=policy.polls_in_flight, calls_in_flight=_CALLS_IN_FLIGHT),
+            on_update=on_update,
         )
         self._entered: AbstractAsyncContextManager[tuple[Any, ...]] = nullcontext(())
 
@@ -206,6 +231,8 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
                     finally:
                         with anyio.move_on_after(self._leave_s, shield=True):
                             await self._relay.abandon_calls()
+                        with anyio.CancelScope(shield=True):  # bounded by the journal's own limits
+                            await self._current.aclose()
             finally:
                 tasks.cancel_scope.cancel()
                 # Without the block's own exception, which would come back wrapped in a group.
@@ -214,6 +241,12 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
     def _connect(self, hear: Hear, session_id: str | None) -> RelayConnection:
         # The only MCP session here is the host's, whichever a record names.
         current = self._session_id() if callable(self._session_id) else self._session_id
+        if current is None and self._router.makes_tasks and _is_url(self._session.endpoint):
+            logger.warning(
+                "The ID of the MCP session at %s cannot be seen, so that its tasks end with this process. "
+                "Give TasksTransport session_id= where the host's transport knows it.",
+                self._session.endpoint,
+            )
         return RelayConnection(self._relay, self._router, hear, current)
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
@@ -264,8 +297,46 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         return _ANSWERS[method].validate_python(answer, by_name=False)
 
 
+class _Router(TaskRouter):
+    """Takes the calls of a session at either version.
+
+    Attributes:
+        current: Serves the calls of a session at 2026-07-28.
+        hides_task_support: Whether the host's session does not learn which tools may become tasks.
+    """
+
+    current: CurrentCalls
+    hides_task_support = False
+
+    def takes_call(self, params: JSONObject) -> bool:
+        """Whether the session is one in which calls can become tasks."""
+        return is_current(params) or super().takes_call(params)
+
+    async def serve_call(self, request: JSONObject, metadata: Any) -> Served | None:
+        """See a call of the host's through."""
+        if is_current(request["params"]):
+            return await self.current.serve(request, metadata)
+        return await super().serve_call(request, metadata)
+
+    def listed(self, result: JSONObject) -> JSONObject | None:
+        """The list of tools without what it says of tasks."""
+        tools = result.get("tools")
+        if not (self.hides_task_support and isinstance(tools, list)):
+            return None
+        return {**result, "tools": [_without_task_support(tool) for tool in tools]}
+
+
+def _without_task_support(tool: Any) -> Any:
+    if not (isinstance(tool, dict) and isinstance(tool.get("execution"), dict)):
+        return tool
+    execution = {name: value for name, value in tool["execution"].items() if name != "taskSupport"}
+    return {**tool, "execution": execution}
+
+
 def _name_of(endpoint: str) -> str:
     """The name in the journal: of a URL, the one that every other way in gives it."""
-    if not endpoint.lower().startswith(("http://", "https://")):
-        return endpoint
-    return name_of_url(parse_url(endpoint))
+    return name_of_url(parse_url(endpoint)) if _is_url(endpoint) else endpoint
+
+
+def _is_url(endpoint: str) -> bool:
+    return endpoint.lower().startswith(("http://", "https://"))

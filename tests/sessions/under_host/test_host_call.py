@@ -11,11 +11,11 @@ from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.sessions.under_host.host_call import (
     HostCall,
-    encode_error,
-    encode_questions,
-    encode_result,
+    encode_reply,
+    questions_for,
     read_host_call,
     read_message,
+    result_for,
 )
 
 from ._host import CURRENT, OLDER
@@ -99,15 +99,11 @@ def test_the_reply_has_the_type_that_the_host_accepts(accept: str, json_too: boo
 
 def test_answers_to_a_question_of_ours_are_told_from_those_to_the_server() -> None:
     answers = {"k": {"action": "accept"}, "bad": 7}
-    asked = json.loads(encode_questions(read(CURRENT), {"k": {}}, state="the server's", record_id="ab12"))[
-        "result"
-    ]
+    asked = questions_for({"k": {}}, state="the server's", record_id="ab12")
     ours = read(CURRENT, inputResponses=answers, requestState=asked["requestState"])
     assert (ours.record_id, ours.answers) == ("ab12", {"k": {"action": "accept"}})
     assert (ours.tool_call.input_responses, ours.tool_call.request_state) == ({}, None)
-    asked = json.loads(encode_questions(read(CURRENT), {"k": {}}, state="the server's", record_id=None))[
-        "result"
-    ]
+    asked = questions_for({"k": {}}, state="the server's", record_id=None)
     theirs = read(CURRENT, inputResponses=answers, requestState=asked["requestState"])
     assert theirs.record_id is None
     assert theirs.tool_call.request_state == "the server's"
@@ -122,25 +118,22 @@ def test_a_result_is_unchanged_but_for_what_the_host_s_version_lacks() -> None:
         "unknown": {"x": 1},
         "_meta": {"a": 1},
     }
-    current = json.loads(encode_result(read(CURRENT), result))
-    assert current == {"jsonrpc": "2.0", "id": 0, "result": {"resultType": "complete", **result}}
-    older = json.loads(encode_result(read(OLDER), {"resultType": "complete", **result}))["result"]
+    assert result_for(read(CURRENT), result) == {"resultType": "complete", **result}
+    older = result_for(read(OLDER), {"resultType": "complete", **result})
     assert older == {name: value for name, value in result.items() if name != "structuredContent"}
-    assert json.loads(encode_result(read(OLDER), {"structuredContent": {"n": 1}}))["result"] == {
-        "structuredContent": {"n": 1}
-    }
+    assert result_for(read(OLDER), {"structuredContent": {"n": 1}}) == {"structuredContent": {"n": 1}}
 
 
 def test_half_of_a_character_survives() -> None:
-    assert b"\\ud800" in encode_result(read(CURRENT), {"content": "\ud800"})
+    assert b"\\ud800" in encode_reply(1, {"content": "\ud800"})
 
 
 @pytest.mark.parametrize("request_id", [0, 1, "0", ""])
 def test_an_error_has_the_host_s_own_id(request_id: str | int) -> None:
-    sent = json.loads(encode_error(request_id, RpcError(-32050, "quota", {"after": 7})))
+    sent = json.loads(encode_reply(request_id, RpcError(-32050, "quota", {"after": 7})))
     assert sent == {
         "jsonrpc": "2.0",
         "id": request_id,
         "error": {"code": -32050, "message": "quota", "data": {"after": 7}},
     }
-    assert "data" not in json.loads(encode_error(0, RpcError(-32050, "quota", None)))["error"]
+    assert "data" not in json.loads(encode_reply(0, RpcError(-32050, "quota", None)))["error"]
