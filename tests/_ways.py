@@ -1,14 +1,15 @@
 """The ways in: the same host at the same server, each time through another client.
 
 A *way* is a client and a mode. *Dropped in*, the host calls tools with its own client, which has
-the extension; *wrapped*, with ``TasksClient(client)``. ``TasksClient(url)`` is the native one.
+the extension; *wrapped*, with ``TasksClient(client)``. ``TasksClient(url)`` is the native one. *Beneath*, the
+HTTP client of the host's client has the transport; *around*, its MCP transport is wrapped.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -19,6 +20,7 @@ import mcp
 import trio
 from fastmcp.client.elicitation import ElicitResult as FastMCPElicitResult
 from mcp.client.extension import ClaimContext
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
     CreateMessageResult,
@@ -31,7 +33,14 @@ from mcp_types import (
 )
 from pydantic import FileUrl
 
-from mcp_tasks_client import Journal, MemoryJournal, TasksClient, TasksExtension
+from mcp_tasks_client import (
+    Journal,
+    MemoryJournal,
+    TasksClient,
+    TasksExtension,
+    TasksTransport,
+    tasks_http_client,
+)
 from mcp_tasks_client.sessions.sdk.extension import ClaimedTask
 
 from ._versions import SDK_STARTS_COMMANDS
@@ -39,7 +48,19 @@ from ._versions import SDK_STARTS_COMMANDS
 if TYPE_CHECKING:
     from ._ways_servers import Refusals, Server
 
-__all__ = ["KNOWN", "LIMIT_S", "WAYS", "Door", "Host", "Kind", "Opened", "Way", "endpoint_of", "open_client"]
+__all__ = [
+    "KNOWN",
+    "LIMIT_S",
+    "UNDER_HOST",
+    "WAYS",
+    "Door",
+    "Host",
+    "Kind",
+    "Opened",
+    "Way",
+    "endpoint_of",
+    "open_client",
+]
 
 LIMIT_S: Final = 30.0
 """Bounds everything that is waited for between opening a way and closing it."""
@@ -52,7 +73,7 @@ class Way:
     """One way in."""
 
     kind: Kind
-    mode: Literal["native", "dropped", "wrapped"]
+    mode: Literal["native", "dropped", "wrapped", "beneath", "around"]
 
     def __str__(self) -> str:
         return self.kind if self.kind == self.mode else f"{self.kind}-{self.mode}"
@@ -65,6 +86,8 @@ class Way:
 _STDIO: Final[tuple[Kind, ...]] = ("mcp-stdio",) if SDK_STARTS_COMMANDS else ()
 _KINDS: Final[tuple[Kind, ...]] = ("mcp-http", *_STDIO, "mcp-in-process", "fastmcp-http", "session-http")
 WAYS: Final = (Way("native", "native"), *(Way(k, m) for k in _KINDS for m in ("dropped", "wrapped")))
+UNDER_HOST: Final = (Way("mcp-http", "beneath"), *(Way(k, "around") for k in ("mcp-http", *_STDIO)))
+"""The host's own client, which knows nothing of us, over a transport of ours."""
 
 KNOWN: Final = {"name": "Ada", "colour": "red", "size": "XL", "sure": "yes", "amount": "2 kg"}
 """What a host answers to each field of a form."""
@@ -218,6 +241,24 @@ async def open_client(
             yield client
 
 
+@asynccontextmanager
+async def open_under_host(
+    way: Way, address: Any, host: Host, options: Mapping[str, Any]
+) -> AsyncIterator[mcp.Client]:
+    """Connect an ``mcp.Client`` that knows nothing of tasks."""
+    async with AsyncExitStack() as stack:
+        if way.mode == "beneath":
+            http_client = await stack.enter_async_context(tasks_http_client(trust_env=False, **options))
+            transport: Any = streamable_http_client(address, http_client=http_client)
+        else:
+            inner = streamable_http_client(address) if way.over_http else stdio_client(address)
+            name = {"endpoint": address if way.over_http else "a command"}
+            transport = TasksTransport(inner, **{**options, **name})
+        with closing_quietly():
+            yield await stack.enter_async_context(mcp.Client(transport, **host.sdks))
+            await stack.aclose()
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A way in that is open.
@@ -230,6 +271,8 @@ class Opened:
     way: Way
     client: Any
     ours: TasksClient | None
+    by_url: TasksClient | None = None
+    """What a host resumes with whose own client knows nothing of us."""
 
     async def call(
         self,
@@ -280,6 +323,9 @@ class Opened:
         """Handles, whatever the mode."""
         if self.ours is not None:
             yield self.ours
+        elif self.by_url is not None:
+            async with self.by_url as ours:
+                yield ours
         else:
             async with TasksClient(self.client) as ours:
                 yield ours
@@ -315,6 +361,11 @@ class Door:
             if way.kind == "native":
                 async with TasksClient(address, **host.ours, **options) as ours:
                     yield Opened(way, None, ours)
+                return
+            if way.mode in ("beneath", "around"):
+                async with open_under_host(way, address, host, options) as client:
+                    by_url = TasksClient(address, **host.ours, **options) if way.over_http else None
+                    yield Opened(way, client, None, by_url)
                 return
             async with open_client(way, address, host, TasksExtension(**options)) as client:
                 if way.mode == "dropped":

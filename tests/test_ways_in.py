@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
+from mcp.shared.exceptions import MCPError
 
 from mcp_tasks_client import (
     InputUnansweredError,
@@ -26,15 +27,21 @@ from mcp_tasks_client.journal.record import Scope
 from mcp_tasks_client.testing import FaultPlan, KilledError, kill
 
 from ._requirements import requirement
-from ._ways import LIMIT_S, WAYS, Door, Host, Opened, Way, open_client
+from ._ways import LIMIT_S, UNDER_HOST, WAYS, Door, Host, Opened, Way, open_client
 from ._ways_servers import Case, Real, Strict, relayed
 from .real_server import RealServer
 from .strict_server import StrictProcess
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    # The SDK's transport leaves a body that it has read to the garbage collector, which trio tells.
+    pytest.mark.filterwarnings("ignore:Async generator 'http(x|core)2:ResourceWarning"),
+]
 
 INVALID_PARAMS: Final = -32602
-DOORS: Final = [("strict", way) for way in WAYS] + [("real", way) for way in WAYS if way.over_http]
+ALL: Final = (*WAYS, *UNDER_HOST)
+DOORS: Final = [("strict", way) for way in ALL] + [("real", way) for way in ALL if way.over_http]
+EVERY_MODE: Final = "native dropped wrapped beneath around"
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +88,7 @@ def takes(way: Way, case: Case) -> bool:
 # ── ends ──
 
 
-@doors()
+@doors(modes=EVERY_MODE)
 async def test_a_result_is_what_the_server_made_whether_or_not_it_took_a_task(door: Door) -> None:
     said: list[str] = []
     slow = door.server.slow
@@ -93,18 +100,20 @@ async def test_a_result_is_what_the_server_made_whether_or_not_it_took_a_task(do
     assert said == sorted(set(said)), "each status message once, oldest first"
 
 
-@doors()
+@doors(modes=EVERY_MODE)
 async def test_a_tool_error_is_a_result_and_a_json_rpc_failure_keeps_everything(door: Door) -> None:
     async with door.opened() as opened:
         result = await opened.call(door.server.tool_error.tool, door.server.tool_error.arguments)
-        with pytest.raises(TaskFailedError) as caught:
+        with pytest.raises((TaskFailedError, MCPError)) as caught:
             await opened.call(door.server.rpc_failure.tool, door.server.rpc_failure.arguments)
     assert result.is_error
     assert "the tool said no" in result.content[0].text
-    error = caught.value
+    error: Any = caught.value
     assert (error.code, error.message, error.data) == (-32050, "quota exceeded", {"retryAfter": 7})
-    assert error.handle is not None
-    assert error.handle.task_id is not None
+    assert isinstance(error, MCPError) == (door.way in UNDER_HOST), "what the host's own session raises"
+    if isinstance(error, TaskFailedError):
+        assert error.handle is not None
+        assert error.handle.task_id is not None
 
 
 @doors()
@@ -146,7 +155,7 @@ def forms(asked: Sequence[str]) -> list[str]:
 
 
 @requirement("law:10")
-@doors()
+@doors(modes=EVERY_MODE)
 async def test_the_hosts_own_callbacks_answer_one_form_after_the_other(door: Door) -> None:
     host = Host()
     async with door.opened(host) as opened:
@@ -156,8 +165,10 @@ async def test_the_hosts_own_callbacks_answer_one_form_after_the_other(door: Doo
                 assert content(await opened.call(case.tool, case.arguments)) == case.expected, case
                 assert sorted(host.asked) == sorted(case.asks)
                 # In the order in which they came; FastMCP's server shuffles those that it asks together.
-                assert forms(host.asked) == forms(case.asks) or isinstance(door.server, Real)
-    assert host.at_once == 1
+                if isinstance(door.server, Strict) and door.way not in UNDER_HOST:
+                    assert forms(host.asked) == forms(case.asks)
+    # The SDK's own session asks at once, and in any order, what one result asks together.
+    assert host.at_once == 1 or door.way in UNDER_HOST
 
 
 @doors()
@@ -178,8 +189,10 @@ async def test_a_question_that_the_host_refuses_parks_the_task_until_somebody_an
 
 
 @requirement("law:8")
-@doors(real=False)
+@doors(real=False, modes=EVERY_MODE)
 async def test_a_caller_that_is_cancelled_leaves_no_prompt_and_a_task_to_resume(door: Door) -> None:
+    if door.way == Way("mcp-stdio", "around"):
+        pytest.skip("a command that only the host's client has started cannot be reached otherwise")
     hesitant, case = Host(hesitates=True), door.server.question
     async with door.opened(hesitant) as opened:
         async with anyio.create_task_group() as calls:

@@ -22,7 +22,7 @@ from ...engine.live_call import OnUpdate
 from ...engine.runner import Runner
 from ...errors import RemoteProtocolError, SessionError
 from ...journal.record import Scope
-from ...protocol import PROTOCOL_VERSION, JSONObject, MalformedError
+from ...protocol import PROTOCOL_VERSION, JSONObject, MalformedError, RequestId
 from ...protocol.replies import CallReply, RpcError, read_call_reply
 from ...protocol.requests import call_params, request_meta, task_params
 from ...protocol.task import read_task
@@ -32,6 +32,7 @@ from ..http.http_errors import RequestErrors
 from ..sdk.introspection import was_made_up
 from ..under_host.host_call import ASKED_BY, HostCall, read_host_call
 from ..under_host.host_calls import HostCalls
+from ..under_host.progress import PROGRESS, Progress
 from ..under_host.questions import HostInputs
 from .relay import Relay, Served
 
@@ -71,12 +72,14 @@ class CurrentCalls:
         limits: Limits,
         on_update: OnUpdate | None,
     ) -> None:
+        self._relay = relay
         self._engine = engine
         self._callbacks = callbacks
         self._scope = scope
         self._listeners = () if on_update is None else (on_update,)
         self._calls = HostCalls(engine, asks_host=callbacks is None)
         self._session = _RelaySession(relay, scope.endpoint, limits, callbacks)
+        self._progress: dict[RequestId, Progress] = {}
         self._runners: dict[frozenset[str], Runner] = {}
 
     async def serve(self, request: JSONObject, metadata: Any) -> Served | None:
@@ -92,21 +95,33 @@ class CurrentCalls:
         headers = dict(getattr(metadata, "headers", None) or {})
         _serving.set(_Serving(call, headers))
         tool_call = call.tool_call
-        if call.progress_token is not None:  # the server's own progress passes to the host
-            meta = {**(tool_call.meta or {}), "progressToken": call.progress_token}
-            tool_call = replace(tool_call, meta=meta)
-        made = await self._calls.make(
-            call,
-            tool_call,
-            runner=self._runner(call),
-            scope=self._scope,
-            record_id=call.record_id,
-            listeners=self._listeners,
-        )
+        listeners, token = list(self._listeners), call.progress_token
+        if token is not None:  # the server's own progress passes to the host
+            tool_call = replace(tool_call, meta={**(tool_call.meta or {}), "progressToken": token})
+            progress = self._progress[token] = Progress(token, self._relay.tell_host)
+            listeners.append(progress.tell)
+        try:
+            made = await self._calls.make(
+                call,
+                tool_call,
+                runner=self._runner(call),
+                scope=self._scope,
+                record_id=call.record_id,
+                listeners=listeners,
+            )
+        finally:
+            if token is not None:
+                self._progress.pop(token, None)
         live = made.live
         if live is None:
             return Served(made.reply)
         return Served(made.reply, lambda: self._calls.deliver(live), lambda: self._calls.drop(live))
+
+    def hear(self, method: str, params: JSONObject) -> None:
+        """Learn of a notification that passes to the host."""
+        token = params.get("progressToken")
+        if method == PROGRESS and isinstance(token, str | int) and token in self._progress:
+            self._progress[token].note({"method": method, "params": params})
 
     async def aclose(self) -> None:
         """Own nothing any more, once all calls have ended."""

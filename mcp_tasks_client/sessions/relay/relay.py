@@ -235,6 +235,11 @@ class Relay:
                 raise
         return RpcError(INTERNAL_ERROR, "the host's session has ended", None) if reply is None else reply
 
+    def tell_host(self, message: JSONObject) -> None:
+        """Send the host's session a notification, unless it does not keep up with reading."""
+        with suppress(anyio.WouldBlock, *_CLOSED):
+            self._to_host.send_nowait(make_message(message))
+
     async def answer(self, request_id: RequestId, reply: Reply) -> bool:
         """Answer a request of the server's. Returns whether there was a connection to do so."""
         return await self._send(self._to_server, {"id": request_id, **reply_fields(reply)})

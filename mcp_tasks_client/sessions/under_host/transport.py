@@ -40,9 +40,8 @@ from ...journal.base import Journal
 from ...journal.record import Scope
 from ...journal.sqlite import choose_journal
 from ...policy import PollPolicy
-from ...protocol import JSONObject, RequestId
+from ...protocol import JSONObject
 from ...protocol.replies import RpcError
-from ...protocol.task import Task
 from ..base import Limits
 from ..http.other_version import DiscoveringSession
 from ..http.transport_httpx import library_of
@@ -57,6 +56,7 @@ from .host_call import (
 from .host_calls import HostCalls
 from .idempotency_key import current_key
 from .own_requests import HostRequest, InnerTransport, serving
+from .progress import Progress
 from .questions import HostInputs, asking
 from .reply_stream import Questions, ReplyStream
 
@@ -300,7 +300,7 @@ class TasksHttpTransport(_AnyTransport):
         """Make the call, and see it through to what the host is told. Raises nothing of its own."""
         tool_call, listeners = call.tool_call, list[OnUpdate]()
         if stream is not None and call.progress_token is not None:
-            progress = _Progress(stream, call.progress_token)
+            progress = Progress(call.progress_token, stream.send)
             listeners.append(progress.tell)
             if not door.is_older:
                 meta = {**(tool_call.meta or {}), "progressToken": call.progress_token}
@@ -476,32 +476,6 @@ class _Body(AsyncIterator[bytes]):
             self._calls.deliver(live)
         elif live is not None:
             await self._calls.drop(live)
-
-
-class _Progress:
-    """Tells the host of progress, under the token of its request. The numbers only grow."""
-
-    def __init__(self, stream: ReplyStream, token: RequestId) -> None:
-        self._stream = stream
-        self._token = token
-        self._said = 0.0
-
-    def tell(self, task: Task) -> None:
-        """Tell the status message of a task."""
-        if task.status_message is not None:
-            self._said += 1  # how much there is to do is not known
-            params = {"progressToken": self._token, "progress": self._said, "message": task.status_message}
-            self._stream.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
-
-    def hear(self, message: JSONObject) -> None:
-        """Pass on what the server tells before it answers ``tools/call``."""
-        if "id" in message:
-            return
-        params = message.get("params")
-        progress = params.get("progress") if isinstance(params, dict) else None
-        if message.get("method") == "notifications/progress" and isinstance(progress, int | float):
-            self._said = max(self._said, progress)
-        self._stream.send(message)
 
 
 @cache

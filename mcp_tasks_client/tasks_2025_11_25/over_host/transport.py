@@ -318,6 +318,11 @@ class _Router(TaskRouter):
             return await self.current.serve(request, metadata)
         return await super().serve_call(request, metadata)
 
+    def takes_notification(self, method: str, params: JSONObject) -> bool:
+        """Learn of a server's notification. Returns whether the host's session must not have it."""
+        self.current.hear(method, params)
+        return super().takes_notification(method, params)
+
     def listed(self, result: JSONObject) -> JSONObject | None:
         """The list of tools without what it says of tasks."""
         tools = result.get("tools")

@@ -126,7 +126,7 @@ async def test_a_key_in_the_metadata_joins_the_call(real_server: RealServer) -> 
         assert text(await client.call_tool("count", {"token": token})) == "2"
 
 
-async def test_a_progress_callback_hears_the_server_s_own(real_server: RealServer) -> None:
+async def test_who_is_given_to_the_transport_hears_each_change(real_server: RealServer) -> None:
     updates: list[str | None] = []
     async with client_at(
         real_server.url, Person(), MemoryJournal(), on_update=lambda task: updates.append(task.status)
@@ -143,7 +143,5 @@ async def test_over_stdio_too() -> None:
     with anyio.fail_after(LIMIT_S):
         async with mcp.Client(transport, elicitation_callback=person.elicit) as client:
             assert client.session.protocol_version == "2026-07-28"
-            tools = {tool.name for tool in (await client.list_tools()).tools}
-            print(tools)
             assert text(await client.call_tool("slow", {}))
     assert await pending("strict", journal) == []
