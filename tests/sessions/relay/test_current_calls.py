@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, TasksClient, TasksTransport
+from mcp_tasks_client import MemoryJournal, TasksClient, TasksExtension, TasksTransport
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.record import Scope
 from tests.real_server import RealServer
@@ -145,3 +145,18 @@ async def test_over_stdio_too() -> None:
             assert client.session.protocol_version == "2026-07-28"
             assert text(await client.call_tool("slow", {}))
     assert await pending("strict", journal) == []
+
+
+async def test_a_client_that_has_the_extension_as_well_makes_one_task_of_a_call(
+    real_server: RealServer,
+) -> None:
+    journal, token = MemoryJournal(), uuid4().hex
+    transport = TasksTransport(
+        streamable_http_client(real_server.url), endpoint=real_server.url, journal=journal
+    )
+    extension = TasksExtension(journal=journal, endpoint=real_server.url)
+    with anyio.fail_after(LIMIT_S):
+        async with mcp.Client(transport, extensions=[extension]) as client:
+            assert text(await client.call_tool("count", {"token": token})) == "1"
+            assert text(await client.call_tool("runs", {"token": token})) == "1"
+    assert await pending(real_server.url, journal) == []

@@ -84,6 +84,36 @@ async def test_a_client_on_2_above_the_transport_needs_to_know_nothing_of_tasks(
     assert host.asked == [NAME, "model"]
 
 
+@pytest.mark.parametrize("hides", [False, True])
+async def test_a_host_that_skips_tools_with_tasks_need_not_see_which_they_are(
+    legacy_program: LegacyProgram, hides: bool
+) -> None:
+    command, *arguments = legacy_program.stdio()
+    inner = stdio_client(StdioServerParameters(command=command, args=arguments))
+    transport = TasksTransport(
+        inner, endpoint="s", journal=MemoryJournal(), poll=QUICK, hide_task_support=hides
+    )
+    with anyio.fail_after(LIMIT_S):
+        async with mcp.Client(transport) as client:
+            listed = {tool.name: tool.execution for tool in (await client.list_tools()).tools}
+            assert text(await client.call_tool("slow")) == "rested"
+    says_so = listed["slow"] is not None and listed["slow"].task_support is not None
+    assert says_so != hides
+
+
+async def test_a_session_whose_id_cannot_be_seen_is_told_of(
+    legacy_server: LegacyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = TasksTransport(
+        streamable_http_client(legacy_server.url), endpoint=legacy_server.url, journal=MemoryJournal()
+    )
+    with anyio.fail_after(LIMIT_S):
+        async with mcp.Client(transport) as client:
+            assert text(await client.call_tool("slow", {"hint_ms": 50})) == "rested"
+    (said,) = [record.message for record in caplog.records if "session_id=" in record.message]
+    assert "cannot be seen" in said
+
+
 @requirement("law:1", "law:2", "law:3")
 async def test_what_a_client_on_2_leaves_is_resumed_by_url(legacy_server: LegacyServer) -> None:
     hesitant, host, journal, ids = Host(hesitates=True), Host(), MemoryJournal(), SessionIds()
