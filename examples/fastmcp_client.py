@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 from fastmcp import Client
-from quickstart import running_server
+from shared import running_server
 
 from mcp_tasks_client import TasksClient, TasksExtension
 

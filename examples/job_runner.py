@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import anyio
 from mcp_types import ElicitResult
-from quickstart import fail, python, running_server, text_of
+from shared import python, running_server, text_of
 
 from mcp_tasks_client import OutcomeUnknownError, TasksClient
 
@@ -59,7 +59,7 @@ def main() -> None:
             told = second.communicate(timeout=60)[0]
         print(told, end="")
         if not all(f"Order {number}:" in told for number in (1, 2, 3)):
-            fail("there should be three orders, one for each job")
+            sys.exit("there should be three orders, one for each job")
         print("3  Three jobs, three orders: no job has run twice.")
 
 

@@ -18,7 +18,7 @@ from time import monotonic
 
 import anyio
 from mcp_types import ElicitResult
-from quickstart import running_server, text_of
+from shared import running_server, text_of
 
 from mcp_tasks_client import TaskCancelledError, TaskHandle, TasksClient
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import anyio
 from mcp import Client
 from mcp_types import CallToolResult, ElicitResult, TextContent
-from quickstart import running_server
+from shared import running_server
 
 from mcp_tasks_client import TasksClient, TasksExtension, WaitTimeoutError
 

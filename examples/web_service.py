@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 
 import uvicorn
 from mcp_types import ElicitResult
-from quickstart import python, running_server
+from shared import python, running_server
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
