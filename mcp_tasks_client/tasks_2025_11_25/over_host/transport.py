@@ -113,6 +113,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             takes it from the transport, if that gives it. Means nothing at 2026-07-28.
         hide_task_support: Whether ``tools/list`` is shown to the session without ``execution.taskSupport``,
             for hosts that skip such tools.
+        environment: Clock, jitter, process and probe, for tests; ``None`` is the real ones.
 
     Raises:
         TypeError: ``journal`` is none of the above.
@@ -136,8 +137,9 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         task_ttl_s: float = TASK_TTL_S,
         session_id: str | Callable[[], str | None] | None = None,
         hide_task_support: bool = False,
+        environment: Environment | None = None,
     ) -> None:
-        policy, environment = poll or PollPolicy(), Environment()
+        policy, environment = poll or PollPolicy(), environment or Environment()
         journal = choose_journal(journal)
         self._transport = transport
         self._on_update = on_update

@@ -1,7 +1,8 @@
 """A host in a process of its own, to be killed.
 
-``python -m tests.sessions.under_host.host_process URL JOURNAL TOOL``. An ``mcp.Client`` whose HTTP client has
-the transport calls the tool. Prints ``reached`` once its task is in the journal, and ``asked`` when asked.
+``python -m tests.sessions.under_host.host_process URL JOURNAL TOOL [around]``. An ``mcp.Client`` whose HTTP
+client has the transport calls the tool; with the last word, one around whose MCP transport it stands. Prints
+``reached`` once its task is in the journal, and ``asked`` when asked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import mcp
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import tasks_http_client
+from mcp_tasks_client import TasksTransport, tasks_http_client
 from mcp_tasks_client.engine.crash_points import Point, Probe
 from mcp_tasks_client.engine.environment import Environment
 
@@ -38,8 +39,12 @@ async def ask(context: Any, params: Any) -> ElicitResult:
     raise AssertionError("for ever is over")
 
 
-async def main(url: str, journal: str, tool: str) -> None:
-    http = tasks_http_client(journal=journal, elicitation=ask, environment=Environment(probe=Announce()))
+async def main(url: str, journal: str, tool: str, where: str = "beneath") -> None:
+    options: Any = {"journal": journal, "elicitation": ask, "environment": Environment(probe=Announce())}
+    if where == "around":
+        async with mcp.Client(TasksTransport(streamable_http_client(url), endpoint=url, **options)) as client:
+            await client.call_tool(tool, {})
+    http = tasks_http_client(**options)
     async with http, mcp.Client(streamable_http_client(url, http_client=http)) as client:
         await client.call_tool(tool, {})
 
@@ -51,4 +56,4 @@ def end_with_parent() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=end_with_parent, daemon=True).start()
-    anyio.run(main, *sys.argv[1:4])
+    anyio.run(main, *sys.argv[1:])

@@ -165,15 +165,16 @@ def run_until(word: str, *arguments: str | Path) -> None:
             process.kill()
 
 
+@pytest.mark.parametrize("where", ["beneath", "around"])
 @pytest.mark.parametrize(
     ("tool", "word", "expected"), [("slow", "reached", "rested"), ("ask_name", "asked", "Hello, Ada")]
 )
 async def test_what_a_killed_host_has_left_is_resumed_by_url(
-    real_server: RealServer, tmp_path: Path, tool: str, word: str, expected: str
+    real_server: RealServer, tmp_path: Path, tool: str, word: str, expected: str, where: str
 ) -> None:
     journal, person = tmp_path / "journal.sqlite3", Person()
     with anyio.fail_after(LIMIT_S):
-        await anyio.to_thread.run_sync(run_until, word, real_server.url, journal, tool)
+        await anyio.to_thread.run_sync(run_until, word, real_server.url, journal, tool, where)
         async with TasksClient(real_server.url, journal=journal, elicitation=person.elicit) as client:
             (handle,) = await client.resume()
             assert text(await handle.result()) == expected
