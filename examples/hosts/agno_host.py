@@ -1,0 +1,44 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["agno==3.1.10", "fastmcp==4.2.3", "mcp-tasks-client"]
+#
+# [tool.recipe]
+# longer-than-s = 12
+# line = "fastmcp.Client(StreamableHttpTransport(url, httpx_client_factory=tasks_http_client))"
+# setting = "none"
+# ///
+"""Agno: a tool of an MCP server, called through Agno's own function object, with durable tasks beneath."""
+
+import asyncio
+import json
+import sys
+
+import fastmcp
+from agno.tools.function import FunctionCall
+from agno.tools.mcp import MCPTools
+from fastmcp.client.transports import StreamableHttpTransport
+
+from mcp_tasks_client import tasks_http_client
+
+
+async def answer(message, response_type, params, context):
+    print(message, file=sys.stderr)
+    return {"name": "Ada"}
+
+
+async def main(url: str, tool: str, arguments: dict) -> None:
+    # [recipe]
+    transport = StreamableHttpTransport(url, httpx_client_factory=tasks_http_client)
+    async with (
+        fastmcp.Client(transport, elicitation_handler=answer) as client,
+        MCPTools(session=client) as tools,
+    ):
+        # An agent does this itself: Agent(tools=[tools]).
+        call = FunctionCall(function=tools.functions[tool], arguments=arguments)
+        result = await call.aexecute()
+    # [/recipe]
+    print(result.result.content if result.status == "success" else result.error)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))
