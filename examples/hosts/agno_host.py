@@ -7,7 +7,7 @@
 # line = "fastmcp.Client(StreamableHttpTransport(url, httpx_client_factory=tasks_http_client))"
 # setting = "none"
 # ///
-"""Agno: a tool of an MCP server, called through Agno's own function object, with durable tasks beneath."""
+"""Agno: a tool of an MCP server, called as agents call it, with durable tasks beneath."""
 
 import asyncio
 import json

@@ -1,0 +1,41 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["smolagents==1.26.0", "mcpadapt==0.1.19", "mcp[ws]==1.30.0", "mcp-tasks-client"]
+#
+# [tool.recipe]
+# longer-than-s = 6
+# line = '"httpx_client_factory": tasks_http_client_factory(library="httpx", elicitation=answer)'
+# setting = "none"
+# ///
+"""smolagents: a tool of an MCP server, called as agents call it, with durable tasks beneath."""
+
+import json
+import sys
+
+from mcp_types import ElicitResult
+from smolagents import MCPClient
+
+from mcp_tasks_client import tasks_http_client_factory
+
+
+async def answer(context, params):
+    print(context.tool, "asks:", params.message, file=sys.stderr)
+    return ElicitResult(action="accept", content={"name": "Ada"})
+
+
+def main(url: str, tool: str, arguments: dict) -> None:
+    # [recipe]
+    server = {
+        "url": url,
+        "transport": "streamable-http",
+        "httpx_client_factory": tasks_http_client_factory(library="httpx", elicitation=answer),
+    }
+    with MCPClient(server, structured_output=False) as tools:
+        # An agent does this itself: CodeAgent(tools=tools, ...).
+        result = next(one for one in tools if one.name == tool)(**arguments)
+    # [/recipe]
+    print(result)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
