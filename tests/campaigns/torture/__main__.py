@@ -3,6 +3,7 @@
 ::
 
     python -m tests.campaigns.torture --kills 500
+    python -m tests.campaigns.torture --kills 200 --through http
 
 Exits with 1 if a promise was broken; it then says which and where, and keeps the journals and the logs.
 """
@@ -34,12 +35,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=500, help="processes to kill (default: 500)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    parser.add_argument(
+        "--through",
+        choices=["client", "http"],
+        default="client",
+        help="a TasksClient, or an mcp.Client over tasks_http_client (default: client)",
+    )
     arguments = parser.parse_args()
 
     print(f"seed {arguments.seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="torture-"))
     begun_at, verdict = time.monotonic(), Verdict()
-    for evidence in torture(arguments.kills, arguments.seed, folder):
+    for evidence in torture(arguments.kills, arguments.seed, folder, arguments.through):
         one = judge(evidence)
         print(
             f"{evidence.scenario}: {one.figures.killed} killed, {one.figures.started} tasks, "

@@ -20,7 +20,7 @@ LIFE_HEADER = "x-life"
 
 What: TypeAlias = Literal[
     "begun",  # a call is about to be made
-    "task",  # the first snapshot of a call's task came
+    "task",  # the host saw something of a call's task: its first snapshot, or its progress
     "asked",  # the callback was called; ``committed``: the journal held an answer to it
     "answered",  # it is about to return
     "withdrawn",  # it was cancelled

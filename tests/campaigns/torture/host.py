@@ -1,5 +1,8 @@
 """A small host in a process of its own, to be killed: it writes down whatever it gets to know.
 
+Its calls go through a ``TasksClient``, or through an ``mcp.Client`` whose HTTP client sees the tasks through.
+Either way a ``TasksClient`` resumes what others left.
+
 Run as a module with a :class:`Part` as JSON. It prints ``ready`` before it opens its client, then the kind
 of each line of its log, and ends when its stdin closes. Unless it is the last one it goes on until it is
 killed.
@@ -12,13 +15,18 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
 import anyio
 import httpx
+import httpx2
+import mcp
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from mcp_tasks_client import (
@@ -26,15 +34,19 @@ from mcp_tasks_client import (
     PollPolicy,
     SessionError,
     SqliteJournal,
-    Task,
     TaskHandle,
     TasksClient,
+    idempotency_key,
+    tasks_http_client,
 )
 from mcp_tasks_client.machine.states import Gathering, Observing
 
 from .evidence import LIFE_HEADER, Log
 
-__all__ = ["Part", "call_of"]
+__all__ = ["Part", "Through", "call_of"]
+
+Through: TypeAlias = Literal["client", "http"]
+"""How a host makes its calls: by a ``TasksClient``, or by an ``mcp.Client`` over ``tasks_http_client``."""
 
 TOOLS: Final = ("greet", "rest", "survey", "first", "quick", "nap")
 UNKEYED_TOOLS: Final = ("greet", "rest", "survey", "nap")
@@ -46,6 +58,9 @@ MOST_RESUMES: Final = 3
 LONGEST_PROMPT_S: Final = 0.1
 KEEPALIVE_S: Final = 3.0
 LIMIT_S: Final = 60.0
+POLL: Final = PollPolicy(backoff_floor_s=0.1, backoff_ceiling_s=0.4)
+MAY_RESEND: Final = 'on_unknown="resend"'
+"""In the message of each error that says that an outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +77,7 @@ class Part:
     """Bring everything home, and end."""
 
     backend: str = "asyncio"
+    through: Through = "client"
 
     def dump(self) -> str:
         """As JSON."""
@@ -90,6 +106,27 @@ def call_of(key: str) -> KeyedCall:
     return KeyedCall(TOOLS[number % len(TOOLS)], {"intent": key, "seconds": seconds}, number % 4 < 2)
 
 
+class Call(Protocol):
+    """How a host makes a call. ``seen`` is told when there is something to see of its task."""
+
+    async def __call__(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        key: str | None = None,
+        on_unknown: Literal["raise", "resend"] = "raise",
+        seen: Callable[[], None] | None = None,
+    ) -> CallToolResult:
+        """Make it.
+
+        Raises:
+            OutcomeUnknownError: It has a key, and its reply was lost.
+            SessionError: It has no key, and its reply was lost.
+        """
+        ...
+
+
 class Host:
     """Calls, answers, resumes, and keeps a log of it."""
 
@@ -108,9 +145,10 @@ class Host:
     async def live(self) -> None:
         """Everything that there is to do, as long as it may."""
         async with self.opened() as client:
-            await self.bring_home(client)
-            if not self.part.last:
-                await anyio.sleep_forever()
+            async with self.calling(client) as call:
+                await self.bring_home(client, call)
+                if not self.part.last:
+                    await anyio.sleep_forever()
             for _ in range(MOST_RESUMES):
                 if not await self.resumed(client):
                     break
@@ -128,11 +166,29 @@ class Host:
             elicitation=self.answer,
             http_client=self.http,
             headers={LIFE_HEADER: str(self.part.life)},
-            poll=PollPolicy(backoff_floor_s=0.1, backoff_ceiling_s=0.4),
+            poll=POLL,
         )
         return self.client
 
-    async def bring_home(self, client: TasksClient) -> None:
+    @asynccontextmanager
+    async def calling(self, client: TasksClient) -> AsyncIterator[Call]:
+        """How calls are made, for as long as it is open."""
+        if self.part.through == "client":
+            yield by_client(client)
+            return
+        http = tasks_http_client(
+            journal=SqliteJournal(self.part.journal),
+            elicitation=self.answer,
+            headers={LIFE_HEADER: str(self.part.life)},
+            poll=POLL,
+            verify=False,
+            trust_env=False,
+            limits=httpx2.Limits(keepalive_expiry=KEEPALIVE_S),
+        )
+        async with http, mcp.Client(streamable_http_client(self.part.url, http_client=http)) as session:
+            yield by_session(session)
+
+    async def bring_home(self, client: TasksClient, call: Call) -> None:
         """What others left, calls under keys that others have as well, and calls of our own."""
         async with anyio.create_task_group() as tasks:
             handles = await self.look(client)
@@ -141,9 +197,9 @@ class Host:
             keys = list(self.part.keys)
             self.chance.shuffle(keys)
             for _ in range(CALLS_AT_ONCE):
-                tasks.start_soon(self.call_keyed, client, keys)
+                tasks.start_soon(self.call_keyed, call, keys)
             if not self.part.last:
-                tasks.start_soon(self.call_unkeyed, client)
+                tasks.start_soon(self.call_unkeyed, call)
 
     async def guarded(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
         try:
@@ -176,45 +232,43 @@ class Host:
 
     # ── calling ──
 
-    async def call_keyed(self, client: TasksClient, keys: list[str]) -> None:
+    async def call_keyed(self, call: Call, keys: list[str]) -> None:
         while keys:
-            await self.guarded(self.keyed, client, keys.pop())
+            await self.guarded(self.keyed, call, keys.pop())
 
-    async def keyed(self, client: TasksClient, key: str) -> None:
-        call = call_of(key)
+    async def keyed(self, call: Call, key: str) -> None:
+        its = call_of(key)
         self.log.write("begun", intent=key, keyed=True)
         try:
-            result = await client.call_tool(call.tool, call.arguments, idempotency_key=key)
+            result = await call(its.tool, its.arguments, key=key)
         except OutcomeUnknownError:
             self.log.write("unknown", intent=key, keyed=True)
-            if not call.resend:
+            if not its.resend:
                 return
             self.log.write("resend", intent=key, keyed=True)
             try:
-                result = await client.call_tool(
-                    call.tool, call.arguments, idempotency_key=key, on_unknown="resend"
-                )
+                result = await call(its.tool, its.arguments, key=key, on_unknown="resend")
             except OutcomeUnknownError:
                 self.log.write("unknown", intent=key, keyed=True)
                 return
         self.delivered(result, "key")
 
-    async def call_unkeyed(self, client: TasksClient) -> None:
+    async def call_unkeyed(self, call: Call) -> None:
         for number in range(MOST_UNKEYED):
-            await self.guarded(self.unkeyed, client, f"plain-{self.part.life}-{number}")
+            await self.guarded(self.unkeyed, call, f"plain-{self.part.life}-{number}")
 
-    async def unkeyed(self, client: TasksClient, intent: str) -> None:
+    async def unkeyed(self, call: Call, intent: str) -> None:
         seen: list[str] = []
 
-        def note(task: Task) -> None:
+        def note() -> None:
             if not seen:
-                seen.append(task.task_id)
-                self.log.write("task", intent=intent, task_id=task.task_id)
+                seen.append(intent)
+                self.log.write("task", intent=intent)
 
         arguments = {"intent": intent, "seconds": self.chance.uniform(0.0, 0.1)}
         self.log.write("begun", intent=intent)
         try:
-            result = await client.call_tool(self.chance.choice(UNKEYED_TOOLS), arguments, on_update=note)
+            result = await call(self.chance.choice(UNKEYED_TOOLS), arguments, seen=note)
         except SessionError:
             self.log.write("lost", intent=intent)
             return
@@ -260,6 +314,55 @@ class Host:
                 stages = [question.stage for question in record.state.questions if question.key == key]
                 return any(stage not in ("open", "asking") for stage in stages)
         return False
+
+
+def by_client(client: TasksClient) -> Call:
+    """Calls of a ``TasksClient``."""
+
+    async def call(
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        key: str | None = None,
+        on_unknown: Literal["raise", "resend"] = "raise",
+        seen: Callable[[], None] | None = None,
+    ) -> CallToolResult:
+        see = None if seen is None else lambda task: seen()
+        return await client.call_tool(
+            tool, arguments, idempotency_key=key, on_unknown=on_unknown, on_update=see
+        )
+
+    return call
+
+
+def by_session(session: mcp.Client) -> Call:
+    """Calls of the official SDK's client, which sees nothing of a task but its progress and its result."""
+
+    async def call(
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        key: str | None = None,
+        on_unknown: Literal["raise", "resend"] = "raise",
+        seen: Callable[[], None] | None = None,
+    ) -> CallToolResult:
+        async def progress(progress: float, total: float | None, message: str | None) -> None:
+            if seen is not None:
+                seen()
+
+        # With a progress callback the reply is an event stream, and without one JSON.
+        hears = progress if seen is not None else None
+        try:
+            with idempotency_key(key, on_unknown=on_unknown) if key is not None else nullcontext():
+                return await session.call_tool(tool, arguments, progress_callback=hears)
+        except MCPError as error:
+            if MAY_RESEND in error.message:
+                raise OutcomeUnknownError(error.message) from error
+            if key is None:
+                raise SessionError(error.message) from error
+            raise
+
+    return call
 
 
 def _end_with_parent() -> None:

@@ -24,7 +24,7 @@ import httpx
 from tests.real_server import first_line
 
 from .evidence import Evidence, Life, Request, What, read_log
-from .host import Part
+from .host import Part, Through
 
 __all__ = ["SCENARIOS", "Scenario", "Servers", "rounds_of", "servers", "torture"]
 
@@ -45,6 +45,12 @@ MOMENTS_S: Final[dict[What, float]] = {
     "delivered": 0.004,
 }
 """Seconds after a line of the log, in which a kill falls just before or just after a commit."""
+
+OF_THE_SDK: Final = tuple(
+    f"_meta io.modelcontextprotocol/tasks of {method} was missing"
+    for method in ("server/discover", "tools/list")
+)
+"""Complaints about the requests of an ``mcp.Client`` itself, which declares no tasks and makes none."""
 
 MOMENT_LIMIT_S: Final = 1.5
 """Seconds that such a line is waited for; then the process is killed all the same."""
@@ -162,6 +168,7 @@ class Round:
         chance: Decides about instants, and about who does what.
         url: The server's.
         folder: For the journal and the logs.
+        through: How its hosts make their calls.
     """
 
     scenario: Scenario
@@ -170,6 +177,7 @@ class Round:
     chance: random.Random
     url: str
     folder: Path
+    through: Through
     lives: list[Life] = field(default_factory=list, init=False)
     begun: int = field(default=0, init=False)
     lock: Lock = field(default_factory=Lock, init=False, repr=False)
@@ -204,6 +212,7 @@ class Round:
             keys=[f"key-{self.number}-{number}" for number in range(oldest, newest)],
             last=last,
             backend="trio" if self.begun % 3 == 0 else "asyncio",
+            through=self.through,
         )
 
     def _instant(self) -> Instant:
@@ -278,21 +287,28 @@ def wait_for(words: SimpleQueue[str], wanted: str, limit_s: float) -> None:
             pass
 
 
-def torture(kills: int, seed: int, folder: Path) -> Iterator[Evidence]:
+def torture(kills: int, seed: int, folder: Path, through: Through = "client") -> Iterator[Evidence]:
     """Play all rounds, one after the other, and give the evidence of each.
 
     Args:
         kills: How many processes are killed in all.
         seed: Decides everything but what the operating system does.
         folder: For journals and logs.
+        through: How hosts make their calls.
     """
     with servers(seed, folder) as all_of_them:
         for number, (scenario, share) in enumerate(rounds_of(kills), 1):
-            yield _round(number, scenario, share, seed, folder, all_of_them)
+            yield _round(number, scenario, share, seed, folder, all_of_them, through)
 
 
 def _round(
-    number: int, scenario: Scenario, kills: int, seed: int, folder: Path, all_of_them: Servers
+    number: int,
+    scenario: Scenario,
+    kills: int,
+    seed: int,
+    folder: Path,
+    all_of_them: Servers,
+    through: Through,
 ) -> Evidence:
     own = folder / f"round-{number}"
     own.mkdir()
@@ -304,12 +320,17 @@ def _round(
         chance=random.Random(f"{seed}/{number}"),
         url=all_of_them.endpoint(scenario.endpoint),
         folder=own,
+        through=through,
     )
+    lives = sorted(this.play(), key=lambda life: life.number)
+    complaints = all_of_them.complaints()[complained:]
+    if through == "http":
+        complaints = [one for one in complaints if not one.startswith(OF_THE_SDK)]
     evidence = Evidence(
-        scenario=f"round {number}, {scenario}",
-        lives=sorted(this.play(), key=lambda life: life.number),
+        scenario=f"round {number}, {scenario}, through {through}",
+        lives=lives,
         requests=all_of_them.ledger(since=seen),
-        complaints=all_of_them.complaints()[complained:],
+        complaints=complaints,
     )
     evidence.save(own / "evidence.json")
     return evidence

@@ -173,14 +173,14 @@ def _rounds_again(calls: Sequence[Request]) -> Iterator[tuple[Request, Request]]
 
 def _judge_unkeyed(case: _Case, verdict: Verdict) -> None:
     """A task whose reply arrived must come home. The host, or a request about it, shows that it did."""
-    shown = {line.task_id for line, _ in case.lines("task")}
-    shown |= {request.task_id for request in case.requests if request.method.startswith("tasks/")}
+    seen = {line.intent for line, _ in case.lines("task")}
+    asked_about = {request.task_id for request in case.requests if request.method.startswith("tasks/")}
     for task_id, call in case.created.items():
         begun = case.begun.get(call.intent or "")
         if begun is None or begun[0][0].keyed or call.intent in case.deliveries:
             continue
         life = begun[0][1]
-        if task_id in shown:
+        if call.intent in seen or task_id in asked_about:
             verdict.breach("lost", f"the task of {call.intent} was known to life {life.number}")
         elif call.answered_at is not None and life.alive_at(call.answered_at + NOTED_S):
             verdict.breach("lost", f"the task of {call.intent}: life {life.number} lived on after its reply")
