@@ -347,9 +347,11 @@ class CallStore:
     async def release(self, call: LiveCall) -> None:
         """Give up ownership, so that another client can take the record. Logged if it cannot be written.
 
-        Does nothing while replies or answers are uncommitted, since others would go on without them.
+        Does nothing while replies or answers are uncommitted, since others would go on without them. A call
+        that was taken back has no record any more, and gets none by this.
         """
-        if call.ours and not call.uncommitted:
+        was_taken_back = isinstance(call.record.state, Calling) and not call.journaled
+        if call.ours and not call.uncommitted and not was_taken_back:
             await run_to_its_end(self._release, call)
 
     async def _release(self, call: LiveCall) -> None:

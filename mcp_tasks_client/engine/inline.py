@@ -22,7 +22,6 @@ from ..journal.base import Journal
 from ..journal.guarded import GuardedJournal
 from ..journal.record import Scope
 from ..machine.events import TaskCreated
-from ..machine.states import Calling
 from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..protocol.text import digest
@@ -302,8 +301,7 @@ class InlineEngine:
 
     async def _let_go(self, call: LiveCall, store: CallStore) -> None:
         store.keep_uncommitted(call)  # its task may not be in the journal yet
-        if call.journaled or not isinstance(call.record.state, Calling):
-            await store.release(call)  # and does not write again what was taken back before it was sent
+        await store.release(call)
 
     def _note_error(self, error: TasksClientError, call: LiveCall, store: CallStore) -> None:
         error.handle = self._handle_of(call)

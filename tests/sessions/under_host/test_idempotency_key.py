@@ -9,9 +9,20 @@ import anyio
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, SqliteJournal, idempotency_key
+from mcp_tasks_client import JournalError, MemoryJournal, SqliteJournal, idempotency_key
+from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.sessions.under_host.idempotency_key import current_key
-from mcp_tasks_client.testing import HttpError, LostReply, ask, complete, form, text_result, work
+from mcp_tasks_client.testing import (
+    FaultPlan,
+    HttpError,
+    LostReply,
+    ask,
+    complete,
+    form,
+    raising,
+    text_result,
+    work,
+)
 
 from ._host import OLDER, Host, asking_server, count, hosted, recorded
 
@@ -146,6 +157,16 @@ async def test_a_keyed_call_is_not_made_without_the_journal() -> None:
         failed = await in_block(host, "plain", "k")
         assert failed["error"]["code"] == -32603
         assert not count(server, "tools/call")
+
+
+async def test_a_call_that_the_server_refused_is_sent_by_the_next_one_though_the_journal_failed() -> None:
+    server, plan = asking_server(), FaultPlan()
+    server.misbehave("tools/call", HttpError(429))
+    plan.at("commit: CallRefused", "before", raising(JournalError("the disk is full")))
+    async with hosted(server, environment=Environment(clock=server.clock, probe=plan)) as host:
+        assert (await with_meta(host, "plain", "k"))["error"]["message"] == "the disk is full"
+        assert "result" in await with_meta(host, "plain", "k")
+    assert count(server, "tools/call") == 2
 
 
 def test_a_block_ends_where_it_ends() -> None:
