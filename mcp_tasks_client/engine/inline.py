@@ -223,6 +223,7 @@ class InlineEngine:
                 await call.change()
                 if call.error is not None:
                     raise copy.copy(call.error) from call.error.__cause__
+            call.error = None  # what an earlier caller was told, if the reply was committed after that
             if store.begin_hourly_prune():
                 await store.prune_old()
         except InputUnansweredError:
