@@ -37,9 +37,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument(
         "--through",
-        choices=["client", "http"],
+        choices=["client", "http", "transport"],
         default="client",
-        help="a TasksClient, or an mcp.Client over tasks_http_client (default: client)",
+        help="a TasksClient, or an mcp.Client over tasks_http_client or a TasksTransport (default: client)",
     )
     arguments = parser.parse_args()
 

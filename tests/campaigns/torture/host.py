@@ -36,17 +36,20 @@ from mcp_tasks_client import (
     SqliteJournal,
     TaskHandle,
     TasksClient,
+    TasksTransport,
     idempotency_key,
     tasks_http_client,
 )
 from mcp_tasks_client.machine.states import Gathering, Observing
+from mcp_tasks_client.sessions.under_host.idempotency_key import META_KEY
 
 from .evidence import LIFE_HEADER, Log
 
 __all__ = ["Part", "Through", "call_of"]
 
-Through: TypeAlias = Literal["client", "http"]
-"""How a host makes its calls: by a ``TasksClient``, or by an ``mcp.Client`` over ``tasks_http_client``."""
+Through: TypeAlias = Literal["client", "http", "transport"]
+"""How a host makes its calls: by a ``TasksClient``, or by an ``mcp.Client`` over ``tasks_http_client`` or over
+a ``TasksTransport``."""
 
 TOOLS: Final = ("greet", "rest", "survey", "first", "quick", "nap")
 UNKEYED_TOOLS: Final = ("greet", "rest", "survey", "nap")
@@ -176,6 +179,10 @@ class Host:
         if self.part.through == "client":
             yield by_client(client)
             return
+        if self.part.through == "transport":
+            async with self.over_transport(client) as call:
+                yield call
+            return
         http = tasks_http_client(
             journal=SqliteJournal(self.part.journal),
             elicitation=self.answer,
@@ -187,6 +194,20 @@ class Host:
         )
         async with http, mcp.Client(streamable_http_client(self.part.url, http_client=http)) as session:
             yield by_session(session)
+
+    @asynccontextmanager
+    async def over_transport(self, client: TasksClient) -> AsyncIterator[Call]:
+        headers = {LIFE_HEADER: str(self.part.life)}
+        async with httpx2.AsyncClient(headers=headers, verify=False, trust_env=False, timeout=30) as http:
+            transport = TasksTransport(
+                streamable_http_client(self.part.url, http_client=http),
+                endpoint=self.part.url,
+                journal=SqliteJournal(self.part.journal),
+                elicitation=self.answer,
+                poll=POLL,
+            )
+            async with mcp.Client(transport) as session:
+                yield by_metadata(session, by_client(client))
 
     async def bring_home(self, client: TasksClient, call: Call) -> None:
         """What others left, calls under keys that others have as well, and calls of our own."""
@@ -360,6 +381,33 @@ def by_session(session: mcp.Client) -> Call:
                 raise OutcomeUnknownError(error.message) from error
             if key is None:
                 raise SessionError(error.message) from error
+            raise
+
+    return call
+
+
+def by_metadata(session: mcp.Client, by_ours: Call) -> Call:
+    """Calls of the official SDK's client, whose keys are in their metadata. Those sent again are ours."""
+    by_session_itself = by_session(session)
+
+    async def call(
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        key: str | None = None,
+        on_unknown: Literal["raise", "resend"] = "raise",
+        seen: Callable[[], None] | None = None,
+    ) -> CallToolResult:
+        if key is None:
+            return await by_session_itself(tool, arguments, seen=seen)
+        if on_unknown == "resend":
+            return await by_ours(tool, arguments, key=key, on_unknown=on_unknown, seen=seen)
+        meta: Any = {META_KEY: key}
+        try:
+            return await session.call_tool(tool, arguments, meta=meta)
+        except MCPError as error:
+            if MAY_RESEND in error.message:
+                raise OutcomeUnknownError(error.message) from error
             raise
 
     return call

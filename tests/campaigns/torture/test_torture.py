@@ -19,8 +19,8 @@ from .host import Through
 from .run import rounds_of, torture
 from .verdict import judge
 
-SHORT: Final[dict[Through, int]] = {"client": 9, "http": 3}
-LONG: Final[dict[Through, int]] = {"client": 500, "http": 200}
+SHORT: Final[dict[Through, int]] = {"client": 9, "http": 3, "transport": 3}
+LONG: Final[dict[Through, int]] = {"client": 500, "http": 200, "transport": 200}
 
 Change = Callable[[Evidence], Evidence]
 
