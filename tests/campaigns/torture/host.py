@@ -48,7 +48,7 @@ from .evidence import LIFE_HEADER, Log
 __all__ = ["Part", "Through", "call_of"]
 
 Through: TypeAlias = Literal["client", "http", "transport"]
-"""How a host makes its calls: by a ``TasksClient``, or by an ``mcp.Client`` over ``tasks_http_client`` or over
+"""How a host makes its calls: by a ``TasksClient``, or by an ``mcp.Client`` over ``tasks_http_client`` or
 a ``TasksTransport``."""
 
 TOOLS: Final = ("greet", "rest", "survey", "first", "quick", "nap")
