@@ -4,7 +4,7 @@
 #
 # [tool.recipe]
 # longer-than-s = 6
-# line = "http_client=tasks_http_client(elicitation=answer)"
+# line = "mcp_client=client, over a TasksTransport over tasks_http_client()"
 # setting = "none"
 # ///
 """Microsoft Agent Framework: a tool of an MCP server, called as agents do, with durable tasks beneath."""
@@ -13,35 +13,33 @@ import asyncio
 import json
 import sys
 
+import mcp
 from agent_framework import MCPStreamableHTTPTool
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import tasks_http_client
+from mcp_tasks_client import TasksTransport, tasks_http_client
 
 
 async def answer(context, params):
-    print(context.tool, "asks:", params.message, file=sys.stderr)
+    print(params.message, file=sys.stderr)
     return ElicitResult(action="accept", content={"name": "Ada"})
 
 
 async def main(url: str, tool: str, arguments: dict) -> None:
     # [recipe]
-    async with (
-        tasks_http_client(elicitation=answer) as http_client,
-        MCPStreamableHTTPTool(
-            "tools",
-            url,
-            http_client=http_client,
-            load_prompts=False,
-            tool_result_content="content_only",
-            additional_tool_argument_names=[*arguments],
-        ) as tools,
-    ):
-        functions = {function.name: function for function in tools.functions}
-        if tool in functions:  # which is what an agent calls
+    async with tasks_http_client() as http_client:  # sees the tasks through
+        inner = streamable_http_client(url, http_client=http_client)
+        # Agent Framework skips tools whose task support it sees.
+        shown = TasksTransport(inner, endpoint=url, task_preference="never", hide_task_support=True)
+        async with (
+            mcp.Client(shown, elicitation_callback=answer) as client,
+            MCPStreamableHTTPTool(
+                "tools", mcp_client=client, load_prompts=False, tool_result_content="content_only"
+            ) as tools,
+        ):
+            functions = {function.name: function for function in tools.functions}
             result = await functions[tool].invoke(arguments=arguments)
-        else:  # hidden from agents, since it makes tasks of 2025-11-25
-            result = await tools.call_tool(tool, **arguments)
     # [/recipe]
     print(result[0].text)
 
