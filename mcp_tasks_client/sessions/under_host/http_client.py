@@ -105,7 +105,8 @@ def tasks_http_client_factory(*, library: Library | None = None, **options: Any)
         options: As for :func:`tasks_http_client`. What the factory is called with goes before them.
 
     Returns:
-        ``factory(headers=None, timeout=None, auth=None)``. Each call makes a client of its own.
+        ``factory(headers=None, timeout=None, auth=None, **more)``, with further options of the library's
+        ``AsyncClient``. Each call makes a client of its own.
 
     Raises:
         ImportError: The library is not installed.
@@ -116,8 +117,9 @@ def tasks_http_client_factory(*, library: Library | None = None, **options: Any)
         headers: Mapping[str, str] | None = None,
         timeout: httpx.Timeout | httpx2.Timeout | None = None,
         auth: httpx.Auth | httpx2.Auth | None = None,
+        **more: Any,
     ) -> Any:
-        given = {"headers": headers, "timeout": timeout, "auth": auth}
+        given = {"headers": headers, "timeout": timeout, "auth": auth, **more}
         given = {name: value for name, value in given.items() if value is not None}
         return tasks_http_client(library=library, **options | given)
 

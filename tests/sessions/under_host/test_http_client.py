@@ -47,6 +47,7 @@ async def test_a_factory_makes_clients_as_the_sdk_calls_for_them(library: Any) -
         auth=lib.BasicAuth("ada", "secret"),
     )
     assert type(factory()) is lib.AsyncClient
+    assert factory(follow_redirects=True).follow_redirects, "as FastMCP calls for them"
     auth = lib.BasicAuth("eve", "secret")
     async with factory(headers={"X-Host": "2"}, timeout=lib.Timeout(7.0), auth=auth) as client:
         assert (client.timeout, client.auth) == (lib.Timeout(7.0), auth)
