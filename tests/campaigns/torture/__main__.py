@@ -37,9 +37,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument(
         "--through",
-        choices=["client", "http", "transport"],
+        choices=["client", "http", "transport", "each"],
         default="client",
-        help="a TasksClient, or an mcp.Client over tasks_http_client or a TasksTransport (default: client)",
+        help="calls by a TasksClient, by an mcp.Client over tasks_http_client or a TasksTransport, or by each "
+        "of these in turn (default: client)",
     )
     arguments = parser.parse_args()
 

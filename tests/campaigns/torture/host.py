@@ -1,7 +1,7 @@
 """A small host in a process of its own, to be killed: it writes down whatever it gets to know.
 
-Its calls go through a ``TasksClient``, or through an ``mcp.Client`` whose HTTP client sees the tasks through.
-Either way a ``TasksClient`` resumes what others left.
+Its calls go through a ``TasksClient``, or through an ``mcp.Client`` whose HTTP client or transport sees the
+tasks through. Whichever it is, a ``TasksClient`` resumes what others left.
 
 Run as a module with a :class:`Part` as JSON. It prints ``ready`` before it opens its client, then the kind
 of each line of its log, and ends when its stdin closes. Unless it is the last one it goes on until it is
@@ -19,14 +19,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
 
 import anyio
 import httpx
-import httpx2
-import mcp
-from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from mcp_tasks_client import (
@@ -44,6 +40,9 @@ from mcp_tasks_client.machine.states import Gathering, Observing
 from mcp_tasks_client.sessions.under_host.idempotency_key import META_KEY
 
 from .evidence import LIFE_HEADER, Log
+
+if TYPE_CHECKING:
+    import mcp
 
 __all__ = ["Part", "Through", "call_of"]
 
@@ -179,9 +178,25 @@ class Host:
         if self.part.through == "client":
             yield by_client(client)
             return
+        # Imported on use, since it takes as long again as all that the other way needs.
+        import httpx2
+        import mcp
+        from mcp.client.streamable_http import streamable_http_client
+
         if self.part.through == "transport":
-            async with self.over_transport(client) as call:
-                yield call
+            headers = {LIFE_HEADER: str(self.part.life)}
+            async with httpx2.AsyncClient(
+                headers=headers, verify=False, trust_env=False, timeout=LIMIT_S
+            ) as plain:
+                transport = TasksTransport(
+                    streamable_http_client(self.part.url, http_client=plain),
+                    endpoint=self.part.url,
+                    journal=SqliteJournal(self.part.journal),
+                    elicitation=self.answer,
+                    poll=POLL,
+                )
+                async with mcp.Client(transport) as session:
+                    yield by_metadata(session, by_client(client))
             return
         http = tasks_http_client(
             journal=SqliteJournal(self.part.journal),
@@ -194,20 +209,6 @@ class Host:
         )
         async with http, mcp.Client(streamable_http_client(self.part.url, http_client=http)) as session:
             yield by_session(session)
-
-    @asynccontextmanager
-    async def over_transport(self, client: TasksClient) -> AsyncIterator[Call]:
-        headers = {LIFE_HEADER: str(self.part.life)}
-        async with httpx2.AsyncClient(headers=headers, verify=False, trust_env=False, timeout=30) as http:
-            transport = TasksTransport(
-                streamable_http_client(self.part.url, http_client=http),
-                endpoint=self.part.url,
-                journal=SqliteJournal(self.part.journal),
-                elicitation=self.answer,
-                poll=POLL,
-            )
-            async with mcp.Client(transport) as session:
-                yield by_metadata(session, by_client(client))
 
     async def bring_home(self, client: TasksClient, call: Call) -> None:
         """What others left, calls under keys that others have as well, and calls of our own."""
@@ -358,6 +359,7 @@ def by_client(client: TasksClient) -> Call:
 
 def by_session(session: mcp.Client) -> Call:
     """Calls of the official SDK's client, which sees nothing of a task but its progress and its result."""
+    from mcp.shared.exceptions import MCPError
 
     async def call(
         tool: str,
@@ -388,6 +390,8 @@ def by_session(session: mcp.Client) -> Call:
 
 def by_metadata(session: mcp.Client, by_ours: Call) -> Call:
     """Calls of the official SDK's client, whose keys are in their metadata. Those sent again are ours."""
+    from mcp.shared.exceptions import MCPError
+
     by_session_itself = by_session(session)
 
     async def call(

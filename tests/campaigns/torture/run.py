@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urljoin
 
 import httpx
@@ -24,9 +24,10 @@ import httpx
 from tests.real_server import first_line
 
 from .evidence import Evidence, Life, Request, What, read_log
-from .host import Part, Through
+from .host import Part
+from .host import Through as OneWay
 
-__all__ = ["SCENARIOS", "Scenario", "Servers", "rounds_of", "servers", "torture"]
+__all__ = ["SCENARIOS", "Scenario", "Servers", "Through", "rounds_of", "servers", "torture"]
 
 ROOT: Final = Path(__file__).parents[3]
 START_LIMIT_S: Final = 60.0
@@ -36,6 +37,10 @@ KILLS_A_ROUND: Final = 25
 KEYS_A_LIFE: Final = 4
 SHARED_LIVES: Final = 4
 """A key is called by so many processes, one after the other or at the same time."""
+
+Through: TypeAlias = Literal["client", "http", "transport", "each"]
+"""How hosts make their calls: by a ``TasksClient``, by an ``mcp.Client`` over ``tasks_http_client`` or over a
+``TasksTransport``, or by each of these in turn."""
 
 MOMENTS_S: Final[dict[What, float]] = {
     "resuming": 0.01,
@@ -212,8 +217,17 @@ class Round:
             keys=[f"key-{self.number}-{number}" for number in range(oldest, newest)],
             last=last,
             backend="trio" if self.begun % 3 == 0 else "asyncio",
-            through=self.through,
+            through=self._next_way(),
         )
+
+    def _next_way(self) -> OneWay:
+        if self.through != "each":
+            return self.through
+        # A reply that is cut ends the whole client of the SDK, and with it a host over a TasksTransport.
+        ways: list[OneWay] = ["http", "client"]
+        if self.scenario.endpoint != "flaky":
+            ways.append("transport")
+        return ways[self.begun % len(ways)]
 
     def _instant(self) -> Instant:
         chance = self.chance.random()
