@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -67,9 +67,11 @@ from mcp_tasks_client.uncut import on_asyncio
 
 from ..shared_journal import ProcessJournal
 from ..virtual_time import ProcessClock, VirtualProcess, WorldClock
+from .over_http import HttpCaller, calling_over_http
 
 __all__ = [
     "OLD",
+    "OVER_HTTP",
     "SCENARIOS",
     "TOOL",
     "Fate",
@@ -192,22 +194,41 @@ class Life(Probe):
     async def client(self) -> AsyncIterator[TasksClient]:
         client = TasksClient(
             self.world.server.session(limits=Limits(task_timeout_s=8.0, call_read_timeout_s=30.0)),
-            journal=self.journal,
             elicitation=self._ask,
-            on_abandon=self.world.scenario.on_abandon,
-            environment=Environment(
+            **self._options,
+        )
+        async with client:
+            yield client
+
+    @asynccontextmanager
+    async def caller(self, client: TasksClient | None = None) -> AsyncIterator[Caller]:
+        """What makes the scenario's call: a client, the one that is there already, or a host over HTTP."""
+        way = self.world.scenario.through
+        if way != "client":
+            async with calling_over_http(self.world.server, self._ask, way, **self._options) as host:
+                yield host
+        elif client is not None:
+            yield client
+        else:
+            async with self.client() as client:
+                yield client
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {
+            "journal": self.journal,
+            "on_abandon": self.world.scenario.on_abandon,
+            "environment": Environment(
                 clock=self.clock,
                 jitter=lambda: 0.0,  # so that no poll is late by chance where another would be early
                 process=VirtualProcess.numbered(self.pid, self.world.sees),
                 probe=self,
             ),
-        )
-        async with client:
-            yield client
+        }
 
     # ── what a host does ──────────────────────────────────────────────────────────────────────
 
-    async def call(self, client: TasksClient) -> None:
+    async def call(self, client: Caller) -> None:
         """Make the scenario's call, and make it again after whatever passes."""
         scenario, consent = self.world.scenario, False
         key = KEY if scenario.keyed else None
@@ -278,7 +299,7 @@ class Life(Probe):
                 await self.sleep(1.0)
         raise AssertionError("no end of attempts")
 
-    async def abandon(self, client: TasksClient, after_s: float) -> None:
+    async def abandon(self, client: Caller, after_s: float) -> None:
         """Make the scenario's call, and go away after some seconds."""
         async with anyio.create_task_group() as tasks:
 
@@ -290,7 +311,7 @@ class Life(Probe):
             await self.call(client)
             tasks.cancel_scope.cancel()
 
-    async def abandon_natively(self, client: TasksClient, after_s: float) -> None:
+    async def abandon_natively(self, client: Caller, after_s: float) -> None:
         """The same by ``asyncio.Task.cancel()``, which knows no shield; by a scope on another event loop."""
         if not on_asyncio():
             return await self.abandon(client, after_s)
@@ -367,13 +388,20 @@ class Life(Probe):
 
 Program = Callable[[Life], Awaitable[None]]
 
+Caller: TypeAlias = TasksClient | HttpCaller
+"""What has ``call_tool``."""
+
 
 async def recover(life: Life) -> None:
     """What a host does when it starts again: bring everything home, run the same code again."""
-    async with life.client() as client, anyio.create_task_group() as tasks:
+    async with (
+        life.client() as client,
+        life.caller(client) as caller,
+        anyio.create_task_group() as tasks,
+    ):
         tasks.start_soon(life.bring_home, client)
         if life.world.scenario.keyed:
-            tasks.start_soon(life.call, client)
+            tasks.start_soon(life.call, caller)
         elif life.world.scenario.task_exists and not life.world.outcomes:
             # Once it was delivered, nothing is known of it here, and so not when it was polled last.
             tasks.start_soon(attached, life, client)
@@ -389,6 +417,8 @@ class Scenario:
     Attributes:
         programs: What lives at the same time.
         mortal: Which of them is stopped.
+        through: What makes the call: a client, or a host's HTTP client with the transport, whose replies are
+            event streams or which asks the host itself, if it says so.
         ends: What the host may be told; by default only what the server's tool returned.
         wish: Whether a committed wish to cancel has to end in a cancellation.
         stands_still: At which point the first life does, and until when, in seconds of the world.
@@ -397,6 +427,7 @@ class Scenario:
 
     programs: tuple[Program, ...]
     steps: tuple[Step, ...]
+    through: Literal["client", "http", "http, streamed", "http, asked itself"] = "client"
     keyed: bool = True
     mortal: int = 0
     terms: Mapping[str, Any] = field(default_factory=dict)
@@ -558,7 +589,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 async def calls(life: Life) -> None:
-    async with life.client() as client:
+    async with life.caller() as client:
         await life.call(client)
 
 
@@ -595,26 +626,26 @@ async def cancels(life: Life) -> None:
 
 
 async def abandons(life: Life) -> None:
-    async with life.client() as client:
+    async with life.caller() as client:
         await life.abandon(client, 1.5)
 
 
 async def abandons_and_joins(life: Life) -> None:
-    async with life.client() as client:
+    async with life.caller() as client:
         await life.abandon(client, 1.5)
         await life.sleep(0.5)
         await life.call(client)
 
 
 async def abandons_before_it_is_sent(life: Life) -> None:
-    async with life.client() as client:
+    async with life.caller() as client:
         await life.abandon(client, 0.5)
         await life.sleep(2.0)
         await life.call(client)
 
 
 async def abandons_natively(life: Life) -> None:
-    async with life.client() as client:
+    async with life.caller() as client:
         await life.abandon_natively(client, 0.5)
         await life.sleep(2.0)
         await life.call(client)
@@ -689,7 +720,7 @@ _FOLLOW: Final = Scenario(
     steps=(work(0.5), ask(_question("q")), work(2.0), _END),
 )
 
-SCENARIOS: Final[Mapping[str, Scenario]] = {
+_BY_CLIENT: Final[Mapping[str, Scenario]] = {
     "answered at once": Scenario(programs=(calls,), steps=(reply(result_of),)),
     "error at once": Scenario(
         programs=(calls,),
@@ -762,6 +793,13 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "abandoned and cancelled": Scenario(
         programs=(abandons,), steps=(work(40.0), _END), on_abandon="cancel", wish=True
     ),
+    "abandoned and cancelled, at first refused with 503": Scenario(
+        programs=(abandons,),
+        steps=(work(40.0), _END),
+        faults={"tasks/cancel": (HttpError(503, retry_after_s=12.0),)},
+        on_abandon="cancel",
+        wish=True,
+    ),
     "abandoned and joined again": Scenario(programs=(abandons_and_joins,), steps=_ASKS),
     "abandoned before it was sent": Scenario(
         programs=(abandons_before_it_is_sent,), steps=_SHORT, delays=("commit: claim",)
@@ -813,3 +851,40 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     ),
     "its cancellation is told": replace(_TOLD, programs=(cancels,), steps=(work(40.0), _END), wish=True),
 }
+
+_HTTP_WAYS: Final[Mapping[Literal["http", "http, streamed", "http, asked itself"], tuple[str, ...]]] = {
+    "http": (
+        "answered at once",
+        "error at once",
+        "refused with 429",
+        "refused with -32602",
+        "task without a key",
+        "task with a question, without a key",
+        "failed task",
+        "one question",
+        "questions before the task and in it",
+        "answer rejected, then accepted",
+        "update refused with 503",
+        "poll refused with 429",
+        "reply lost, then resent",
+        "abandoned and cancelled",
+        "abandoned and cancelled, at first refused with 503",
+        "abandoned and joined again",
+        "abandoned before it was sent",
+        "abandoned by a native cancellation before it was sent",
+        "expired task",
+        "followed to the end",
+        "nobody sees that it has ended",
+    ),
+    "http, streamed": ("task without a key", "one question", "abandoned and joined again"),
+    "http, asked itself": ("rounds before the task", "one question"),
+}
+
+OVER_HTTP: Final[Mapping[str, Scenario]] = {
+    f"{name}, through {way}": replace(_BY_CLIENT[name], through=way)
+    for way, names in _HTTP_WAYS.items()
+    for name in names
+}
+"""Those that a host can play whose calls pass through a ``TasksHttpTransport``."""
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {**_BY_CLIENT, **OVER_HTTP}
