@@ -1,0 +1,107 @@
+"""The recipes: two of them at real servers in each run of the tests, all of them with ``--long``."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests._legacy_installs import NotInstalled
+from tests.legacy_servers import LegacyServer
+from tests.real_server import RealServer
+
+from .cells import CASES, GENERATIONS, Failed, Server, run_cell
+from .page import CELLS, INDEX, LINES, between, lines_table, row, write
+from .recipes import Recipe, installed, recipes
+
+RECIPES: Final = recipes()
+QUICK: Final = {
+    ("pydantic_ai", "2026-07-28", "question"),
+    ("pydantic_ai", "2025-11-25", "question"),
+    ("langchain_mcp_adapters", "2026-07-28", "kill"),
+    ("langchain_mcp_adapters", "2025-11-25", "question"),
+}
+"""Cells of the two that install fastest, one on mcp 2.x and one on mcp 1.x, and that soon end."""
+
+HEAD: Final = """\
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["agents==1.2", "mcp-tasks-client"]
+#
+# [tool.recipe]
+# longer-than-s = 7
+# line = "Server(http_client=tasks_http_client())"
+# setting = "none"
+# ///
+"""
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_recipe_brings_its_result_home(
+    recipe: Recipe, generation: str, case: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if (recipe.name, generation, case) not in QUICK and not request.config.getoption("--long"):
+        pytest.skip("takes an environment of its own, or long; --long runs it")
+    try:
+        python = installed(recipe)
+    except NotInstalled as reason:
+        pytest.skip(f"cannot be installed: {reason}")
+    fixture = "real_server" if generation == GENERATIONS[0] else "legacy_python_server"
+    running: RealServer | LegacyServer = request.getfixturevalue(fixture)
+    try:
+        run_cell(recipe, python, Server(generation, running), case, tmp_path)
+    except Failed as why:
+        pytest.fail(str(why), pytrace=False)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_recipe_is_short_pinned_and_has_a_page(recipe: Recipe) -> None:
+    source = recipe.program.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 60
+    assert ast.get_docstring(ast.parse(source))
+    own = [one for one in recipe.dependencies if one != "mcp-tasks-client"]
+    assert own
+    assert all("==" in one for one in own)
+    assert f"examples/hosts/{recipe.program.name}" in recipe.page.read_text(encoding="utf-8")
+
+
+def test_the_table_of_lines_is_that_of_the_recipes() -> None:
+    assert between(INDEX.read_text(encoding="utf-8"), LINES) == lines_table(RECIPES)
+
+
+def test_a_head_is_read_and_one_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "agents_host.py"
+    program.write_text(HEAD)
+    recipe = Recipe.read(program)
+    assert (recipe.name, recipe.longer_than_s, recipe.setting) == ("agents", 7, "none")
+    assert recipe.dependencies == ("agents==1.2", "mcp-tasks-client")
+
+    program.write_text(HEAD.replace("# setting", "# other"))
+    with pytest.raises(ValueError, match="'setting'"):
+        Recipe.read(program)
+    program.write_text("print()\n")
+    with pytest.raises(ValueError, match="no PEP 723 block"):
+        Recipe.read(program)
+
+
+def test_a_run_of_one_recipe_leaves_the_rows_of_the_others(tmp_path: Path) -> None:
+    programs = [tmp_path / "one_host.py", tmp_path / "two_host.py"]
+    for program in programs:
+        program.write_text(HEAD)
+    one, two = map(Recipe.read, programs)
+    page = tmp_path / "index.md"
+    page.write_text(
+        f"<!-- {LINES} --><!-- end of {LINES} -->\n\nText.\n\n<!-- {CELLS} --><!-- end of {CELLS} -->\n"
+    )
+    first = row(one, {(GENERATIONS[0], "longer"): "7 s"}, "agents 1.2", "2026-01-01")
+    write([one, two], {one.title: first}, page)
+    second = row(two, {}, "agents 1.2", "2026-01-02")
+    write([one, two], {two.title: second}, page)
+    assert between(page.read_text(), CELLS).splitlines()[2:] == [first, second]
+    write([two], {}, page)
+    assert between(page.read_text(), CELLS).splitlines()[2:] == [second]
+    assert "\n\nText.\n\n" in page.read_text()
