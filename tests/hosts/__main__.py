@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,12 +58,15 @@ def run_recipe(
         for case in CASES:
             own = folder / recipe.name / server.generation / case
             own.mkdir(parents=True)
+            began = time.monotonic()
             try:
                 told, why = run_cell(recipe, python, server, case, own), ""
             except Failed as error:
                 told, why = "no", f"\n{error}"
             cells[server.generation, case] = told
-            print(f"{'FAIL' if why else 'pass'}  {recipe.name}, {server.generation}, {case}{why}", flush=True)
+            took = time.monotonic() - began
+            cell = f"{recipe.name}, {server.generation}, {case} ({took:.0f} s)"
+            print(f"{'FAIL' if why else 'pass'}  {cell}{why}", flush=True)
     return cells
 
 
