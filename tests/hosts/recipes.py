@@ -33,8 +33,6 @@ SUFFIX: Final = "_host"
 """A program that is called as its framework would be imported in its place."""
 
 HEAD: Final = re.compile(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", re.MULTILINE)
-BESIDES: Final = ("mcp", "httpx2", "httpx")
-"""What the table names after the framework's own packages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +144,11 @@ def versions(recipe: Recipe, python: Path) -> str:
     )
     done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, timeout=60)
     there = json.loads(done.stdout)
-    names = [*own, *(name for name in BESIDES if name not in own and name in there)]
-    if "httpx2" in names and "httpx" not in own:
-        names.remove("httpx")  # this library brings it; the framework does not use it
-    return ", ".join(f"{name} {there[name.lower().replace('_', '-')]}" for name in names)
+    http = "httpx" if there.get("mcp", "").startswith("1.") else "httpx2"
+    names = dict.fromkeys((*own, "mcp", http))
+    return ", ".join(
+        f"{name} {there[plain]}" for name in names if (plain := name.lower().replace("_", "-")) in there
+    )
 
 
 def today() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +57,20 @@ def test_a_recipe_brings_its_result_home(
         run_cell(recipe, python, Server(generation, running), case, tmp_path)
     except Failed as why:
         pytest.fail(str(why), pytrace=False)
+
+
+def test_a_question_becomes_an_interrupt_of_langgraph(
+    request: pytest.FixtureRequest, real_server: RealServer, tmp_path: Path
+) -> None:
+    if not request.config.getoption("--long"):
+        pytest.skip("takes an environment of its own; --long runs it")
+    [recipe] = [one for one in RECIPES if one.name == "langchain_mcp"]
+    try:
+        python = installed(recipe)
+    except NotInstalled as reason:
+        pytest.skip(f"cannot be installed: {reason}")
+    interrupts = replace(recipe, program=recipe.program.with_name("langchain_mcp_interrupts.py"))
+    run_cell(interrupts, python, Server(GENERATIONS[0], real_server), "question", tmp_path)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)

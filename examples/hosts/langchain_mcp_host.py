@@ -1,0 +1,41 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["langchain[mcp]==1.5.2", "fastmcp==4.2.3", "mcp-tasks-client"]
+#
+# [tool.recipe]
+# longer-than-s = 6
+# line = "fastmcp.Client(StreamableHttpTransport(url, httpx_client_factory=tasks_http_client))"
+# setting = "none"
+# ///
+"""``langchain.mcp``: a tool of an MCP server, called as agents call it, with durable tasks beneath."""
+
+import asyncio
+import json
+import sys
+
+import fastmcp
+from fastmcp.client.transports import StreamableHttpTransport
+from langchain.mcp import MCPAdapter
+
+from mcp_tasks_client import tasks_http_client
+
+
+async def answer(message, response_type, params, context):
+    print(message, file=sys.stderr)
+    return {"name": "Ada"}
+
+
+async def main(url: str, tool: str, arguments: dict) -> None:
+    # [recipe]
+    transport = StreamableHttpTransport(url, httpx_client_factory=tasks_http_client)
+    client = fastmcp.Client(transport, elicitation_handler=answer)
+    async with MCPAdapter(client) as adapter:
+        tools = {one.name: one for one in await adapter.list_tools()}
+        # An agent does this itself: create_agent(model, tools=list(tools.values())).
+        result = await tools[tool].ainvoke(arguments)
+    # [/recipe]
+    print(*(block["text"] for block in result))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))
