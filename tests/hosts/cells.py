@@ -162,8 +162,8 @@ def has_a_task(folder: Path) -> bool:
 @contextmanager
 def started(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A program whose home, and so its default journal, is in a folder; killed if it has not ended."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),  # where this library is
         "HOME": str(folder),
         "XDG_STATE_HOME": str(folder / "state"),
         "LOCALAPPDATA": str(folder / "state"),

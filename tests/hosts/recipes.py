@@ -104,22 +104,23 @@ def recipes() -> list[Recipe]:
 def installed(recipe: Recipe) -> Path:
     """The interpreter of a recipe's environment, which is made once and kept.
 
+    This library itself is not in it, so that all checkouts have one: they put themselves on its path.
+
     Raises:
         NotInstalled: It cannot be made, such as without a network.
     """
     if Version(".".join(map(str, sys.version_info[:3]))) not in SpecifierSet(recipe.requires_python):
         raise NotInstalled(f"it needs Python {recipe.requires_python}")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    contents = json.dumps(
-        [str(ROOT), sys.version, sys.base_prefix, *recipe.dependencies, *project["dependencies"]]
-    )
+    others = [one for one in recipe.dependencies if Requirement(one).name != OURS]
+    packages = [*others, *project["dependencies"]]
+    contents = json.dumps([sys.version, sys.base_prefix, *packages])
 
     def make(folder: Path) -> None:
         run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
         pip = [sys.executable, "-m", "pip", "--python", str(interpreter(folder)), "install", "--quiet"]
         quiet = ["--disable-pip-version-check", "--retries", "1"]
-        others = [one for one in recipe.dependencies if Requirement(one).name != OURS]
-        run([*pip, *quiet, *others, "--editable", str(ROOT)])
+        run([*pip, *quiet, *packages])
 
     name = f"{recipe.name}-{hashlib.sha256(contents.encode()).hexdigest()[:12]}"
     return interpreter(kept(FOLDER / name, contents, make))

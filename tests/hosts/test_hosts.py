@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -101,6 +103,33 @@ def test_a_head_is_read_and_one_that_is_not_whole_is_refused(tmp_path: Path) -> 
     program.write_text("print()\n")
     with pytest.raises(ValueError, match="no PEP 723 block"):
         Recipe.read(program)
+
+
+@dataclass(frozen=True)
+class Nobody:
+    """A server that has seen what it is told."""
+
+    seen: list[str]
+    url: str = "http://127.0.0.1:9/mcp"
+
+    def witness(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(method=method) for method in self.seen]
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("print('rested'); raise SystemExit('no such tool')", "it ended with 1:.*no such tool"),
+        ("print('tired')", "it should print 'rested':.*tired"),
+        ("print('rested')", "the server has seen tools/call 0 times"),
+    ],
+)
+def test_a_cell_that_fails_says_why(code: str, why: str, tmp_path: Path) -> None:
+    program = tmp_path / "agents_host.py"
+    program.write_text(HEAD + code)
+    server = Server(GENERATIONS[0], Nobody([]))
+    with pytest.raises(Failed, match=f"(?s){why}"):
+        run_cell(Recipe.read(program), Path(sys.executable), server, "longer", tmp_path)
 
 
 def test_a_run_of_one_recipe_leaves_the_rows_of_the_others(tmp_path: Path) -> None:
