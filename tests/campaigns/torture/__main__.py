@@ -39,7 +39,7 @@ def main() -> int:
         "--through",
         choices=["client", "http", "transport", "each"],
         default="client",
-        help="calls by a TasksClient, by an mcp.Client over tasks_http_client or a TasksTransport, or by each "
+        help="calls by a TasksClient, an mcp.Client over tasks_http_client or a TasksTransport, or by each "
         "of these in turn (default: client)",
     )
     arguments = parser.parse_args()
