@@ -166,6 +166,8 @@ def started(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes
         "PYTHONPATH": str(ROOT),  # where this library is
         "HOME": str(folder),
         "XDG_STATE_HOME": str(folder / "state"),
+        "OTEL_SDK_DISABLED": "true",  # some frameworks report their use
+        "CREWAI_DISABLE_TELEMETRY": "true",
         "LOCALAPPDATA": str(folder / "state"),
         "PYTHONWARNINGS": "ignore",
     }

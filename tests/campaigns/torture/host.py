@@ -196,6 +196,7 @@ class Host:
                     poll=POLL,
                 )
                 async with mcp.Client(transport) as session:
+                    await session.list_tools()  # else the SDK does so while it holds a result
                     yield by_metadata(session, by_client(client))
             return
         http = tasks_http_client(
@@ -208,6 +209,7 @@ class Host:
             limits=httpx2.Limits(keepalive_expiry=KEEPALIVE_S),
         )
         async with http, mcp.Client(streamable_http_client(self.part.url, http_client=http)) as session:
+            await session.list_tools()  # else the SDK does so while it holds a result
             yield by_session(session)
 
     async def bring_home(self, client: TasksClient, call: Call) -> None:
