@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
 import anyio.lowlevel
+import httpx
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import (
@@ -676,6 +677,21 @@ async def closes_and_resumes(life: Life) -> None:
         await life.bring_home(client)
 
 
+async def closes_under_a_call(life: Life) -> None:
+    """Closes its HTTP client while it waits for the result, and lets a client bring it home."""
+
+    async def call(host: Caller) -> None:
+        with suppress(httpx.ReadError):
+            await life.call(host)
+
+    async with anyio.create_task_group() as tasks, life.caller() as host:
+        tasks.start_soon(call, host)
+        await life.sleep(1.5)
+    await life.sleep(0.7)
+    async with life.client() as client:
+        await life.bring_home(client)
+
+
 async def calls_and_prunes(life: Life) -> None:
     async with life.client() as client:
         await life.call(client)
@@ -880,10 +896,18 @@ _HTTP_WAYS: Final[Mapping[Literal["http", "http, streamed", "http, asked itself"
     "http, asked itself": ("rounds before the task", "one question"),
 }
 
+_CLOSED: Final = Scenario(programs=(closes_under_a_call,), steps=(work(3.0), _END), through="http")
+
 OVER_HTTP: Final[Mapping[str, Scenario]] = {
-    f"{name}, through {way}": replace(_BY_CLIENT[name], through=way)
-    for way, names in _HTTP_WAYS.items()
-    for name in names
+    "closed under a call, through http": _CLOSED,
+    "closed under a call without a key, through http, streamed": replace(
+        _CLOSED, keyed=False, through="http, streamed"
+    ),
+    **{
+        f"{name}, through {way}": replace(_BY_CLIENT[name], through=way)
+        for way, names in _HTTP_WAYS.items()
+        for name in names
+    },
 }
 """Those that a host can play whose calls pass through a ``TasksHttpTransport``."""
 

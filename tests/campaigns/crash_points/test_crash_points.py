@@ -26,9 +26,8 @@ Passed = tuple[Moment, Point]
 
 EVERY_POINT: Final[set[Passed]] = {(moment, point) for point in POINTS for moment in ("before", "after")}
 
-NOT_OVER_HTTP: Final = {"commit: Notified", "commit: take pending"}
-"""What no call through a ``TasksHttpTransport`` passes. It does not listen to a server of 2026-07-28, and a
-client resumes what others left."""
+NOT_OVER_HTTP: Final = {"commit: Notified"}
+"""What no call through a ``TasksHttpTransport`` passes: it does not listen to a server of 2026-07-28."""
 
 TWICE: Final = ("questions before the task and in it", "poll refused with 429")
 """Scenarios whose second life is killed too, at each of its first points."""
