@@ -178,7 +178,7 @@ class Host:
         if self.part.through == "client":
             yield by_client(client)
             return
-        # Imported on use, since it takes as long again as all that the other way needs.
+        # Imported by this way only, since it takes as long again as all that the other way needs.
         import httpx2
         import mcp
         from mcp.client.streamable_http import streamable_http_client
@@ -434,5 +434,7 @@ async def main(part: Part) -> None:
 if __name__ == "__main__":
     threading.Thread(target=_end_with_parent, daemon=True).start()
     mine = Part.load(sys.argv[1])
+    if mine.through == "http":  # before it is ready to be killed, or most kills would meet it at its imports
+        import mcp.client.streamable_http
     print("ready", flush=True)
     anyio.run(main, mine, backend=mine.backend)
