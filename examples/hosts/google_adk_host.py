@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["google-adk[mcp]==2.13.0", "mcp-tasks-client"]
+# dependencies = ["google-adk[mcp]==2.13.0"]
 #
 # [tool.recipe]
 # longer-than-s = 6

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["langchain-mcp-adapters==0.3.2", "mcp-tasks-client"]
+# dependencies = ["langchain-mcp-adapters==0.3.2"]
 #
 # [tool.recipe]
 # longer-than-s = 6

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["langchain[mcp]==1.5.2", "fastmcp==4.2.3", "mcp-tasks-client"]
+# dependencies = ["langchain[mcp]==1.5.2", "fastmcp==4.2.3"]
 #
 # [tool.recipe]
 # longer-than-s = 6

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["llama-index-tools-mcp==0.6.0", "mcp-tasks-client"]
+# dependencies = ["llama-index-tools-mcp==0.6.0"]
 #
 # [tool.recipe]
 # longer-than-s = 32

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["openai-agents==0.24.0", "mcp-tasks-client"]
+# dependencies = ["openai-agents==0.24.0"]
 #
 # [tool.recipe]
 # longer-than-s = 7

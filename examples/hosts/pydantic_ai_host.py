@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["pydantic-ai-slim[mcp]==2.68.0", "fastmcp-slim[client]==4.2.3", "mcp-tasks-client"]
+# dependencies = ["pydantic-ai-slim[mcp]==2.68.0", "fastmcp-slim[client]==4.2.3"]
 #
 # [tool.recipe]
 # longer-than-s = 6

@@ -28,7 +28,6 @@ PROGRAMS: Final = ROOT / "examples" / "hosts"
 PAGES: Final = ROOT / "docs" / "hosts"
 FOLDER: Final = platformdirs.user_cache_path("mcp-tasks-client-tests", appauthor=False) / "hosts"
 INSTALL_LIMIT_S: Final = 600.0
-OURS: Final = "mcp-tasks-client"
 SUFFIX: Final = "_host"
 """A program that is called as its framework would be imported in its place."""
 
@@ -112,8 +111,7 @@ def installed(recipe: Recipe) -> Path:
     if Version(".".join(map(str, sys.version_info[:3]))) not in SpecifierSet(recipe.requires_python):
         raise NotInstalled(f"it needs Python {recipe.requires_python}")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    others = [one for one in recipe.dependencies if Requirement(one).name != OURS]
-    packages = [*others, *project["dependencies"]]
+    packages = [*recipe.dependencies, *project["dependencies"]]
     contents = json.dumps([sys.version, sys.base_prefix, *packages])
 
     def make(folder: Path) -> None:
@@ -138,7 +136,7 @@ def run(command: Sequence[str]) -> None:
 
 def versions(recipe: Recipe, python: Path) -> str:
     """What was tried, such as ``framework 1.2.3, mcp 2.3.0, httpx2 2.12.0``."""
-    own = [name for one in recipe.dependencies if (name := Requirement(one).name) != OURS]
+    own = [Requirement(one).name for one in recipe.dependencies]
     ask = (
         "import importlib.metadata as m, json, sys\n"
         "print(json.dumps({d.name.lower().replace('_', '-'): d.version for d in m.distributions()}))"

@@ -31,7 +31,7 @@ QUICK: Final = {
 HEAD: Final = """\
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["agents==1.2", "mcp-tasks-client"]
+# dependencies = ["agents==1.2"]
 #
 # [tool.recipe]
 # longer-than-s = 7
@@ -80,9 +80,8 @@ def test_a_recipe_is_short_pinned_and_has_a_page(recipe: Recipe) -> None:
     source = recipe.program.read_text(encoding="utf-8")
     assert len(source.splitlines()) <= 60
     assert ast.get_docstring(ast.parse(source))
-    own = [one for one in recipe.dependencies if one != "mcp-tasks-client"]
-    assert own
-    assert all("==" in one for one in own)
+    assert recipe.dependencies
+    assert all("==" in one for one in recipe.dependencies)
     assert f"examples/hosts/{recipe.program.name}" in recipe.page.read_text(encoding="utf-8")
 
 
@@ -95,7 +94,7 @@ def test_a_head_is_read_and_one_that_is_not_whole_is_refused(tmp_path: Path) -> 
     program.write_text(HEAD)
     recipe = Recipe.read(program)
     assert (recipe.name, recipe.longer_than_s, recipe.setting) == ("agents", 7, "none")
-    assert recipe.dependencies == ("agents==1.2", "mcp-tasks-client")
+    assert recipe.dependencies == ("agents==1.2",)
 
     program.write_text(HEAD.replace("# setting", "# other"))
     with pytest.raises(ValueError, match="'setting'"):
