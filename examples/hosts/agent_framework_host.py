@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["agent-framework-core==1.23.0", "mcp==2.3.0", "mcp-tasks-client"]
+# dependencies = ["agent-framework-core==1.23.0", "mcp==2.3.0"]
 #
 # [tool.recipe]
 # longer-than-s = 6

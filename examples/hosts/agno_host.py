@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["agno==3.1.10", "fastmcp==4.2.3", "mcp==2.3.0", "mcp-tasks-client"]
+# dependencies = ["agno==3.1.10", "fastmcp==4.2.3", "mcp==2.3.0"]
 #
 # [tool.recipe]
 # longer-than-s = 12

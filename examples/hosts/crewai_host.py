@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["crewai==1.15.30", "mcpadapt[crewai]==0.1.19", "mcp-tasks-client"]
+# dependencies = ["crewai==1.15.30", "mcpadapt[crewai]==0.1.19"]
 #
 # [tool.recipe]
 # longer-than-s = 6

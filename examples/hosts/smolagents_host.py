@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["smolagents==1.26.0", "mcpadapt==0.1.19", "mcp[ws]==1.30.0", "mcp-tasks-client"]
+# dependencies = ["smolagents==1.26.0", "mcpadapt==0.1.19", "mcp[ws]==1.30.0"]
 #
 # [tool.recipe]
 # longer-than-s = 6

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["strands-agents==1.62.0", "mcp==2.1.1", "mcp-tasks-client"]
+# dependencies = ["strands-agents==1.62.0", "mcp==2.1.1"]
 #
 # [tool.recipe]
 # longer-than-s = 6

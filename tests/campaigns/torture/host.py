@@ -434,7 +434,7 @@ async def main(part: Part) -> None:
 if __name__ == "__main__":
     threading.Thread(target=_end_with_parent, daemon=True).start()
     mine = Part.load(sys.argv[1])
-    if mine.through != "client":  # before it is ready to be killed, or most kills would meet it at its imports
+    if mine.through != "client":  # or most kills would meet the imports
         import mcp.client.streamable_http
     print("ready", flush=True)
     anyio.run(main, mine, backend=mine.backend)
