@@ -22,8 +22,6 @@ from .recipes import Recipe, installed, recipes
 RECIPES: Final = recipes()
 QUICK: Final = {
     ("pydantic_ai", "2026-07-28", "question"),
-    ("pydantic_ai", "2025-11-25", "question"),
-    ("langchain_mcp_adapters", "2026-07-28", "kill"),
     ("langchain_mcp_adapters", "2025-11-25", "question"),
 }
 """Cells of the two that install fastest, one on mcp 2.x and one on mcp 1.x, and that soon end."""

@@ -165,6 +165,7 @@ def run_until(word: str, *arguments: str | Path) -> None:
             process.kill()
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the killed host runs on no other
 @pytest.mark.parametrize("where", ["beneath", "around"])
 @pytest.mark.parametrize(
     ("tool", "word", "expected"), [("slow", "reached", "rested"), ("ask_name", "asked", "Hello, Ada")]
