@@ -134,6 +134,11 @@ class Callbacks(Inputs):
 
     A plain function runs in a worker thread, since it may well wait for somebody to type. If the
     caller stops waiting meanwhile, the thread is left to itself and what it returns is not used.
+
+    Attributes:
+        elicitation: As given.
+        sampling: As given.
+        roots: As given.
     """
 
     def __init__(
@@ -143,19 +148,19 @@ class Callbacks(Inputs):
         sampling: SamplingCallback | None = None,
         roots: RootsCallback | None = None,
     ) -> None:
-        self._elicitation = elicitation
-        self._sampling = sampling
-        self._roots = roots
+        self.elicitation = elicitation
+        self.sampling = sampling
+        self.roots = roots
 
     @property
     def capabilities(self) -> JSONObject:
         """``elicitation`` (form and URL), ``sampling`` and ``roots``, where there is a callback."""
         declared: JSONObject = {}
-        if self._elicitation is not None:
+        if self.elicitation is not None:
             declared["elicitation"] = {"form": {}, "url": {}}
-        if self._sampling is not None:
+        if self.sampling is not None:
             declared["sampling"] = {}
-        if self._roots is not None:
+        if self.roots is not None:
             declared["roots"] = {}
         return declared
 
@@ -168,11 +173,11 @@ class Callbacks(Inputs):
             case "sampling/createMessage":
                 read = _read(CreateMessageRequestParams, params)
                 expected = (CreateMessageResult, CreateMessageResultWithTools)
-                return _wire("sampling", await _ask(self._sampling, "sampling", (context, read), expected))
+                return _wire("sampling", await _ask(self.sampling, "sampling", (context, read), expected))
             case "roots/list":
                 nothing = _read(RequestParams, params) if params is not None else None
-                arguments = (context, nothing) if _takes_params(self._roots) else (context,)
-                return _wire("roots", await _ask(self._roots, "roots", arguments, (ListRootsResult,)))
+                arguments = (context, nothing) if _takes_params(self.roots) else (context,)
+                return _wire("roots", await _ask(self.roots, "roots", arguments, (ListRootsResult,)))
             case method:
                 raise NoAnswerError(f"the server asked {quote(repr(method))}, which no client can answer")
 
@@ -186,7 +191,7 @@ class Callbacks(Inputs):
         if form is not None:
             # Now, so that nobody is asked in vain, and no answer waits for an import before it is committed.
             _find_mismatch({}, form)
-        result = await _ask(self._elicitation, "elicitation", (context, read), (ElicitResult,))
+        result = await _ask(self.elicitation, "elicitation", (context, read), (ElicitResult,))
         assert isinstance(result, ElicitResult)  # _ask has checked the type
         if form is None or result.action != "accept":
             # The content belongs to an accepted form only.

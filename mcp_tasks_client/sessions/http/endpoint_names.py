@@ -11,9 +11,14 @@ from typing import Final
 
 import httpx
 
-__all__ = ["name_of_command", "name_of_url", "origin_of", "parse_url"]
+__all__ = ["is_url", "name_of_command", "name_of_url", "origin_of", "parse_url"]
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def is_url(endpoint: str) -> bool:
+    """Whether a server's name is to be read as a URL."""
+    return endpoint.lower().startswith(("http://", "https://"))
 
 
 def parse_url(url: str) -> httpx.URL:

@@ -20,12 +20,15 @@ import anyio
 from anyio.abc import ObjectReceiveStream, TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream
 
+from ...errors import SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError
 from ...protocol.text import quote
+from ..http.http_errors import RequestErrors
+from ..sdk.introspection import was_made_up
 from .messages import INTERNAL_ERROR, make_message, read_message, reply_fields
 
-__all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Reply", "Served"]
+__all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Reply", "Served", "error_of"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -82,7 +85,7 @@ class Interceptor(ABC):
         """
 
     def listed(self, result: JSONObject) -> JSONObject | None:
-        """What the host is told in place of the server's list of tools; ``None`` leaves the list as it is."""
+        """What the host is told in place of a result with ``tools``; ``None`` leaves the result as it is."""
         return None
 
     @abstractmethod
@@ -147,16 +150,14 @@ class HostStream(ObjectReceiveStream[Any]):
 class Relay:
     """Passes messages on, and sends some of its own.
 
-    Args:
-        interceptor: Decides what does not pass.
-
     Attributes:
         closed: Set once there is no connection to the server any more.
     """
 
-    def __init__(self, interceptor: Interceptor) -> None:
+    _interceptor: Interceptor
+
+    def __init__(self) -> None:
         self.closed = anyio.Event()
-        self._interceptor = interceptor
         self._to_server: Any = None
         self._to_host: Any = None
         self._tasks: TaskGroup | None = None
@@ -165,16 +166,17 @@ class Relay:
         self._given_up: dict[RequestId, None] = {}
         self._calls: dict[RequestId, anyio.CancelScope] = {}
         self._call_ended = anyio.Event()
-        self._listing: set[RequestId] = set()
         self._requests: dict[RequestId, tuple[anyio.CancelScope, JSONObject]] = {}
 
-    async def run(self, host: tuple[Any, Any], server: tuple[Any, Any]) -> None:
+    async def run(self, interceptor: Interceptor, host: tuple[Any, Any], server: tuple[Any, Any]) -> None:
         """Pass on what comes, until cancelled.
 
         Args:
+            interceptor: Decides what does not pass.
             host: The stream that the host's session writes to, and the one that :class:`HostStream` reads.
             server: The transport's streams: what the server sends, and what is sent to the server.
         """
+        self._interceptor = interceptor
         (from_host, self._to_host), (from_server, self._to_server) = host, server
         async with from_host, self._to_host, anyio.create_task_group() as tasks:
             self._tasks = tasks
@@ -196,29 +198,34 @@ class Relay:
 
     async def request(
         self,
-        method: str,
+        errors: RequestErrors,
         params: JSONObject,
         timeout_s: float | None,
         request_id: RequestId | None = None,
         metadata: Any = None,
-    ) -> Reply | None:
-        """Send a request to the server.
+    ) -> Reply:
+        """Send a request to the server, and wait for its reply.
 
         Args:
-            method: JSON-RPC method.
+            errors: Of this request, which name its method.
             params: Its params.
             timeout_s: Seconds to wait for the reply; ``None`` waits for as long as there is a connection.
             request_id: A random text, since the host's session numbers its requests; ``None`` makes one.
             metadata: For the transport, as the SDK has it.
 
-        Returns:
-            The reply; ``None`` if none came within the time. The end of the connection, before or after the
-            request was sent, sets :attr:`closed`.
+        Raises:
+            SessionError: No reply came within the time, or there is no connection any more.
         """
-        with suppress(*_CLOSED):
-            return await self._ask(self._to_server, method, params, timeout_s, request_id, metadata)
-        self.closed.set()
-        return None
+        sent, reply = not self.closed.is_set(), None
+        try:
+            reply = await self._ask(self._to_server, errors.method, params, timeout_s, request_id, metadata)
+        except _CLOSED:
+            self.closed.set()
+        if reply is not None:
+            return reply
+        if self.closed.is_set():
+            raise errors.closed("connection of the host's session", sent=sent)
+        raise errors.timed_out(timeout_s or 0.0)
 
     async def ask_host(self, method: str, params: JSONObject | None) -> Reply:
         """Send a request to the host's session, as if the server had asked, and wait for the reply.
@@ -312,8 +319,6 @@ class Relay:
                 self._calls[said["id"]] = scope = anyio.CancelScope()
                 self._tasks.start_soon(self._serve_call, {**said, "params": params}, message, scope)
                 return
-            case "tools/list":
-                self._listing.add(said["id"])
             case "notifications/cancelled" if params.get("requestId") in self._calls:
                 self._calls[params["requestId"]].cancel()
                 return
@@ -364,12 +369,11 @@ class Relay:
 
     def _rewrite_list(self, message: Any) -> Any:
         """A message for the host, in which a list of tools is as the interceptor wants it."""
-        said = {} if isinstance(message, Exception) or not self._listing else read_message(message)
-        if "method" in said or said.get("id") not in self._listing:
-            return message
-        self._listing.discard(said["id"])
+        said = {} if isinstance(message, Exception) else read_message(message)
         result = said.get("result")
-        listed = self._interceptor.listed(result) if isinstance(result, dict) else None
+        if "method" in said or not isinstance(result, dict) or "tools" not in result:
+            return message
+        listed = self._interceptor.listed(result)
         return message if listed is None else make_message({"id": said["id"], "result": listed})
 
     async def _pass_to_host(self, message: Any) -> None:
@@ -438,6 +442,13 @@ class Relay:
         waiting.reply = said.get("error") or said.get("result", {})
         waiting.came.set()
         return True
+
+
+def error_of(errors: RequestErrors, reply: RpcError) -> SessionError:
+    """The error that an error reply means. Some are made up by the host's transport in the server's name."""
+    if reply.data is None and reply.code is not None and was_made_up(reply.code, reply.message):
+        return errors.lost(reply.message)
+    return errors.for_rpc_error(reply)
 
 
 def _resumes(message: Any) -> bool:

@@ -24,6 +24,7 @@ __all__ = [
     "as_event",
     "encode_message",
     "encode_reply",
+    "is_current",
     "questions_for",
     "read_host_call",
     "read_message",
@@ -79,6 +80,18 @@ def read_message(content: bytes) -> JSONObject | None:
     return message if isinstance(message, dict) and message.get("jsonrpc") == "2.0" else None
 
 
+def is_current(params: JSONObject, version: str = "") -> bool:
+    """Whether a request is one of a session at 2026-07-28 or later.
+
+    Args:
+        params: Of the request.
+        version: The ``MCP-Protocol-Version`` header; empty if there is none.
+    """
+    meta = params.get("_meta")
+    said = meta.get(PROTOCOL_VERSION_META_KEY, version) if isinstance(meta, dict) else version
+    return isinstance(said, str) and said >= PROTOCOL_VERSION  # versions are dates
+
+
 def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall | None:
     """The call in a message; ``None`` if it is none, or one that the host sees through as a task itself.
 
@@ -95,7 +108,6 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
     if not isinstance(name, str) or "task" in params:
         return None
     meta = meta if isinstance(meta, dict) else {}
-    said = meta.get(PROTOCOL_VERSION_META_KEY, version)
     capabilities, client_info = meta.get(CLIENT_CAPABILITIES_META_KEY), meta.get(CLIENT_INFO_META_KEY)
     key = meta.get(META_KEY)
     state, answers = params.get("requestState"), params.get("inputResponses")
@@ -113,8 +125,7 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
             request_state=None if ours else state,
         ),
         key=key if isinstance(key, str) and key else None,
-        # Versions are dates.
-        is_current=isinstance(said, str) and said >= PROTOCOL_VERSION,
+        is_current=is_current(params, version),
         capabilities=capabilities if isinstance(capabilities, dict) else None,
         client_info=client_info if isinstance(client_info, dict) else None,
         progress_token=_id_in(meta, "progressToken"),

@@ -44,14 +44,14 @@ class HostRequest:
         extensions: Of the host's request, such as the name for TLS.
         timeout: The host's time-outs, as httpx has them; ``None`` leaves them to us.
         refusal: Headers of the last reply that refused the credential; ``None`` if none did.
-        is_served: Whether its call has ended.
+        has_ended: Whether its call has ended.
     """
 
     headers: Sequence[tuple[str, str]] = field(repr=False)
     extensions: Mapping[str, Any]
     timeout: Mapping[str, float | None] | None
     refusal: Mapping[str, str] | None = field(default=None, repr=False)
-    is_served: bool = False
+    has_ended: bool = False
 
     @classmethod
     def of(cls, request: Any) -> HostRequest:
@@ -104,14 +104,14 @@ class InnerTransport(Transport):
         try:
             yield
         finally:
-            host.is_served = True
+            host.has_ended = True
             if self._newest.get(url) is host:
                 del self._newest[url]
 
     async def send(self, url: httpx.URL, request: Request) -> Response:
         """Send a request as the host would."""
         host = serving.get()
-        if host.is_served:
+        if host.has_ended:
             host = self._newest.get(str(url), host)
         ours = {name.lower() for name in request.headers}
         headers = [(name, value) for name, value in host.headers if name not in ours]

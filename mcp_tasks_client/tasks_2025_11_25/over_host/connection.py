@@ -6,6 +6,7 @@ the server gave the session an ID and keeps it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import ClassVar, Final
 
 import anyio
@@ -15,8 +16,7 @@ from ...errors import ConnectionLostError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError
 from ...sessions.http.http_errors import RequestErrors
-from ...sessions.relay.relay import Relay
-from ...sessions.sdk.introspection import was_made_up
+from ...sessions.relay.relay import Relay, error_of
 from ..connection import Connection, Hear, Source, StreamCursor
 from ..shapes import read_created_task
 from .introspection import denies_session
@@ -92,30 +92,25 @@ class RelayConnection(Connection):
     async def _ask(
         self, errors: RequestErrors, params: JSONObject, timeout_s: float | None, request_id: RequestId | None
     ) -> JSONObject:
-        sent = not self._relay.closed.is_set()
-        reply = await self._relay.request(errors.method, params, timeout_s, request_id)
-        if reply is None:
-            if self._relay.closed.is_set():
-                raise errors.closed("connection of the host's session", sent=sent)
-            raise errors.timed_out(timeout_s or 0.0)
-        if isinstance(reply, RpcError):
-            raise await self._error_of(errors, reply)
-        return reply
+        reply = await self._relay.request(errors, params, timeout_s, request_id)
+        if not isinstance(reply, RpcError):
+            return reply
+        if not denies_session(reply):
+            raise error_of(errors, reply)
+        # One of several servers may not have heard of the session, so that one word does not end it.
+        if await self._denies_ping():
+            raise ConnectionLostError(
+                f"The server has ended the session of the host, and has not read {errors.method}. "
+                "Connect again; TasksClient(url).resume() looks for the tasks that are unfinished.",
+                not_executed=True,
+            )
+        raise errors.lost(reply.message)
 
-    async def _error_of(self, errors: RequestErrors, reply: RpcError) -> SessionError:
-        if denies_session(reply):
-            # One of several servers may not have heard of the session, so that one word does not end it.
-            again = await self._relay.request("ping", {}, _PING_S)
-            if isinstance(again, RpcError) and denies_session(again):
-                return ConnectionLostError(
-                    f"The server has ended the session of the host, and has not read {errors.method}. "
-                    "Connect again; TasksClient(url).resume() looks for the tasks that are unfinished.",
-                    not_executed=True,
-                )
-            return errors.lost(reply.message)
-        if reply.data is None and reply.code is not None and was_made_up(reply.code, reply.message):
-            return errors.lost(reply.message)
-        return errors.for_rpc_error(reply)
+    async def _denies_ping(self) -> bool:
+        with suppress(SessionError):
+            again = await self._relay.request(RequestErrors("ping"), {}, _PING_S)
+            return isinstance(again, RpcError) and denies_session(again)
+        return False
 
     async def resume(
         self,

@@ -7,16 +7,16 @@ The host may have tasks of its own in the same session, which it follows by itse
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
 from ...callbacks import InputContext, Inputs
 from ...engine.environment import Clock
 from ...protocol import JSONObject
-from ...sessions.relay.relay import Interceptor, Passage, Reply, Served
+from ...sessions.relay.relay import Interceptor, Passage, Reply
 from ..shapes import CORE_TASKS_VERSION, read_related_task
 
 __all__ = ["TaskRouter"]
@@ -41,7 +41,6 @@ class TaskRouter(Interceptor):
 
     Args:
         inputs: Answers in the host's place what the host's session does not declare.
-        serve: Sees a ``tools/call`` through; ``None`` leaves it to the server.
         clock: By which a question waits for the creation of its task.
 
     Attributes:
@@ -50,13 +49,10 @@ class TaskRouter(Interceptor):
         hear: Called with each question of a task of ours, and each notification.
     """
 
-    def __init__(
-        self, inputs: Inputs, serve: Callable[[JSONObject], Awaitable[Served | None]], clock: Clock
-    ) -> None:
+    def __init__(self, inputs: Inputs, clock: Clock) -> None:
         self.introduction: JSONObject | None = None
         self.hear: Callable[[JSONObject], None] | None = None
         self._inputs = inputs
-        self._serve = serve
         self._clock = clock
         self._ours: frozenset[str] = frozenset()
         self._tasks: dict[str, None] = {}
@@ -93,14 +89,6 @@ class TaskRouter(Interceptor):
         return "cancel" in tasks
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
-
-    def takes_call(self, params: JSONObject) -> bool:
-        """Whether the session is one in which calls can become tasks."""
-        return self.introduction is not None
-
-    async def serve_call(self, request: JSONObject, metadata: Any) -> Served | None:
-        """See a call of the host's through."""
-        return await self._serve(request["params"])
 
     @contextmanager
     def creating(self) -> Iterator[None]:

@@ -197,7 +197,7 @@ class Host:
                 )
                 async with mcp.Client(transport) as session:
                     await session.list_tools()  # else the SDK does so while it holds a result
-                    yield by_metadata(session, by_client(client))
+                    yield by_session(session, by_client(client))
             return
         http = tasks_http_client(
             journal=SqliteJournal(self.part.journal),
@@ -359,8 +359,14 @@ def by_client(client: TasksClient) -> Call:
     return call
 
 
-def by_session(session: mcp.Client) -> Call:
-    """Calls of the official SDK's client, which sees nothing of a task but its progress and its result."""
+def by_session(session: mcp.Client, resend: Call | None = None) -> Call:
+    """Calls of the official SDK's client, which sees nothing of a task but its progress and its result.
+
+    Args:
+        session: The client.
+        resend: Makes the calls that are sent again, where a key can only be in the metadata, which cannot say
+            so. ``None`` where a key is given by context.
+    """
     from mcp.shared.exceptions import MCPError
 
     async def call(
@@ -371,49 +377,25 @@ def by_session(session: mcp.Client) -> Call:
         on_unknown: Literal["raise", "resend"] = "raise",
         seen: Callable[[], None] | None = None,
     ) -> CallToolResult:
+        if resend is not None and on_unknown == "resend":
+            return await resend(tool, arguments, key=key, on_unknown=on_unknown, seen=seen)
+
         async def progress(progress: float, total: float | None, message: str | None) -> None:
             if seen is not None:
                 seen()
 
         # With a progress callback the reply is an event stream, and without one JSON.
         hears = progress if seen is not None else None
+        meta: Any = {META_KEY: key} if key is not None and resend is not None else None
+        under_key = key is not None and resend is None
         try:
-            with idempotency_key(key, on_unknown=on_unknown) if key is not None else nullcontext():
-                return await session.call_tool(tool, arguments, progress_callback=hears)
+            with idempotency_key(key, on_unknown=on_unknown) if under_key else nullcontext():
+                return await session.call_tool(tool, arguments, progress_callback=hears, meta=meta)
         except MCPError as error:
             if MAY_RESEND in error.message:
                 raise OutcomeUnknownError(error.message) from error
             if key is None:
                 raise SessionError(error.message) from error
-            raise
-
-    return call
-
-
-def by_metadata(session: mcp.Client, by_ours: Call) -> Call:
-    """Calls of the official SDK's client, whose keys are in their metadata. Those sent again are ours."""
-    from mcp.shared.exceptions import MCPError
-
-    by_session_itself = by_session(session)
-
-    async def call(
-        tool: str,
-        arguments: dict[str, Any],
-        *,
-        key: str | None = None,
-        on_unknown: Literal["raise", "resend"] = "raise",
-        seen: Callable[[], None] | None = None,
-    ) -> CallToolResult:
-        if key is None:
-            return await by_session_itself(tool, arguments, seen=seen)
-        if on_unknown == "resend":
-            return await by_ours(tool, arguments, key=key, on_unknown=on_unknown, seen=seen)
-        meta: Any = {META_KEY: key}
-        try:
-            return await session.call_tool(tool, arguments, meta=meta)
-        except MCPError as error:
-            if MAY_RESEND in error.message:
-                raise OutcomeUnknownError(error.message) from error
             raise
 
     return call

@@ -1,31 +1,25 @@
-"""Clients of the official SDK at real servers, and their HTTP clients with the transport."""
+"""Clients of the official SDK at real servers, with a transport of ours beneath or around their own."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 from uuid import uuid4
 
 import anyio
 import anyio.to_thread
 import httpx
-import mcp
 import pytest
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CreateMessageResult, ElicitResult, TextContent
 
 from mcp_tasks_client import MemoryJournal, TasksClient, idempotency_key, tasks_http_client
-from mcp_tasks_client.journal.base import Journal
-from mcp_tasks_client.journal.record import Scope
 from tests.legacy_servers import LegacyServer
 from tests.real_server import RealServer
 
 from ._host import OLDER, Host
+from .sdk_client import LIMIT_S, Person, Way, client_at, pending, text
 
 pytestmark = [
     pytest.mark.anyio,
@@ -33,64 +27,20 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Async generator 'http(x|core)2:ResourceWarning"),
 ]
 
-LIMIT_S: Final = 30.0
 ROOT: Final = Path(__file__).parents[3]
-MODES: Final = ["auto", "legacy"]
-"""With the second, the SDK negotiates the version before 2026-07-28."""
-
-
-class Person:
-    """Answers what it is asked, and remembers it."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    async def elicit(self, context: Any, params: Any) -> ElicitResult:
-        self.asked.append(params.message)
-        known = {"name": "Ada", "amount": "2 kg", "colour": "red", "size": "XL", "sure": "yes"}
-        fields = params.requested_schema["properties"]
-        return ElicitResult(action="accept", content={name: known[name] for name in fields})
-
-    async def sample(self, context: Any, params: Any) -> CreateMessageResult:
-        self.asked.append("model")
-        return CreateMessageResult(role="assistant", model="m", content=TextContent(type="text", text="4"))
-
-
-@asynccontextmanager
-async def client_at(
-    url: str, person: Person, journal: Journal | None = None, *, mode: Any = "auto", asks: str = "host"
-) -> AsyncIterator[mcp.Client]:
-    """An ``mcp.Client``; the person is behind its own callbacks, or behind those of the transport."""
-    ours = {"elicitation": person.elicit, "sampling": person.sample} if asks == "transport" else {}
-    its = (
-        {"elicitation_callback": person.elicit, "sampling_callback": person.sample} if asks == "host" else {}
-    )
-    with anyio.fail_after(LIMIT_S):
-        async with tasks_http_client(journal=journal or MemoryJournal(), trust_env=False, **ours) as http:
-            transport = streamable_http_client(url, http_client=http)
-            async with mcp.Client(transport, mode=mode, **its) as client:
-                yield client
-
-
-def text(result: Any) -> str:
-    return str(result.content[0].text)
-
-
-async def pending(url: str, journal: Journal) -> list[str | None]:
-    async with journal:
-        return [record.tool for record in await journal.records(Scope(url), pending=True)]
+WAYS: Final = get_args(Way)
 
 
 # ── a server of 2026-07-28 ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("asks", ["host", "transport"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", WAYS)
 async def test_a_client_gets_the_results_of_tasks_whatever_it_negotiated(
-    real_server: RealServer, mode: str, asks: str
+    real_server: RealServer, way: Way, asks: str
 ) -> None:
     person, journal = Person(), MemoryJournal()
-    async with client_at(real_server.url, person, journal, mode=mode, asks=asks) as client:
+    async with client_at(real_server.url, person, journal, way=way, asks=asks) as client:
         assert text(await client.call_tool("must_task", {"n": 7})) == "7"
         assert text(await client.call_tool("slow", {"seconds": 0.2})) == "rested"
         assert text(await client.call_tool("plain", {"x": 3})) == "3"
@@ -103,8 +53,7 @@ async def test_a_client_gets_the_results_of_tasks_whatever_it_negotiated(
         assert text(await client.call_tool("ask_plainly", {})) == "2 kg of item:tea"
         assert text(await client.call_tool("ask_then_task", {})) == "tea, after a question"
         refused = await client.call_tool("fail_tool", {})
-        assert refused.is_error
-        assert text(refused) == "the tool said no"
+        assert (refused.is_error, text(refused)) == (True, "the tool said no")
         with pytest.raises(MCPError) as failed:
             await client.call_tool("fail_rpc", {})
         assert (failed.value.code, failed.value.data) == (-32050, {"retryAfter": 7})
@@ -112,23 +61,23 @@ async def test_a_client_gets_the_results_of_tasks_whatever_it_negotiated(
     assert await pending(real_server.url, journal) == []
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_progress_callback_is_told_how_the_task_gets_on(real_server: RealServer, mode: str) -> None:
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_progress_callback_is_told_how_the_task_gets_on(real_server: RealServer, way: Way) -> None:
     said: list[str | None] = []
 
     async def progress(progress: float, total: float | None, message: str | None) -> None:
         said.append(message)
 
-    async with client_at(real_server.url, Person(), mode=mode) as client:
+    async with client_at(real_server.url, Person(), way=way) as client:
         assert text(await client.call_tool("slow", {"seconds": 0.8}, progress_callback=progress)) == "rested"
     assert said
     assert said == sorted(said, key=str)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_call_that_the_client_gives_up_is_taken_up_by_url(real_server: RealServer, mode: str) -> None:
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_call_that_the_client_gives_up_is_taken_up_by_url(real_server: RealServer, way: Way) -> None:
     journal, token = MemoryJournal(), uuid4().hex
-    async with client_at(real_server.url, Person(), journal, mode=mode) as client:
+    async with client_at(real_server.url, Person(), journal, way=way) as client:
         with pytest.raises(MCPError, match="timed out"):
             await client.call_tool("count", {"token": token, "seconds": 1.0}, read_timeout_seconds=0.5)
         assert text(await client.call_tool("runs", {"token": token})) == "1"
@@ -137,18 +86,41 @@ async def test_a_call_that_the_client_gives_up_is_taken_up_by_url(real_server: R
         assert text(await handle.result()) == "1"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_key_in_the_metadata_joins_the_call(real_server: RealServer, way: Way) -> None:
+    token = uuid4().hex
+    meta: Any = {"mcp-tasks-client/idempotency-key": token}
+    async with client_at(real_server.url, way=way) as client:
+        for _ in range(2):
+            assert text(await client.call_tool("count", {"token": token}, meta=meta)) == "1"
+        assert text(await client.call_tool("count", {"token": token})) == "2"
+
+
+@pytest.mark.parametrize("way", ["beneath", "beneath, legacy"])  # context does not cross the streams
 async def test_a_key_reaches_the_call_through_the_client_s_own_tasks(
-    real_server: RealServer, mode: str
+    real_server: RealServer, way: Way
 ) -> None:
     token = uuid4().hex
-    async with client_at(real_server.url, Person(), mode=mode) as client:
+    async with client_at(real_server.url, way=way) as client:
         for _ in range(2):
             with idempotency_key(token):
                 assert text(await client.call_tool("count", {"token": token})) == "1"
-        meta = {"mcp-tasks-client/idempotency-key": token}
-        assert text(await client.call_tool("count", {"token": token}, meta=meta)) == "1"
         assert text(await client.call_tool("count", {"token": token})) == "2"
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_calls_may_be_made_together(real_server: RealServer, way: Way) -> None:
+    person, said = Person(), list[str]()
+    async with client_at(real_server.url, person, way=way) as client, anyio.create_task_group() as calls:
+
+        async def call(tool: str, arguments: dict[str, Any]) -> None:
+            said.append(text(await client.call_tool(tool, arguments)))
+
+        for _ in range(4):
+            calls.start_soon(call, "slow", {"seconds": 0.2})
+            calls.start_soon(call, "ask_name", {})
+    assert sorted(said) == ["Hello, Ada"] * 4 + ["rested"] * 4
+    assert len(person.asked) == 4
 
 
 def run_until(word: str, *arguments: str | Path) -> None:

@@ -15,7 +15,7 @@ from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.sessions.relay.messages import make_message
-from mcp_tasks_client.tasks_2025_11_25.over_host import router, transport
+from mcp_tasks_client.tasks_2025_11_25.over_host import calls, router
 from mcp_tasks_client.tasks_2025_11_25.over_host.transport import TasksTransport
 from mcp_tasks_client.tasks_2025_11_25.session_data import SentAnswer, SessionData
 from tests._requirements import requirement
@@ -87,7 +87,7 @@ async def test_a_call_is_not_hindered_by_a_list_that_cannot_be_had(wire: Wire) -
 async def test_a_call_does_not_wait_for_a_list_that_does_not_come(
     wire: Wire, capabilities: JSONObject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "_LIST_S", 0.1 if capabilities else LIMIT_S)
+    monkeypatch.setattr(calls, "_LIST_S", 0.1 if capabilities else LIMIT_S)
     wire.capabilities = capabilities
     wire.replies["tools/list"] = lambda params: None
     async with connected(wire) as session:
