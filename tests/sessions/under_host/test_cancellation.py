@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -11,7 +13,7 @@ import httpx
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, TasksHttpTransport
+from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksHttpTransport
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.journal.record import TaskRecord
 from mcp_tasks_client.testing import ScriptedServer, ask, complete, form, text_result, work
@@ -155,3 +157,24 @@ async def test_a_reply_that_comes_after_the_host_has_gone_is_journaled() -> None
         calls.cancel_scope.cancel()
     assert [record.owner for record in await recorded(journal)] == [None]
     assert await resume(server, journal, elicitation=answer) == ["done"]
+
+
+@pytest.mark.parametrize("meta", [{}, {"progressToken": 1}], ids=["json", "events"])
+def test_an_event_loop_that_ends_in_the_middle_of_a_call_leaves_the_task_to_the_next(
+    tmp_path: Path, meta: dict[str, Any]
+) -> None:
+    server, journal = new_server(), SqliteJournal(tmp_path / "journal.sqlite3")
+
+    async def call_and_forget() -> None:
+        transport = TasksHttpTransport(
+            httpx.ASGITransport(server.app), journal=journal, environment=Environment(clock=server.clock)
+        )
+        call = asyncio.create_task(Host(httpx.AsyncClient(transport=transport)).call("tool", meta=meta))
+        while not count(server, "tasks/get"):
+            await asyncio.sleep(0)
+        assert not call.done()
+
+    asyncio.run(call_and_forget())
+    assert [record.owner for record in asyncio.run(recorded(journal))] == [None]
+    assert anyio.run(lambda: resume(server, journal, elicitation=answer)) == ["done"]
+    assert count(server, "tools/call") == 1
