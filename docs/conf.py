@@ -30,6 +30,8 @@ html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 pygments_style = "tango"
 pygments_dark_style = "github-dark"
 
+toc_object_entries_show_parents = "hide"  # the methods of a class stand below it
+
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

@@ -34,6 +34,10 @@ def drawings() -> Iterator[tuple[str, str]]:
         for name, palette in PALETTES.items():
             directive = f"%%{{init: {json.dumps(_theme(palette))}}}%%\n"
             svg = mmdr.render(directive + source.read_text(encoding="utf-8")).svg()
+            # Lines stop short of the labels that they cross.
+            labels = "#merman .messageText,#merman text[data-merman-source-classes*=edgeLabel]"
+            halo = f"{labels}{{paint-order:stroke;stroke:{palette['page']};stroke-width:6px}}"
+            svg = svg.replace("</style>", f"{halo}</style>", 1)
             # An identifier of its own, since pages show several drawings.
             svg = svg.replace("merman", f"{source.stem}-{name}")
             yield f"{source.stem}-{name}.svg", f"{svg}\n"
@@ -43,6 +47,7 @@ def _theme(palette: dict[str, str]) -> dict[str, Any]:
     box = {"Bkg": palette["box"], "Border": palette["edge"], "TextColor": palette["text"]}
     return {
         "theme": "base",
+        "sequence": {"actorMargin": 40},
         "themeVariables": {
             **{f"actor{part}": colour for part, colour in box.items()},
             "actorLineColor": palette["line"],
