@@ -39,8 +39,6 @@ __all__ = ["TasksClient", "session_by_url"]
 
 TaskPreference: TypeAlias = Literal["auto", "always", "never"]
 
-_TASK_TTL_S: Final = 86_400.0
-
 
 class TasksClient:
     """Calls the tools of one MCP server, and sees tasks through to their results.
@@ -105,7 +103,7 @@ class TasksClient:
         headers: Mapping[str, str] | None = None,
         auth: AnyAuth | None = None,
         task_preference: TaskPreference = "auto",
-        task_ttl_s: float = _TASK_TTL_S,
+        task_ttl_s: float = 86_400.0,
         environment: Environment | None = None,
     ) -> None:
         if task_preference not in ("auto", "always", "never"):

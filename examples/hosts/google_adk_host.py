@@ -5,7 +5,7 @@
 # [tool.recipe]
 # longer-than-s = 6
 # line = "StreamableHTTPConnectionParams(url=url, httpx_client_factory=tasks_http_client_factory())"
-# setting = "StreamableHTTPConnectionParams(sse_read_timeout=)"
+# setting = "sse_read_timeout="
 # ///
 """Google ADK: a tool of an MCP server, called as agents call it, with durable tasks beneath."""
 

@@ -5,7 +5,7 @@
 # [tool.recipe]
 # longer-than-s = 32
 # line = "BasicMCPClient(url, http_client=tasks_http_client())"
-# setting = "BasicMCPClient(timeout=)"
+# setting = "timeout="
 # ///
 """LlamaIndex: a tool of an MCP server, called as agents call it, with durable tasks beneath."""
 

@@ -5,7 +5,7 @@
 # [tool.recipe]
 # longer-than-s = 7
 # line = 'params={..., "httpx_client_factory": tasks_http_client_factory()}'
-# setting = "MCPServerStreamableHttp(client_session_timeout_seconds=)"
+# setting = "client_session_timeout_seconds="
 # ///
 """OpenAI Agents SDK: a tool of an MCP server, called as agents call it, with durable tasks beneath."""
 

@@ -5,7 +5,7 @@
 # [tool.recipe]
 # longer-than-s = 6
 # line = "MCPToolset(url, http_client=tasks_http_client())"
-# setting = "MCPToolset(read_timeout=)"
+# setting = "read_timeout="
 # ///
 """Pydantic AI: a tool of an MCP server, called as agents call it, with durable tasks beneath."""
 

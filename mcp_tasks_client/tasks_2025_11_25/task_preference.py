@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from mcp_types import Tool
 
@@ -16,9 +16,6 @@ Preference: TypeAlias = Literal["auto", "always", "never"]
 """``auto`` asks for a task wherever tool and server allow it; ``always`` calls no other tool; ``never`` asks
 for none."""
 
-TASK_TTL_S: Final = 86_400.0
-"""Seconds for which the server is to keep a task and its result, unless the host says otherwise."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPreference:
@@ -29,7 +26,7 @@ class TaskPreference:
     """
 
     prefer: Preference = "auto"
-    ttl_s: float = TASK_TTL_S
+    ttl_s: float = 86_400.0
 
     def __post_init__(self) -> None:
         if self.prefer not in ("auto", "always", "never"):

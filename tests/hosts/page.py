@@ -15,7 +15,6 @@ __all__ = ["INDEX", "cell_table", "lines_table", "row", "write"]
 INDEX: Final = PAGES / "index.md"
 LINES: Final = "lines"
 CELLS: Final = "cells"
-HEADINGS: Final = {"longer": "longer call", "question": "question", "kill": "kill, resume"}
 
 
 def lines_table(recipes: Iterable[Recipe]) -> str:
@@ -28,8 +27,7 @@ def lines_table(recipes: Iterable[Recipe]) -> str:
 
 def cell_table(rows: Mapping[str, str]) -> str:
     """What was run, from rows by the title of their framework."""
-    columns = [f"{HEADINGS[case]}, {generation}" for generation in GENERATIONS for case in CASES]
-    head = ["framework", *columns, "versions", "date"]
+    head = ["framework", *GENERATIONS, "versions", "date"]
     return "\n".join(
         [
             f"| {' | '.join(head)} |",
@@ -41,7 +39,9 @@ def cell_table(rows: Mapping[str, str]) -> str:
 
 def row(recipe: Recipe, cells: Mapping[tuple[str, str], str], versions: str, date: str) -> str:
     """One recipe in the table of cells."""
-    told = [cells.get((generation, case), "not run") for generation in GENERATIONS for case in CASES]
+    told = [
+        ", ".join(cells.get((generation, case), "not run") for case in CASES) for generation in GENERATIONS
+    ]
     return f"| {' | '.join([recipe.title, *told, versions, date])} |"
 
 

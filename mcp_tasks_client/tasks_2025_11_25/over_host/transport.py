@@ -40,7 +40,7 @@ from ...sessions.http.endpoint_names import is_url, name_of_url, parse_url
 from ...sessions.relay.current_calls import CurrentCalls
 from ...sessions.relay.relay import HostStream, Relay, Served
 from ...sessions.under_host.host_call import is_current
-from ..task_preference import TASK_TTL_S, Preference, TaskPreference
+from ..task_preference import Preference, TaskPreference
 from .calls import CoreTasksCalls
 from .router import TaskRouter
 
@@ -112,7 +112,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         on_abandon: OnAbandon = "detach",
         on_update: OnUpdate | None = None,
         task_preference: Preference = "auto",
-        task_ttl_s: float = TASK_TTL_S,
+        task_ttl_s: float = 86_400.0,
         session_id: str | Callable[[], str | None] | None = None,
         hide_task_support: bool = False,
         environment: Environment | None = None,
