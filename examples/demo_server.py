@@ -26,7 +26,7 @@ mcp.add_extension(TasksExtension(url="memory://"))
 orders: list[int] = []
 
 
-@mcp.tool(task=TaskConfig(mode="required", poll_interval=timedelta(milliseconds=400)))
+@mcp.tool(task=TaskConfig(mode="required", poll_interval=timedelta(seconds=STEP_S / 4)))
 async def brew(context: Context, cups: int = 1) -> str | InputRequiredResult:
     """Brew coffee. Takes its time, and wants to know which milk."""
     # A task asks by returning. Once it has the answer, it runs again from here.

@@ -6,7 +6,7 @@
     python examples/sdk_client.py
 
 Orders coffee twice from ``demo_server.py``. The first order is waited for. The second is given up
-after a second, by the host's own time-out, and picked up again from the journal.
+after half a second, by the host's own time-out, and picked up again from the journal.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def main(url: str, journal: Path) -> None:
 
         print("2  An order that the host has no patience for:")
         try:
-            await client.call_tool("brew", {"cups": 1}, read_timeout_seconds=1, progress_callback=show)
+            await client.call_tool("brew", {"cups": 1}, read_timeout_seconds=0.5, progress_callback=show)
         except WaitTimeoutError as error:
             print(f"     {error}")
 

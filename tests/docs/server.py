@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,7 @@ import pytest
 from ..real_server import stop
 from .pages import PORT, programs
 
-__all__ = ["docs_server", "running_tutorial_server"]
+__all__ = ["docs_server"]
 
 START_LIMIT_S: Final = 60.0
 
@@ -29,9 +28,10 @@ runpy.run_path("server.py", run_name="__main__")
 """
 
 
-@contextmanager
-def running_tutorial_server(folder: Path) -> Iterator[str]:
-    """Run the tutorial's ``server.py``; gives what stands in place of :data:`PORT`."""
+@pytest.fixture(scope="session")
+def docs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server of every page, from the tutorial; gives what stands in place of :data:`PORT`."""
+    folder = tmp_path_factory.mktemp("docs_server")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     source = programs()["server.py"]
@@ -68,10 +68,3 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
         else:
             return
     pytest.fail(f"the tutorial's server did not start:\n{log.read_text(errors='replace')[-4000:]}")
-
-
-@pytest.fixture(scope="session")
-def docs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The server of every page."""
-    with running_tutorial_server(tmp_path_factory.mktemp("docs_server")) as at:
-        yield at

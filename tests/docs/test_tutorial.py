@@ -7,27 +7,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from .pages import PORT, TUTORIAL, programs
-from .server import running_tutorial_server
 
 LIMIT_S: Final = 30.0
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """The reader's folder, with every program saved and the server running."""
-    with running_tutorial_server(tmp_path) as at:
-        for name, source in programs().items():
-            if name != "server.py":
-                assert PORT in source
-                (tmp_path / name).write_text(source.replace(PORT, at), encoding="utf-8")
-        yield tmp_path
+def folder(tmp_path: Path, docs_server: str) -> Path:
+    """The reader's folder, with every program saved; the server runs."""
+    for name, source in programs().items():
+        if name != "server.py":
+            assert PORT in source
+            (tmp_path / name).write_text(source.replace(PORT, docs_server), encoding="utf-8")
+    return tmp_path
 
 
 def run(folder: Path, program: str, typed: str = "") -> str:
