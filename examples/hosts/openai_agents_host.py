@@ -36,8 +36,9 @@ async def main(url: str, tool: str, arguments: dict) -> None:
         agent = Agent(name="agent", mcp_servers=[server])
         # A run does this itself: Runner.run(agent, ...).
         tools = {one.name: one for one in await agent.get_mcp_tools(RunContextWrapper(None))}
-        call = ToolContext(None, tool_name=tool, tool_call_id="1", tool_arguments=json.dumps(arguments))
-        result = await tools[tool].on_invoke_tool(call, json.dumps(arguments))
+        given = json.dumps(arguments)
+        call = ToolContext(None, tool_name=tool, tool_call_id="1", tool_arguments=given)
+        result = await tools[tool].on_invoke_tool(call, given)
     # [/recipe]
     print(result["text"] if isinstance(result, dict) else result)
 
