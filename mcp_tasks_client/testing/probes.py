@@ -28,8 +28,9 @@ class FaultPlan(Probe):
 
         plan = FaultPlan()
         plan.at("commit: AnswerReady", "after", kill)
+        session = server.session()
         with pytest.raises(BaseExceptionGroup):
-            async with scripted_client(server.session(), journal="tasks.sqlite3", probe=plan) as client:
+            async with scripted_client(session, journal="tasks.sqlite3", probe=plan) as client:
                 await client.call_tool("deploy", idempotency_key="deploy-42")
 
     A client that was *killed* commits and sends nothing any more, and all that it had under way ends

@@ -30,7 +30,8 @@ class ScriptedServer:
         server = ScriptedServer(clock=clock)
         who = ask("name", form("Who?", name="string"))
         server.tool("deploy", [work(30), who, complete(text_result("done"))])
-        async with scripted_client(server.session(), journal=MemoryJournal(), elicitation=answer) as client:
+        session = server.session()
+        async with scripted_client(session, journal=MemoryJournal(), elicitation=answer) as client:
             handle = await client.start_tool("deploy")
             await clock.advance(60)
             await handle.result()

@@ -46,7 +46,8 @@ def tasks_http_client(*, library: Library | None = None, **options: Any) -> Any:
 
     ::
 
-        async with streamable_http_client(url, http_client=tasks_http_client()) as (read, write): ...
+        http = tasks_http_client()
+        async with streamable_http_client(url, http_client=http) as (read, write): ...
 
     Args:
         library: ``"httpx2"``, which mcp 2.x takes, or ``"httpx"``, which mcp 1.x takes. ``None`` is httpx2
