@@ -68,11 +68,11 @@ from mcp_tasks_client.uncut import on_asyncio
 
 from ..shared_journal import ProcessJournal
 from ..virtual_time import ProcessClock, VirtualProcess, WorldClock
-from .over_http import HttpCaller, calling_over_http
+from .as_host import HostCaller, HostWay, calling_as_host
 
 __all__ = [
+    "AS_HOST",
     "OLD",
-    "OVER_HTTP",
     "SCENARIOS",
     "TOOL",
     "Fate",
@@ -93,7 +93,8 @@ LIMIT_S: Final = 600.0
 """Seconds of the world after which a life that should have ended is taken for hanging."""
 
 _ANSWERING: Final[ContextVar[str | None]] = ContextVar("answering", default=None)
-"""The question whose callback has returned, for the commit of its answer."""
+"""The question whose callback has returned, for the commit of its answer. Not known where another task of the
+host's takes the answer on, and it is the last one then."""
 
 _ATTEMPTS: Final = 30
 _PASSING: Final = (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError)
@@ -203,10 +204,10 @@ class Life(Probe):
 
     @asynccontextmanager
     async def caller(self, client: TasksClient | None = None) -> AsyncIterator[Caller]:
-        """What makes the scenario's call: a client, the one that is there already, or a host over HTTP."""
+        """What makes the scenario's call: a client, the one that is there already, or a host."""
         way = self.world.scenario.through
         if way != "client":
-            async with calling_over_http(self.world.server, self._ask, way, **self._options) as host:
+            async with calling_as_host(self.world.server, self._ask, way, **self._options) as host:
                 yield host
         elif client is not None:
             yield client
@@ -317,6 +318,7 @@ class Life(Probe):
         if not on_asyncio():
             return await self.abandon(client, after_s)
         call = asyncio.ensure_future(self.call(client))
+        call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # if this life is killed
         await self.sleep(after_s)
         call.cancel()
         await asyncio.wait([call])
@@ -368,7 +370,7 @@ class Life(Probe):
 
     async def after(self, point: Point) -> None:
         await self.clock.awake.wait()
-        asked = _ANSWERING.get() if point == "commit: AnswerReady" else None
+        asked = (_ANSWERING.get() or self.returned[-1]) if point == "commit: AnswerReady" else None
         try:
             await self._pass(self.plan.after(point))
         except JournalError:  # as far as anybody here knows, it was not committed
@@ -389,7 +391,7 @@ class Life(Probe):
 
 Program = Callable[[Life], Awaitable[None]]
 
-Caller: TypeAlias = TasksClient | HttpCaller
+Caller: TypeAlias = TasksClient | HostCaller
 """What has ``call_tool``."""
 
 
@@ -418,8 +420,7 @@ class Scenario:
     Attributes:
         programs: What lives at the same time.
         mortal: Which of them is stopped.
-        through: What makes the call: a client, or a host's HTTP client with the transport, whose replies are
-            event streams or which asks the host itself, if it says so.
+        through: What makes the call: a client, or a host through a transport of ours.
         ends: What the host may be told; by default only what the server's tool returned.
         wish: Whether a committed wish to cancel has to end in a cancellation.
         stands_still: At which point the first life does, and until when, in seconds of the world.
@@ -428,7 +429,7 @@ class Scenario:
 
     programs: tuple[Program, ...]
     steps: tuple[Step, ...]
-    through: Literal["client", "http", "http, streamed", "http, asked itself"] = "client"
+    through: Literal["client"] | HostWay = "client"
     keyed: bool = True
     mortal: int = 0
     terms: Mapping[str, Any] = field(default_factory=dict)
@@ -678,10 +679,10 @@ async def closes_and_resumes(life: Life) -> None:
 
 
 async def closes_under_a_call(life: Life) -> None:
-    """Closes its HTTP client while it waits for the result, and lets a client bring it home."""
+    """Closes its HTTP client or transport while it waits for the result, and lets a client bring it home."""
 
     async def call(host: Caller) -> None:
-        with suppress(httpx.ReadError):
+        with suppress(httpx.ReadError, ConnectionError):
             await life.call(host)
 
     async with anyio.create_task_group() as tasks, life.caller() as host:
@@ -868,7 +869,7 @@ _BY_CLIENT: Final[Mapping[str, Scenario]] = {
     "its cancellation is told": replace(_TOLD, programs=(cancels,), steps=(work(40.0), _END), wish=True),
 }
 
-_HTTP_WAYS: Final[Mapping[Literal["http", "http, streamed", "http, asked itself"], tuple[str, ...]]] = {
+_HOST_WAYS: Final[Mapping[HostWay, tuple[str, ...]]] = {
     "http": (
         "answered at once",
         "error at once",
@@ -894,21 +895,45 @@ _HTTP_WAYS: Final[Mapping[Literal["http", "http, streamed", "http, asked itself"
     ),
     "http, streamed": ("task without a key", "one question", "abandoned and joined again"),
     "http, asked itself": ("rounds before the task", "one question"),
+    "transport": (
+        "answered at once",
+        "error at once",
+        "refused with -32602",
+        "task without a key",
+        "task with a question, without a key",
+        "failed task",
+        "one question",
+        "questions before the task and in it",
+        "answer rejected, then accepted",
+        "abandoned and cancelled",
+        "abandoned and joined again",
+        "abandoned before it was sent",
+        "abandoned by a native cancellation before it was sent",
+        "missing task",
+        "expired task",
+        "followed to the end",
+        "nobody sees that it has ended",
+    ),
+    "transport, asked itself": ("rounds before the task", "one question"),
 }
 
 _CLOSED: Final = Scenario(programs=(closes_under_a_call,), steps=(work(3.0), _END), through="http")
 
-OVER_HTTP: Final[Mapping[str, Scenario]] = {
+AS_HOST: Final[Mapping[str, Scenario]] = {
     "closed under a call, through http": _CLOSED,
     "closed under a call without a key, through http, streamed": replace(
         _CLOSED, keyed=False, through="http, streamed"
     ),
+    "closed under a call, through transport": replace(_CLOSED, through="transport"),
+    "closed under a call without a key, through transport": replace(
+        _CLOSED, keyed=False, through="transport"
+    ),
     **{
         f"{name}, through {way}": replace(_BY_CLIENT[name], through=way)
-        for way, names in _HTTP_WAYS.items()
+        for way, names in _HOST_WAYS.items()
         for name in names
     },
 }
-"""Those that a host can play whose calls pass through a ``TasksHttpTransport``."""
+"""Those that a host can play whose calls pass through a transport of ours."""
 
-SCENARIOS: Final[Mapping[str, Scenario]] = {**_BY_CLIENT, **OVER_HTTP}
+SCENARIOS: Final[Mapping[str, Scenario]] = {**_BY_CLIENT, **AS_HOST}

@@ -1,13 +1,15 @@
-"""A host that calls through a ``TasksHttpTransport``: JSON-RPC over httpx, without sockets."""
+"""A host that calls through a transport of ours: JSON-RPC over httpx or over streams, without sockets."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import httpx
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult
 
 from mcp_tasks_client import (
@@ -18,13 +20,21 @@ from mcp_tasks_client import (
     TaskFailedError,
     TaskNotFoundError,
     TasksHttpTransport,
+    TasksTransport,
 )
 from mcp_tasks_client import idempotency_key as under_key
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ScriptedServer
-from tests.sessions.under_host._host import Host
+from tests.sessions.relay._host import over_streams
+from tests.sessions.under_host._host import URL, Host
 
-__all__ = ["HttpCaller", "calling_over_http"]
+__all__ = ["HostCaller", "HostWay", "calling_as_host"]
+
+HostWay: TypeAlias = Literal[
+    "http", "http, streamed", "http, asked itself", "transport", "transport, asked itself"
+]
+"""Through a ``TasksHttpTransport`` or a ``TasksTransport``; whether the host reads event streams, or is asked
+itself."""
 
 Ask = Callable[[Any, Any], Awaitable[Any]]
 
@@ -39,19 +49,19 @@ _SAID: Final = {
 _INTERNAL_ERROR: Final = -32603
 
 
-class HttpCaller:
+class HostCaller:
     """Calls a tool as a host does, and raises for an error what a ``TasksClient`` would raise.
 
     Args:
         host: Sends JSON-RPC.
         ask: Answers the questions that come to the host as the result of its call; ``None`` if none do.
-        streamed: Whether replies are event streams.
+        progress: Whether it wants progress, so that replies over HTTP are event streams.
     """
 
-    def __init__(self, host: Host, ask: Ask | None, *, streamed: bool) -> None:
+    def __init__(self, host: Host, ask: Ask | None, *, progress: bool) -> None:
         self._host = host
         self._ask = ask
-        self._meta = {"progressToken": "p"} if streamed else {}
+        self._meta = {"progressToken": "p"} if progress else {}
 
     async def call_tool(
         self, tool: str, *, idempotency_key: str | None, on_unknown: Literal["raise", "resend"]
@@ -88,27 +98,28 @@ def _error_of(error: JSONObject) -> Exception:
 
 
 @asynccontextmanager
-async def calling_over_http(
-    server: ScriptedServer,
-    ask: Ask,
-    way: Literal["http", "http, streamed", "http, asked itself"],
-    **options: Any,
-) -> AsyncIterator[HttpCaller]:
-    """A host whose HTTP client has the transport.
+async def calling_as_host(
+    server: ScriptedServer, ask: Ask, way: HostWay, **options: Any
+) -> AsyncIterator[HostCaller]:
+    """A host whose HTTP client, or whose MCP transport, is one of ours.
 
     Args:
         server: Where the calls go.
         ask: Answers questions: by the callback of the transport, or as the host itself.
-        way: Which of them it is, and whether replies are event streams.
+        way: Which of them it is.
         options: Of the transport.
     """
-    asks = way == "http, asked itself"
-    # httpx, since a scripted server tells of a broken connection by an exception of that library.
-    transport = TasksHttpTransport(
-        httpx.ASGITransport(server.app),
-        endpoint=server.session().endpoint,
-        elicitation=None if asks else ask,
-        **options,
-    )
-    async with httpx.AsyncClient(transport=transport) as client:
-        yield HttpCaller(Host(client), ask if asks else None, streamed=way == "http, streamed")
+    asks = way.endswith("asked itself")
+    options |= {"endpoint": server.session().endpoint, "elicitation": None if asks else ask}
+    host: Host
+    async with AsyncExitStack() as stack:
+        if way.startswith("http"):
+            # httpx, since a scripted server tells of a broken connection by an exception of that library.
+            beneath = TasksHttpTransport(httpx.ASGITransport(server.app), **options)
+            host = Host(await stack.enter_async_context(httpx.AsyncClient(transport=beneath)))
+        else:
+            http = httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app))
+            await stack.enter_async_context(http)
+            around = TasksTransport(streamable_http_client(URL, http_client=http), **options)
+            host = await stack.enter_async_context(over_streams(around))
+        yield HostCaller(host, ask if asks else None, progress=way in ("http, streamed", "transport"))
