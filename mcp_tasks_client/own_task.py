@@ -7,6 +7,7 @@ else and ends with the leaving.
 from __future__ import annotations
 
 import contextvars
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -31,6 +32,7 @@ class OwnTask:
         self._entered = anyio.Event()
         self._leaving = anyio.Event()
         self._left = anyio.Event()
+        self._scope = anyio.CancelScope()
         self._error: BaseException | None = None
         self._task: object = None
 
@@ -39,7 +41,7 @@ class OwnTask:
         self._task = _spawn(self._run)  # kept, because asyncio forgets a task that nobody else knows
 
     async def enter(self) -> None:
-        """Enter. A caller that is cancelled meanwhile waits until what was entered is left again.
+        """Enter. A caller that is cancelled meanwhile has the entering cancelled, and waits for its end.
 
         Raises:
             BaseException: What entering raised.
@@ -48,18 +50,22 @@ class OwnTask:
         try:
             await self._entered.wait()
         except anyio.get_cancelled_exc_class():
-            self._leaving.set()
+            self._scope.cancel()
             await run_to_its_end(self._left.wait)
             raise
         if self._left.is_set():
             await self.leave()
 
-    async def leave(self) -> None:
+    async def leave(self, limit_s: float = math.inf) -> None:
         """Leave, and return when that is done, whoever is cancelled meanwhile. May be repeated.
+
+        Args:
+            limit_s: Seconds after which the leaving is cancelled.
 
         Raises:
             BaseException: What leaving raised, or what ended the task before. It is raised once.
         """
+        self._scope.deadline = anyio.current_time() + limit_s
         self._leaving.set()
         await run_to_its_end(self._left.wait)
         error, self._error = self._error, None
@@ -68,9 +74,10 @@ class OwnTask:
 
     async def _run(self) -> None:
         try:
-            async with self._manager:
-                self._entered.set()
-                await self._leaving.wait()
+            with self._scope:
+                async with self._manager:
+                    self._entered.set()
+                    await self._leaving.wait()
         except anyio.get_cancelled_exc_class():
             raise  # the event loop ends
         except BaseException as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -150,6 +152,28 @@ async def test_a_caller_that_is_cancelled_while_entering_leaves_nothing_open() -
             tasks.cancel_scope.cancel()
             group.go_on.set()
     assert not group.is_open
+
+
+async def test_entering_and_leaving_can_be_cut_short() -> None:
+    went_on: list[str] = []
+
+    @asynccontextmanager
+    async def lingering(connect_s: float, leave_s: float) -> AsyncIterator[None]:
+        await anyio.sleep(connect_s)
+        went_on.append("connected")
+        try:
+            yield
+        finally:
+            await anyio.sleep(leave_s)
+            went_on.append("left")
+
+    with anyio.move_on_after(0.01):
+        await OwnTask(lingering(0.3, 0.0)).enter()
+    assert went_on == []
+    own = OwnTask(lingering(0.0, 0.3))
+    await own.enter()
+    await own.leave(0.01)
+    assert went_on == ["connected"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from ...handle import detach
 from ...journal.base import Journal
 from ...journal.record import Scope
 from ...journal.sqlite import choose_journal
+from ...own_task import OwnTask
 from ...policy import PollPolicy
 from ...protocol import JSONObject
 from ...sessions.base import Limits
@@ -161,7 +162,10 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             session_id=self._find_session_id,
             environment=environment,
         )
-        self._entered: AbstractAsyncContextManager[tuple[Any, ...]] = nullcontext(())
+        self._given: tuple[Any, ...] = ()
+
+    _own: OwnTask | None = None
+    """The task in which the wrapped transport was entered."""
 
     async def __aenter__(self) -> tuple[Any, ...]:
         """Enter the wrapped transport, and open the journal.
@@ -172,26 +176,35 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         Raises:
             JournalError: The journal cannot be used; the message says why and what to do.
         """
-        self._entered = self._enter()
-        return await self._entered.__aenter__()
+        own = OwnTask(self._open())
+        await own.enter()
+        self._own = own
+        return self._given
 
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool | None:
+    ) -> None:
         """Abandon the calls that still wait, close the journal, and leave the wrapped transport."""
-        return await self._entered.__aexit__(exc_type, exc, traceback)
+        assert self._own is not None
+        await self._own.leave(2 * self._leave_s)
 
     @asynccontextmanager
-    async def _enter(self) -> AsyncIterator[tuple[Any, ...]]:
+    async def _open(self) -> AsyncIterator[None]:
+        """Have everything open.
+
+        In a task of its own: a host that is cancelled may be in the middle of a call, and the reply with its
+        task ID must find the wrapped transport open.
+        """
         async with self._transport as (from_server, to_server, *more):
             if self._session_id is None and more and callable(more[0]):
                 self._session_id = more[0]
             to_host, unread = anyio.create_memory_object_stream[Any](_MAX_UNREAD)
             host_writes, from_host = anyio.create_memory_object_stream[Any](0)
             host_reads = HostStream(unread)
+            self._given = host_reads, host_writes, *more
             tasks = anyio.create_task_group()
             await tasks.__aenter__()
             tasks.start_soon(self._relay.run, self._router, (from_host, to_host), (from_server, to_server))
@@ -199,7 +212,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
                 # What is said on leaving has to arrive, so the relay runs until then.
                 async with host_reads, host_writes, self._older.engine:
                     try:
-                        yield host_reads, host_writes, *more
+                        yield
                     finally:
                         with anyio.move_on_after(self._leave_s, shield=True):
                             await self._relay.abandon_calls()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_tasks_client import MemoryJournal, TasksExtension, TasksTransport
 from tests.real_server import RealServer
 from tests.sessions.under_host.sdk_client import LIMIT_S, Person, client_at, pending, text
+
+from ._host import over_streams
 
 pytestmark = [
     pytest.mark.anyio,
@@ -59,3 +62,20 @@ async def test_a_client_that_has_the_extension_as_well_makes_one_task_of_a_call(
             assert text(await client.call_tool("count", {"token": token})) == "1"
             assert text(await client.call_tool("runs", {"token": token})) == "1"
     assert await pending(real_server.url, journal) == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_time_out_around_the_connection_is_no_end_without_an_error() -> None:
+    async def connect() -> None:
+        inner = streamable_http_client("http://server.test/")
+        with pytest.raises(TimeoutError):
+            async with (
+                asyncio.timeout(None) as limit,
+                over_streams(TasksTransport(inner, endpoint="s", journal=MemoryJournal())),
+            ):
+                limit.reschedule(0.0)
+                await anyio.sleep_forever()
+
+    for _ in range(4):  # in which order tasks are cancelled is left to chance
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(connect)

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
 import httpx
+import httpx2
 import pytest
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksHttpTransport
+from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksHttpTransport, TasksTransport
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.journal.record import TaskRecord
 from mcp_tasks_client.testing import ScriptedServer, ask, complete, form, text_result, work
 from tests.campaigns.cancellation.stops import How, QuickClock, Stop, watched
+from tests.sessions.relay._host import over_streams
 
-from ._host import ENDPOINT, LIMIT_S, Host, count, recorded, resume
+from ._host import ENDPOINT, LIMIT_S, URL, Host, count, recorded, resume
 
 pytestmark = pytest.mark.anyio
 
 KEY: Final = {"mcp-tasks-client/idempotency-key": "k"}
 ROUND: Final[dict[str, Any]] = {}
 """The host is asked itself, and its answer is cancelled."""
+
+Way: TypeAlias = Callable[..., AbstractAsyncContextManager[Host]]
 
 HOWS: Final = [How.BLOCK, How.CALL, How.NATIVE_BLOCK, How.NATIVE_CALL]
 
@@ -36,6 +43,10 @@ async def answer(context: Any, params: Any) -> ElicitResult:
 
 class Slow(MemoryJournal):
     """Takes a moment for each commit, before and after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_outcome = False
 
     async def open(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -50,7 +61,12 @@ class Slow(MemoryJournal):
     async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         await anyio.lowlevel.checkpoint()
         await super().save(record, known=known)
+        self.has_outcome |= record.finished
         await anyio.lowlevel.checkpoint()
+
+    def outcomes(self) -> frozenset[str]:
+        """What outcomes it holds."""
+        return frozenset({"the outcome"} if self.has_outcome else ())
 
 
 class Distant(httpx.ASGITransport):
@@ -70,68 +86,128 @@ def new_server() -> ScriptedServer:
     return server
 
 
+@asynccontextmanager
+async def beneath(server: ScriptedServer, **options: Any) -> AsyncIterator[Host]:
+    """A host whose HTTP client has a transport of ours."""
+    async with httpx.AsyncClient(transport=TasksHttpTransport(Distant(server.app), **options)) as client:
+        yield Host(client)
+
+
+@asynccontextmanager
+async def around(server: ScriptedServer, **options: Any) -> AsyncIterator[Host]:
+    """A host whose MCP transport is one of ours."""
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
+        inner = streamable_http_client(URL, http_client=http)
+        async with over_streams(TasksTransport(inner, endpoint=ENDPOINT, **options)) as host:
+            yield host
+
+
+async def call(host: Host, meta: dict[str, Any]) -> str:
+    """The text of the result."""
+    further = {}
+    if meta is ROUND:
+        asked = (await host.call("tool", meta=meta))["result"]
+        answers = {"name": {"action": "accept", "content": {"name": "Ada"}}}
+        further = {"inputResponses": answers, "requestState": asked["requestState"]}
+    return await host.text("tool", meta=meta, **further)
+
+
 async def call_until(
-    stop: Stop, server: ScriptedServer, journal: MemoryJournal, meta: dict[str, Any]
+    stop: Stop, server: ScriptedServer, journal: MemoryJournal, way: Way, meta: dict[str, Any], closes: bool
 ) -> bool:
-    """A host's call, stopped at a moment. Returns whether the host has its result."""
-    transport = TasksHttpTransport(
-        Distant(server.app),
+    """A host's call, stopped at a moment. Returns whether the host has its result.
+
+    Args:
+        closes: Whether it is not the call that is stopped, but the host closes under it.
+    """
+    opened = way(
+        server,
         journal=journal,
         poll=PollPolicy(jitter=0.0, call_grace_s=1.0),
         environment=Environment(clock=server.clock, jitter=lambda: 0.0),
         elicitation=answer if meta is not ROUND else None,
     )
-    said = ""
-    async with stop.block(), httpx.AsyncClient(transport=transport) as client:
-        host = Host(client)
-        body = host.body("tool", meta=meta)
-        if meta is ROUND:
-            asked = host.read(await host.post(body))["result"]
-            answers = {"name": {"action": "accept", "content": {"name": "Ada"}}}
-            body = host.body("tool", inputResponses=answers, requestState=asked["requestState"])
+    said, ended = list[str](), anyio.Event()
+
+    async def run(host: Host) -> None:
+        with suppress(ConnectionError):
+            said.append(await call(host, meta))
+        ended.set()
+
+    async with stop.block(), anyio.create_task_group() as calls, opened as host:
+        if closes:
+            calls.start_soon(run, host)
         async with stop.call():
-            said = host.read(await host.post(body))["result"]["content"][0]["text"]
-        if stop.fired and not said:  # and the client is still open
-            assert {record.owner for record in await recorded(journal)} <= {None}, stop.where
-    return said == "done"
+            await (ended.wait() if closes else run(host))
+        while stop.fired and not said and not closes:  # and the client is still open
+            if {record.owner for record in await recorded(journal)} <= {None}:
+                break
+            assert way is around, stop.where  # which hears of it by a message
+            await anyio.lowlevel.checkpoint()
+    return said == ["done"]
 
 
-@pytest.mark.parametrize(
-    "meta", [{}, KEY, {"progressToken": 1}, ROUND], ids=["json", "key", "events", "round"]
-)
-@pytest.mark.parametrize("how", HOWS, ids=lambda how: how.value)
-async def test_no_task_is_lost_wherever_the_host_s_request_is_cancelled(
-    how: How, meta: dict[str, Any], anyio_backend_name: str
+async def stop_at_each_moment(
+    how: How, way: Way, meta: dict[str, Any], *, stride: int, closes: bool = False
 ) -> None:
-    if how.native and anyio_backend_name == "trio":
-        pytest.skip("trio has no cancellation but that of scopes")
     at, fired = 1, True
     with anyio.fail_after(10 * LIMIT_S):
         while fired:
-            server, journal, stop = new_server(), Slow(), Stop(how, at)
+            server, journal = new_server(), Slow()
+            stop = Stop(how, at, journal.outcomes)
             results: list[bool] = []
 
             async def run() -> None:
-                results.append(await call_until(stop, server, journal, meta))  # noqa: B023  # ends below
+                results.append(await call_until(stop, server, journal, way, meta, closes))  # noqa: B023
 
             with watched(stop.moment) as watch:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(run)
                 await watch.until(lambda alive=watch.alive: not alive)
-            has_result = results == [True]
             fired = stop.fired
             created = count(server, "tools/call")
             records = await recorded(journal, pending=True)
             where = f"moment {at}: {stop.where}"
+            # A result on its way to a session may cross the notification that nobody waits for it any more.
+            crossed = way is around and stop.meanwhile and not records
             if not created:
                 assert not await recorded(journal), f"{where}; the key is free again, since nothing was sent"
-            elif not has_result:
+            elif results != [True] and not crossed:
                 assert [record.owner for record in records] == [None], where
                 assert await resume(server, journal, elicitation=answer) == ["done"], where
             assert count(server, "tools/call") <= 1, where
             server.witness.check()
-            at += 1
+            at += stride
     assert at > 20, "there were so many moments"
+
+
+@pytest.fixture
+def stride(request: pytest.FixtureRequest) -> int:
+    """Over streams there are more moments, and the short form stops at some of them."""
+    return 1 if request.config.getoption("--long") else 17
+
+
+METAS: Final = pytest.mark.parametrize(
+    "meta", [{}, KEY, {"progressToken": 1}, ROUND], ids=["json", "key", "events", "round"]
+)
+
+
+@METAS
+@pytest.mark.parametrize("way", [beneath, around])
+@pytest.mark.parametrize("how", HOWS, ids=lambda how: how.value)
+async def test_no_task_is_lost_wherever_the_host_s_request_is_cancelled(
+    how: How, way: Way, meta: dict[str, Any], stride: int, anyio_backend_name: str
+) -> None:
+    if how.native and anyio_backend_name == "trio":
+        pytest.skip("trio has no cancellation but that of scopes")
+    await stop_at_each_moment(how, way, meta, stride=1 if way is beneath else stride)
+
+
+@METAS
+async def test_no_task_is_lost_wherever_the_transport_is_closed_under_a_call(
+    meta: dict[str, Any], stride: int
+) -> None:
+    await stop_at_each_moment(How.CALL, around, meta, stride=stride, closes=True)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
