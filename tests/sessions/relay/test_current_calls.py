@@ -66,15 +66,18 @@ async def test_a_client_that_has_the_extension_as_well_makes_one_task_of_a_call(
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_time_out_around_the_connection_is_no_end_without_an_error() -> None:
-    async def connect() -> None:
+    async def wait() -> None:
         inner = streamable_http_client("http://server.test/")
+        async with (
+            asyncio.timeout(None) as limit,
+            over_streams(TasksTransport(inner, endpoint="s", journal=MemoryJournal())),
+        ):
+            limit.reschedule(0.0)
+            await anyio.sleep_forever()
+
+    async def connect() -> None:
         with pytest.raises(TimeoutError):
-            async with (
-                asyncio.timeout(None) as limit,
-                over_streams(TasksTransport(inner, endpoint="s", journal=MemoryJournal())),
-            ):
-                limit.reschedule(0.0)
-                await anyio.sleep_forever()
+            await wait()
 
     for _ in range(4):  # in which order tasks are cancelled is left to chance
         async with anyio.create_task_group() as tasks:
