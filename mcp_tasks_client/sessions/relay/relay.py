@@ -347,7 +347,8 @@ class Relay:
         finally:
             if served is not None and served.dropped is not None and not is_read:
                 await served.dropped()
-            del self._calls[request_id]
+            if self._calls.get(request_id) is scope:  # else the host has given its ID to another call
+                del self._calls[request_id]
             self._call_ended.set()
             self._call_ended = anyio.Event()
 

@@ -9,13 +9,17 @@ from typing import Any, Final
 from uuid import uuid4
 
 import anyio
+import httpx2
 import mcp
 import pytest
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import ClientMessageMetadata
 
 from mcp_tasks_client import MemoryJournal, TasksExtension, TasksTransport
+from mcp_tasks_client.sessions.relay.messages import make_message
 from tests.real_server import RealServer
+from tests.sessions.under_host._host import CURRENT, QUICK, URL, Host, asking_server, recorded
 from tests.sessions.under_host.sdk_client import LIMIT_S, Person, client_at, pending, text
 
 from ._host import over_streams
@@ -62,6 +66,33 @@ async def test_a_client_that_has_the_extension_as_well_makes_one_task_of_a_call(
             assert text(await client.call_tool("count", {"token": token})) == "1"
             assert text(await client.call_tool("runs", {"token": token})) == "1"
     assert await pending(real_server.url, journal) == []
+
+
+async def test_a_result_that_the_session_does_not_read_is_free_once_the_call_is_taken_back() -> None:
+    server, journal = asking_server(), MemoryJournal()
+    params = Host(None).body("slow")["params"]
+    headers = {"mcp-protocol-version": CURRENT, "mcp-method": "tools/call", "mcp-name": "slow"}
+    call = make_message(
+        {"id": 1, "method": "tools/call", "params": params}, ClientMessageMetadata(headers=headers)
+    )
+    taken_back = make_message({"method": "notifications/cancelled", "params": {"requestId": 1}})
+
+    async def until(owned: bool) -> None:
+        while not [
+            one for one in await recorded(journal) if one.finished and (one.owner is not None) is owned
+        ]:
+            await anyio.sleep(0.005)
+
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
+        inner = streamable_http_client(URL, http_client=http)
+        with anyio.fail_after(LIMIT_S):
+            async with TasksTransport(inner, endpoint=URL, journal=journal, poll=QUICK) as (_, write, *_):
+                await write.send(call)
+                await until(owned=True)
+                await write.send(taken_back)
+                await until(owned=False)
+    (record,) = await recorded(journal, pending=True)
+    assert record.finished
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -239,6 +239,19 @@ async def test_a_call_that_is_taken_back_gets_no_reply(wire: Wire, on_abandon: s
     assert len(wire.of("tasks/cancel")) == (1 if on_abandon == "cancel" else 0)
 
 
+async def test_a_host_that_gives_one_id_to_two_calls_keeps_its_connection(wire: Wire) -> None:
+    async with connected(wire) as session:
+        for _ in range(2):
+            await session.say({"id": 77, "method": "tools/call", "params": {"name": "slow"}})
+        await wire.until(lambda: len(wire.of("tools/call")) == 2)
+        await session.say({"method": "notifications/cancelled", "params": {"requestId": 77}})
+        await wire.until(lambda: not session.relay._calls)
+        wire.task["status"] = "completed"
+        assert await session.reply_to(77) == RESULT
+        await anyio.wait_all_tasks_blocked()
+        assert await session.ask("ping") == {}
+
+
 @requirement("law:8")
 async def test_a_call_that_is_taken_back_at_once_is_not_made(wire: Wire) -> None:
     async with connected(wire) as session:
