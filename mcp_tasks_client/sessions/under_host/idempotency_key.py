@@ -30,9 +30,10 @@ def idempotency_key(key: str, *, on_unknown: OnUnknown = "raise") -> Iterator[No
     one. Put the block around one call: a second call with other arguments is refused under the same key.
 
     The key is a context variable. It reaches :class:`TasksHttpTransport` through httpx, httpx2 and the
-    official SDK 2.x, also where those send from tasks of their own. mcp 1.x sends from a task that began with
-    the connection: there, put the key into the request's ``_meta`` as ``"mcp-tasks-client/idempotency-key"``,
-    and open no connection inside of the block, since all its calls would have the key.
+    official SDK 2.x, also where those send from tasks of their own. mcp 1.x, and :class:`TasksTransport`,
+    send from a task that began with the connection: there, put the key into the request's ``_meta`` as
+    ``"mcp-tasks-client/idempotency-key"``, and open no connection inside of the block, since all its calls
+    would have the key.
 
     There is no key by default. A JSON-RPC request ID is none, since IDs begin anew in each process, and a
     host that repeats a call gives it a new one.

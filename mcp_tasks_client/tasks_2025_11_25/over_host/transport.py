@@ -163,9 +163,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             environment=environment,
         )
         self._given: tuple[Any, ...] = ()
-
-    _own: OwnTask | None = None
-    """The task in which the wrapped transport was entered."""
+        self._own: OwnTask | None = None
 
     async def __aenter__(self) -> tuple[Any, ...]:
         """Enter the wrapped transport, and open the journal.
