@@ -82,7 +82,8 @@ def asking_server(**options: Any) -> ScriptedServer:
         poll_interval_ms=1,
         settle_s=0.0,
     )
-    server.tool("asks_first", [ask_first("name", form("Who?", name="string")), work(0.01), done])
+    first = ask_first("name", form("Who?", name="string"))
+    server.tool("asks_first", [first, work(0.01), done], poll_interval_ms=1)
     server.tool("asks_model", [ask("m", SAMPLING), done], poll_interval_ms=1)
     return server
 

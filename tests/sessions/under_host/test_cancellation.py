@@ -182,9 +182,9 @@ async def stop_at_each_moment(
 
 
 @pytest.fixture
-def stride(request: pytest.FixtureRequest) -> int:
-    """Over streams there are more moments, and the short form stops at some of them."""
-    return 1 if request.config.getoption("--long") else 17
+def is_long(request: pytest.FixtureRequest) -> bool:
+    """Whether each moment is tried. The short form tries some of them; over streams there are more."""
+    return bool(request.config.getoption("--long"))
 
 
 METAS: Final = pytest.mark.parametrize(
@@ -196,18 +196,19 @@ METAS: Final = pytest.mark.parametrize(
 @pytest.mark.parametrize("way", [beneath, around])
 @pytest.mark.parametrize("how", HOWS, ids=lambda how: how.value)
 async def test_no_task_is_lost_wherever_the_host_s_request_is_cancelled(
-    how: How, way: Way, meta: dict[str, Any], stride: int, anyio_backend_name: str
+    how: How, way: Way, meta: dict[str, Any], is_long: bool, anyio_backend_name: str
 ) -> None:
     if how.native and anyio_backend_name == "trio":
         pytest.skip("trio has no cancellation but that of scopes")
-    await stop_at_each_moment(how, way, meta, stride=1 if way is beneath else stride)
+    stride = 1 if is_long else 5 if way is beneath else 17
+    await stop_at_each_moment(how, way, meta, stride=stride)
 
 
 @METAS
 async def test_no_task_is_lost_wherever_the_transport_is_closed_under_a_call(
-    meta: dict[str, Any], stride: int
+    meta: dict[str, Any], is_long: bool
 ) -> None:
-    await stop_at_each_moment(How.CALL, around, meta, stride=stride, closes=True)
+    await stop_at_each_moment(How.CALL, around, meta, stride=1 if is_long else 17, closes=True)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
