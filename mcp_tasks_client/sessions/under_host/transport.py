@@ -78,7 +78,7 @@ _INTERNAL_ERROR: Final = -32603
 _CALLS_IN_FLIGHT: Final = 2**31
 """The host limits its calls itself, and so does the pool of its transport."""
 
-_MOST_DOORS: Final = 64
+_MOST_SERVERS: Final = 64
 """Sessions that are kept: one for each URL and each set of capabilities that a host declares."""
 
 _WORDS: Final = (b"tools/call", b"initialize", b"notifications/cancelled", b"mcp-tasks-client-")
@@ -178,11 +178,11 @@ class TasksHttpTransport(_AnyTransport):
         )
         self._calls = HostCalls(self._engine, asks_host=self._callbacks is None)
         self._requests = InnerTransport(library, inner)
-        self._doors: dict[tuple[str, str], _Door] = {}
+        self._servers: dict[tuple[str, str], _Server] = {}
         self._declared: JSONObject = {}
         self._questions = Questions()
-        self._flights: dict[object, Callable[[], object]] = {}
-        self._landed = anyio.Event()
+        self._under_way: dict[object, Callable[[], object]] = {}
+        self._call_ended = anyio.Event()
         self._closed = False
 
     # ── traffic ───────────────────────────────────────────────────────────────────────────────
@@ -236,14 +236,14 @@ class TasksHttpTransport(_AnyTransport):
     async def _close(self) -> None:
         self._closed = True
         with anyio.CancelScope(shield=True):
-            for cancel in list(self._flights.values()):
+            for cancel in list(self._under_way.values()):
                 cancel()
-            while self._flights:
-                self._landed = anyio.Event()
-                await self._landed.wait()
+            while self._under_way:
+                self._call_ended = anyio.Event()
+                await self._call_ended.wait()
             await self._calls.aclose()
-            for door in self._doors.values():
-                await door.session.aclose()
+            for server in self._servers.values():
+                await server.session.aclose()
 
     # ── one call ──────────────────────────────────────────────────────────────────────────────
 
@@ -251,20 +251,20 @@ class TasksHttpTransport(_AnyTransport):
         host = HostRequest.of(request)
         previous = serving.set(host)
         try:
-            door = self._door(str(request.url), call)
+            server = self._server_of(str(request.url), call)
             try:
-                if not await door.takes(call):
+                if not await server.takes(call):
                     return await self._inner.handle_async_request(request)
             except CredentialRefusedError as error:
                 return self._respond(_refused(request, call, error))
             except SessionError as error:
                 return self._respond(_Reply(encode_reply(call.request_id, as_rpc_error(error))))
-            make = partial(self._make_reply, request, call, door)
-            asks = self._callbacks is None and not call.is_current and bool(door.inputs.capabilities)
+            make = partial(self._make_reply, request, call, server)
+            asks = self._callbacks is None and not call.is_current and bool(server.inputs.capabilities)
             if call.reads_events and (call.progress_token is not None or asks or not call.reads_json):
                 return await self._stream(request, call, make, asks=asks)
             reply: _Reply | None = None
-            with anyio.CancelScope() as scope, self._flight(_flight_of(request, call), scope.cancel):
+            with anyio.CancelScope() as scope, self._noted(_name_of(request, call), scope.cancel):
                 reply = await make(None)
             return self._respond(reply or self._end_early(request, call))
         finally:
@@ -278,7 +278,7 @@ class TasksHttpTransport(_AnyTransport):
         stream: ReplyStream
 
         async def work() -> None:
-            with self._flight(_flight_of(request, call), stream.cancel):
+            with self._noted(_name_of(request, call), stream.cancel):
                 asking.set(partial(self._questions.ask, stream) if asks else None)
                 replies.append(await make(stream))
 
@@ -295,14 +295,14 @@ class TasksHttpTransport(_AnyTransport):
         return self._library.Response(200, headers=headers, stream=body)
 
     async def _make_reply(
-        self, request: Any, call: HostCall, door: _Door, stream: ReplyStream | None
+        self, request: Any, call: HostCall, server: _Server, stream: ReplyStream | None
     ) -> _Reply:
         """Make the call, and see it through to what the host is told. Raises nothing of its own."""
         tool_call, listeners = call.tool_call, list[OnUpdate]()
         if stream is not None and call.progress_token is not None:
             progress = Progress(call.progress_token, stream.send)
             listeners.append(progress.tell)
-            if not door.is_older:
+            if not server.is_older:
                 meta = {**(tool_call.meta or {}), "progressToken": call.progress_token}
                 tool_call = replace(tool_call, meta=meta, hear=progress.hear)
         try:
@@ -310,8 +310,8 @@ class TasksHttpTransport(_AnyTransport):
                 made = await self._calls.make(
                     call,
                     tool_call,
-                    runner=door.runner,
-                    scope=door.scope,
+                    runner=server.runner,
+                    scope=server.scope,
                     record_id=request.extensions.get(_RECORD, call.record_id),
                     listeners=listeners,
                 )
@@ -335,22 +335,22 @@ class TasksHttpTransport(_AnyTransport):
     # ── calls under way ───────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def _flight(self, name: object, cancel: Callable[[], object]) -> Iterator[None]:
+    def _noted(self, name: object, cancel: Callable[[], object]) -> Iterator[None]:
         """Note how to end a call, for as long as it is under way."""
-        if name in self._flights:
+        if name in self._under_way:
             name = object()  # an ID that the host uses twice names the first of its calls
-        self._flights[name] = cancel
+        self._under_way[name] = cancel
         try:
             yield
         finally:
-            del self._flights[name]
-            self._landed.set()
+            del self._under_way[name]
+            self._call_ended.set()
 
     def _abandon(self, request: Any, message: JSONObject) -> bool:
         """End the call that the host has given up by a notification. Returns whether there is one."""
         params = message.get("params")
         request_id = params.get("requestId") if isinstance(params, dict) else None
-        cancel = self._flights.get((request.headers.get("mcp-session-id"), request_id))
+        cancel = self._under_way.get((request.headers.get("mcp-session-id"), request_id))
         if cancel is None:
             return False
         cancel()
@@ -367,7 +367,7 @@ class TasksHttpTransport(_AnyTransport):
 
     # ── servers ───────────────────────────────────────────────────────────────────────────────
 
-    def _door(self, url: str, call: HostCall) -> _Door:
+    def _server_of(self, url: str, call: HostCall) -> _Server:
         """The session at a server, for hosts that declare the same. Thousands of calls share it."""
         declared = self._declared if call.capabilities is None else call.capabilities
         askable = set(ASKED_BY.values())
@@ -379,10 +379,10 @@ class TasksHttpTransport(_AnyTransport):
         elif call.is_current or call.reads_events:
             capabilities |= {name: value for name, value in declared.items() if name in askable}
         key = url, json.dumps([capabilities, call.client_info], sort_keys=True)
-        door = self._doors.get(key)
-        if door is None:
-            if len(self._doors) >= _MOST_DOORS:
-                del self._doors[next(iter(self._doors))]
+        server = self._servers.get(key)
+        if server is None:
+            if len(self._servers) >= _MOST_SERVERS:
+                del self._servers[next(iter(self._servers))]
             questions = {name: value for name, value in capabilities.items() if name in askable}
             inputs = self._callbacks or HostInputs(questions)
             session = session_by_url(
@@ -398,11 +398,11 @@ class TasksHttpTransport(_AnyTransport):
                 client_info=call.client_info,
             )
             scope = Scope(session.endpoint, self._principal)
-            door = self._doors[key] = _Door(session, inputs, scope, self._engine)
-        return door
+            server = self._servers[key] = _Server(session, inputs, scope, self._engine)
+        return server
 
 
-class _Door:
+class _Server:
     """A session at a server, and what drives calls over it."""
 
     def __init__(
@@ -500,7 +500,7 @@ def _capabilities_in(message: JSONObject) -> JSONObject:
     return capabilities if isinstance(capabilities, dict) else {}
 
 
-def _flight_of(request: Any, call: HostCall) -> object:
+def _name_of(request: Any, call: HostCall) -> object:
     """The name under which a host can give a call up. At 2026-07-28 it closes the response instead."""
     return object() if call.is_current else (request.headers.get("mcp-session-id"), call.request_id)
 
