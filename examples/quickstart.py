@@ -33,9 +33,12 @@ async def call(url: str, journal: str) -> None:
 async def look(url: str, journal: str) -> None:
     """What the journal holds. Nothing is sent to the server."""
     async with TasksClient(url, journal=journal) as client:
-        for record in await client.records():
+        records = await client.records()
+        for record in records:
             # A task ID is a credential: never all of it.
             print(f"     {record.tool}  task {(record.task_id or '-')[:6]}…  {record.status}")
+        if not records:
+            print("     nothing")
 
 
 async def resume(url: str, journal: str) -> None:
@@ -64,7 +67,7 @@ def main() -> None:
             with python(__file__, "resume", url, journal) as second:
                 if second.wait(timeout=60):
                     sys.exit("the second client failed; its error is above")
-            print("4  The coffee is that of order 1: there was no other. The journal has forgotten the call:")
+            print("4  The coffee is that of order 1: there was no other. The journal holds:")
             anyio.run(look, url, journal)
 
 
