@@ -79,8 +79,8 @@ PALETTES: Final = {
     "dark": {"text": "#dbe4ee", "ours": "#6ea3e8", "other": "#4a5560"},
 }
 
-_WIDTH: Final = 760
-_LABELS: Final = 300
+_WIDTH: Final = 790
+_LABELS: Final = 330
 _BAR: Final = 26
 _TOP: Final = 40
 
