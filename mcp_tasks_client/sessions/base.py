@@ -136,20 +136,16 @@ class ObservedTasks(Protocol):
 class Session(ABC):
     """One endpoint, reached in one way."""
 
-    @property
-    @abstractmethod
-    def endpoint(self) -> str:
-        """The server's name in the journal: the same in every process, and free of secrets."""
+    endpoint: str
+    """The server's name in the journal: the same in every process, and free of secrets."""
+
+    limits: Limits
+    """The bounds that the session keeps."""
 
     @property
     def ephemeral(self) -> bool:
         """Whether the server's tasks end with its process, which ends with the session."""
         return False
-
-    @property
-    @abstractmethod
-    def limits(self) -> Limits:
-        """The bounds that the session keeps."""
 
     @abstractmethod
     async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:

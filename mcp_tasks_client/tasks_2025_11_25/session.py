@@ -150,8 +150,8 @@ class CoreTasksSession(Session):
         preference: TaskPreference,
         clock: Clock,
     ) -> None:
-        self._endpoint = endpoint
-        self._limits = limits
+        self.endpoint = endpoint
+        self.limits = limits
         self._preference = preference
         self._receiver = receiver
         self._clock = clock
@@ -174,16 +174,6 @@ class CoreTasksSession(Session):
 
     def __repr__(self) -> str:
         return f"<CoreTasksSession {self.endpoint}>"
-
-    @property
-    def endpoint(self) -> str:
-        """The same as in every version."""
-        return self._endpoint
-
-    @property
-    def limits(self) -> Limits:
-        """The same as in every version."""
-        return self._limits
 
     async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none that may be called.

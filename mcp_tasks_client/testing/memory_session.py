@@ -48,19 +48,9 @@ class ServerSession(Session):
         self.clock: Clock = requests.clock
         self.closed = False
         self._requests = requests
-        self._endpoint = endpoint
-        self._limits = limits
+        self.endpoint = endpoint
+        self.limits = limits
         self._streams: set[Stream] = set()
-
-    @property
-    def endpoint(self) -> str:
-        """The server's."""
-        return self._endpoint
-
-    @property
-    def limits(self) -> Limits:
-        """As given. Only the time-outs matter in memory."""
-        return self._limits
 
     async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
         """The tool as it is listed now."""
@@ -132,9 +122,7 @@ class ServerSession(Session):
     async def _exchange(self, method: str, params: JSONObject) -> JSONObject | Stream:
         await checkpoint()
         self._check_open(method)
-        timeout_s = (
-            self._limits.call_read_timeout_s if method == "tools/call" else self._limits.task_timeout_s
-        )
+        timeout_s = self.limits.call_read_timeout_s if method == "tools/call" else self.limits.task_timeout_s
         exchange = self._requests.receive(method, params)
         if exchange.after_s:
             await self.clock.sleep(min(exchange.after_s, timeout_s))

@@ -15,7 +15,6 @@ from ...protocol.replies import CallReply
 from ..base import (
     OTHER_VERSION,
     BeforeSend,
-    Limits,
     ObservedTasks,
     Session,
     Snapshot,
@@ -41,6 +40,8 @@ class DiscoveringSession(Session):
     """
 
     def __init__(self, http: HttpSession, speak_other: Callable[[HttpSession], Session]) -> None:
+        self.endpoint = http.endpoint
+        self.limits = http.limits
         self._http = http
         self._speak_other = speak_other
         self._chosen: Session | None = None
@@ -48,16 +49,6 @@ class DiscoveringSession(Session):
 
     def __repr__(self) -> str:
         return repr(self._chosen or self._http)
-
-    @property
-    def endpoint(self) -> str:
-        """The same in every version."""
-        return self._http.endpoint
-
-    @property
-    def limits(self) -> Limits:
-        """The same in every version."""
-        return self._http.limits
 
     async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name."""

@@ -103,41 +103,31 @@ class HttpSession(Session):
         limits: Limits | None = None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         parsed = parse_url(url)
-        self._endpoint = name_of_url(parsed) if endpoint is None else endpoint
+        self.endpoint = name_of_url(parsed) if endpoint is None else endpoint
         self.headers: Mapping[str, str] = {**_check_headers(headers), **_FIXED_HEADERS}
         self._capabilities = capabilities or {}
         ours = _own_info()
         self.client_info = client_info or ours
         self._meta = encode_json(request_meta(self.client_info, self._capabilities, None), "every request")
-        self._poll_slots = anyio.Semaphore(self._limits.tasks_in_flight, fast_acquire=True)
-        self._task_slots = anyio.Semaphore(self._limits.tasks_in_flight, fast_acquire=True)
-        self._call_slots = anyio.Semaphore(self._limits.calls_in_flight, fast_acquire=True)
+        self._poll_slots = anyio.Semaphore(self.limits.tasks_in_flight, fast_acquire=True)
+        self._task_slots = anyio.Semaphore(self.limits.tasks_in_flight, fast_acquire=True)
+        self._call_slots = anyio.Semaphore(self.limits.calls_in_flight, fast_acquire=True)
         self._ids = itertools.count(1)
         self._sleep = sleep
-        self._catalogue = ToolCatalogue(self.ask, self._endpoint, sleep)
+        self._catalogue = ToolCatalogue(self.ask, self.endpoint, sleep)
         self.channel = HttpChannel(
             parsed,
             http_client,
             auth,
             user_agent=f"mcp-tasks-client/{ours['version']}",
-            max_idle=2 * self._limits.tasks_in_flight + self._limits.calls_in_flight,
-            max_response_bytes=self._limits.max_response_bytes,
+            max_idle=2 * self.limits.tasks_in_flight + self.limits.calls_in_flight,
+            max_response_bytes=self.limits.max_response_bytes,
         )
 
     def __repr__(self) -> str:
-        return f"<HttpSession {self._endpoint}>"
-
-    @property
-    def endpoint(self) -> str:
-        """The URL without credentials, fragment and default port; its query only as a digest."""
-        return self._endpoint
-
-    @property
-    def limits(self) -> Limits:
-        """As given."""
-        return self._limits
+        return f"<HttpSession {self.endpoint}>"
 
     async def discover(self) -> None:
         """Ask the server whether it speaks 2026-07-28, unless it has said so.
@@ -243,7 +233,7 @@ class HttpSession(Session):
         # A compressed stream holds back what is to be told until there is more of it.
         _set_headers(message.headers, {"Accept-Encoding": "identity"})
         await read_subscription(
-            self.channel, message, subscription, self._limits.task_timeout_s, self._limits.max_response_bytes
+            self.channel, message, subscription, self.limits.task_timeout_s, self.limits.max_response_bytes
         )
 
     async def _acknowledged(self, message: Message) -> None:
@@ -252,15 +242,15 @@ class HttpSession(Session):
 
     async def _send(self, message: Message) -> JSONObject:
         # Bounded as a whole: a server that drips, byte by byte, would hold a poll for ever.
-        timeout_s = self._limits.task_timeout_s
+        timeout_s = self.limits.task_timeout_s
         return await self.channel.send(message, silence_s=timeout_s, total_s=2 * timeout_s)
 
     async def _send_call(self, message: Message, hear: Callable[[JSONObject], None] | None) -> JSONObject:
-        silence_s = self._limits.call_read_timeout_s
+        silence_s = self.limits.call_read_timeout_s
         if hear is None:
             return await self.channel.send(message, silence_s=silence_s)
         _set_headers(message.headers, {"Accept-Encoding": "identity"})  # as for every stream
-        told, max_bytes = hear, self._limits.max_response_bytes
+        told, max_bytes = hear, self.limits.max_response_bytes
 
         def read(response: Response) -> Awaitable[Reply]:
             return read_messages(response, message.request_id, max_bytes, message.errors, told)

@@ -17,7 +17,7 @@ from ..under_host.host_calls import HostCalls
 from ..under_host.progress import PROGRESS, Progress
 from ..under_host.questions import HostInputs
 from .relay import Relay, Served
-from .session import HostRequest, RelaySession, serving
+from .session import RelayedCall, RelaySession, relayed
 
 __all__ = ["CurrentCalls"]
 
@@ -65,7 +65,7 @@ class CurrentCalls:
         call = read_host_call(message, PROTOCOL_VERSION, "application/json")
         if call is None:
             return None
-        serving.set(HostRequest(call, headers=dict(getattr(metadata, "headers", None) or {})))
+        relayed.set(RelayedCall(call, headers=dict(getattr(metadata, "headers", None) or {})))
         tool_call = call.tool_call
         listeners, token = list(self._listeners), call.progress_token
         if token is not None:  # the server's own progress passes to the host

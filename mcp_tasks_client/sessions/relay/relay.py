@@ -358,8 +358,9 @@ class Relay:
         try:
             with suppress(*_CLOSED):
                 async for message in from_server:
-                    if not self._take_from_server(message):
-                        await self._pass_to_host(self._rewrite_list(message))
+                    passed = self._take_from_server(message)
+                    if passed is not None:
+                        await self._pass_to_host(passed)
         finally:
             self.closed.set()
             for waiting in self._waiting.values():
@@ -368,37 +369,38 @@ class Relay:
                 scope.cancel()
             self._to_host.close()
 
-    def _rewrite_list(self, message: Any) -> Any:
-        """A message for the host, in which a list of tools is as the interceptor wants it."""
-        said = {} if isinstance(message, Exception) else read_message(message)
-        result = said.get("result")
-        if "method" in said or not isinstance(result, dict) or "tools" not in result:
-            return message
-        listed = self._interceptor.listed(result)
-        return message if listed is None else make_message({"id": said["id"], "result": listed})
-
     async def _pass_to_host(self, message: Any) -> None:
         with suppress(*_CLOSED):  # the host reads no more
             await self._to_host.send(message)
 
-    def _take_from_server(self, message: Any) -> bool:
-        """Whether the host's session must not have a message. A fault of ours withholds none."""
+    def _take_from_server(self, message: Any) -> Any | None:
+        """What the host's session gets of a message; ``None`` is nothing. A fault of ours withholds none."""
         if isinstance(message, Exception):
-            return False
+            return message
         try:
             said = read_message(message)
             if "method" not in said:
                 if "result" in said and said.get("id") == self._initialize_id:
                     self._interceptor.initialized(said["result"])
-                return self._take_reply(said)
+                return None if self._take_reply(said) else self._rewrite_list(said, message)
             if "id" in said:
-                return self._take_request(said, message)
-            return self._take_notification(said["method"], said.get("params") or {})
+                is_taken = self._take_request(said, message)
+            else:
+                is_taken = self._take_notification(said["method"], said.get("params") or {})
+            return None if is_taken else message
         except Exception as error:
             logger.warning(
                 "A message of the server could not be read: %s: %s", type(error).__name__, quote(str(error))
             )
-            return False
+            return message
+
+    def _rewrite_list(self, said: JSONObject, message: Any) -> Any:
+        """A reply for the host, in which a list of tools is as the interceptor wants it."""
+        result = said.get("result")
+        if not isinstance(result, dict) or "tools" not in result:
+            return message
+        listed = self._interceptor.listed(result)
+        return message if listed is None else make_message({"id": said["id"], "result": listed})
 
     def _take_request(self, said: JSONObject, message: Any) -> bool:
         scope, before = self._requests.get(said["id"], (None, None))

@@ -28,21 +28,21 @@ from ..http.http_errors import RequestErrors
 from ..under_host.host_call import HostCall
 from .relay import Relay, error_of
 
-__all__ = ["HostRequest", "RelaySession", "serving"]
+__all__ = ["RelaySession", "RelayedCall", "relayed"]
 
 _CANCEL_S: Final = 5.0
 """Seconds that a ``notifications/cancelled`` may take to leave."""
 
 
 @dataclass(frozen=True, slots=True)
-class HostRequest:
+class RelayedCall:
     """The host's request for whose sake requests of ours are sent."""
 
     call: HostCall
     headers: Mapping[str, str] = field(repr=False)
 
 
-serving: Final[ContextVar[HostRequest]] = ContextVar("mcp_tasks_client_relayed")
+relayed: Final[ContextVar[RelayedCall]] = ContextVar("mcp_tasks_client_relayed")
 """The host's request that is being served, since all of a host's calls share one session."""
 
 
@@ -58,20 +58,10 @@ class RelaySession(Session):
 
     def __init__(self, relay: Relay, endpoint: str, limits: Limits, callbacks: Callbacks | None) -> None:
         self._relay = relay
-        self._endpoint = endpoint
-        self._limits = limits
+        self.endpoint = endpoint
+        self.limits = limits
         self._capabilities = {} if callbacks is None else callbacks.capabilities
         self._polls = anyio.Semaphore(limits.tasks_in_flight, fast_acquire=True)
-
-    @property
-    def endpoint(self) -> str:
-        """As given."""
-        return self._endpoint
-
-    @property
-    def limits(self) -> Limits:
-        """As given."""
-        return self._limits
 
     async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
         """Nothing: the host's session knows the tools, and checks results itself."""
@@ -88,7 +78,7 @@ class RelaySession(Session):
         )
         errors = RequestErrors("tools/call")
         await before_send()
-        result = await self._send(errors, params, call.meta, serving.get().headers, None)
+        result = await self._send(errors, params, call.meta, relayed.get().headers, None)
         try:
             return read_call_reply(result)
         except MalformedError as error:
@@ -142,7 +132,7 @@ class RelaySession(Session):
         params = task_params(ref.task_id, request_state=ref.session_data, input_responses=answers)
         # A transport over HTTP sends them; others ignore them.
         headers = {"mcp-protocol-version": PROTOCOL_VERSION, "mcp-method": method, "mcp-name": named}
-        result = await self._send(errors, params, None, headers, self._limits.task_timeout_s)
+        result = await self._send(errors, params, None, headers, self.limits.task_timeout_s)
         if method != "tasks/get" and result.get("resultType") == "task":
             raise errors.malformed("a task, which only tools/call may be answered with")
         return result
@@ -155,7 +145,7 @@ class RelaySession(Session):
         headers: Mapping[str, str],
         timeout_s: float | None,
     ) -> JSONObject:
-        host = serving.get().call
+        host = relayed.get().call
         capabilities = {**(host.capabilities or {}), **self._capabilities}
         params["_meta"] = request_meta(host.client_info or {}, capabilities, meta)
         request_id = uuid4().hex

@@ -111,33 +111,23 @@ class SdkSession(Session):
     ) -> None:
         self._current = current
         self._capabilities = capabilities or {}
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._ephemeral = ephemeral
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         # Polls that hang must starve neither answers nor cancellations.
-        self._polls = anyio.Semaphore(self._limits.tasks_in_flight, fast_acquire=True)
-        self._words = anyio.Semaphore(self._limits.tasks_in_flight, fast_acquire=True)
-        self._calls = anyio.Semaphore(self._limits.calls_in_flight, fast_acquire=True)
+        self._polls = anyio.Semaphore(self.limits.tasks_in_flight, fast_acquire=True)
+        self._words = anyio.Semaphore(self.limits.tasks_in_flight, fast_acquire=True)
+        self._calls = anyio.Semaphore(self.limits.calls_in_flight, fast_acquire=True)
         self._tools = _ToolList(self)
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<SdkSession {self._endpoint}>"
-
-    @property
-    def endpoint(self) -> str:
-        """As given."""
-        return self._endpoint
+        return f"<SdkSession {self.endpoint}>"
 
     @property
     def ephemeral(self) -> bool:
         """As given."""
         return self._ephemeral
-
-    @property
-    def limits(self) -> Limits:
-        """As given."""
-        return self._limits
 
     async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name.
@@ -217,7 +207,7 @@ class SdkSession(Session):
             SessionError: No result.
         """
         request = _Request(method=method, params=params)
-        return await self._send(self.connected(method), request, self._limits.task_timeout_s, None)
+        return await self._send(self.connected(method), request, self.limits.task_timeout_s, None)
 
     async def aclose(self) -> None:
         """Send nothing more. The SDK's session stays open, because it is the host's."""
@@ -264,7 +254,7 @@ class SdkSession(Session):
         if cursor is not None:
             page = PaginatedRequestParams(cursor=cursor)
         try:
-            with anyio.fail_after(self._limits.task_timeout_s):
+            with anyio.fail_after(self.limits.task_timeout_s):
                 listed = await session.list_tools(params=page)
         except Exception as error:
             raise _session_error(error, "tools/list", session, None) from error
@@ -291,7 +281,7 @@ class SdkSession(Session):
         params = task_params(ref.task_id, request_state=ref.session_data, input_responses=answers)
         params["_meta"] = introspection.DeclaringMeta({}, self._capabilities)
         request = _TaskRequest(method=method, params=params)
-        return await self._send(session, request, self._limits.task_timeout_s, ref.task_id)
+        return await self._send(session, request, self.limits.task_timeout_s, ref.task_id)
 
     async def _send(
         self, session: ClientSession, request: Request[Any, str], timeout_s: float | None, task_id: str | None

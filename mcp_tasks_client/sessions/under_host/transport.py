@@ -251,7 +251,7 @@ class TasksHttpTransport(_AnyTransport):
         host = HostRequest.of(request)
         previous = serving.set(host)
         try:
-            server = self._server_of(str(request.url), call)
+            server = self._find_server(str(request.url), call)
             try:
                 if not await server.takes(call):
                     return await self._inner.handle_async_request(request)
@@ -264,7 +264,7 @@ class TasksHttpTransport(_AnyTransport):
             if call.reads_events and (call.progress_token is not None or asks or not call.reads_json):
                 return await self._stream(request, call, make, asks=asks)
             reply: _Reply | None = None
-            with anyio.CancelScope() as scope, self._noted(_name_of(request, call), scope.cancel):
+            with anyio.CancelScope() as scope, self._note_under_way(_name_call(request, call), scope.cancel):
                 reply = await make(None)
             return self._respond(reply or self._end_early(request, call))
         finally:
@@ -278,7 +278,7 @@ class TasksHttpTransport(_AnyTransport):
         stream: ReplyStream
 
         async def work() -> None:
-            with self._noted(_name_of(request, call), stream.cancel):
+            with self._note_under_way(_name_call(request, call), stream.cancel):
                 asking.set(partial(self._questions.ask, stream) if asks else None)
                 replies.append(await make(stream))
 
@@ -335,7 +335,7 @@ class TasksHttpTransport(_AnyTransport):
     # ── calls under way ───────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def _noted(self, name: object, cancel: Callable[[], object]) -> Iterator[None]:
+    def _note_under_way(self, name: object, cancel: Callable[[], object]) -> Iterator[None]:
         """Note how to end a call, for as long as it is under way."""
         if name in self._under_way:
             name = object()  # an ID that the host uses twice names the first of its calls
@@ -367,7 +367,7 @@ class TasksHttpTransport(_AnyTransport):
 
     # ── servers ───────────────────────────────────────────────────────────────────────────────
 
-    def _server_of(self, url: str, call: HostCall) -> _Server:
+    def _find_server(self, url: str, call: HostCall) -> _Server:
         """The session at a server, for hosts that declare the same. Thousands of calls share it."""
         declared = self._declared if call.capabilities is None else call.capabilities
         askable = set(ASKED_BY.values())
@@ -500,7 +500,7 @@ def _capabilities_in(message: JSONObject) -> JSONObject:
     return capabilities if isinstance(capabilities, dict) else {}
 
 
-def _name_of(request: Any, call: HostCall) -> object:
+def _name_call(request: Any, call: HostCall) -> object:
     """The name under which a host can give a call up. At 2026-07-28 it closes the response instead."""
     return object() if call.is_current else (request.headers.get("mcp-session-id"), call.request_id)
 
