@@ -364,4 +364,3 @@ class InlineEngine:
     async def _abandon(self, call: LiveCall, runner: Runner) -> None:
         if self._on_abandon == "cancel" and call.waiters <= 1:
             await run_to_its_end(runner.cancellation.cancel_abandoned, call)
-            await runner.store.release_unfinished(call)
