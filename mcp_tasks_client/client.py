@@ -228,12 +228,15 @@ class TasksClient:
         """
         if isinstance(read_timeout_seconds, timedelta):
             read_timeout_seconds = read_timeout_seconds.total_seconds()
+        listeners = [] if progress_callback is None else [tell_progress(progress_callback)]
+        if on_update is not None:
+            listeners.append(on_update)
         return await self._engine.call(
             _call(name, arguments, meta),
             timeout=read_timeout_seconds if timeout is None else timeout,
             key=idempotency_key,
             on_unknown=on_unknown,
-            on_update=tell_progress(progress_callback, on_update) if progress_callback else on_update,
+            listeners=listeners,
         )
 
     async def start_tool(

@@ -5,7 +5,6 @@ So a :class:`TasksClient` can be given where a framework takes a session. Result
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
@@ -85,21 +84,15 @@ async def ping(session: Session) -> EmptyResult:
     return EmptyResult()
 
 
-def tell_progress(progress: ProgressCallback, on_update: OnUpdate | None = None) -> OnUpdate:
-    """Tell a progress callback the status messages of a task, and then ``on_update`` of the task."""
+def tell_progress(progress: ProgressCallback) -> OnUpdate:
+    """Tell a progress callback the status messages of a task."""
     told = 0
 
     async def tell(task: Task) -> None:
         nonlocal told
-        try:
-            if task.status_message is not None:
-                told += 1  # progress must increase, and how much there is to do is not known
-                await progress(told, None, task.status_message)
-        finally:
-            if on_update is not None:
-                heard = on_update(task)
-                if inspect.isawaitable(heard):
-                    await heard
+        if task.status_message is not None:
+            told += 1  # progress must increase, and how much there is to do is not known
+            await progress(told, None, task.status_message)
 
     return tell
 

@@ -7,35 +7,23 @@ HTTP client of the host's client has the transport; *around*, its MCP transport 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import anyio
-import anyio.lowlevel
 import fastmcp
 import mcp
 import trio
-from fastmcp.client.elicitation import ElicitResult as FastMCPElicitResult
 from mcp.client.extension import ClaimContext
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import (
-    CreateMessageResult,
-    ElicitRequestURLParams,
-    ElicitResult,
-    ErrorData,
-    ListRootsResult,
-    Root,
-    TextContent,
-)
-from pydantic import FileUrl
 
 from mcp_tasks_client import (
     Journal,
     MemoryJournal,
+    SqliteJournal,
     TasksClient,
     TasksExtension,
     TasksTransport,
@@ -43,18 +31,19 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.sessions.sdk.extension import ClaimedTask
 
+from ._clients_on_1 import client_on_1
+from ._host import Host
+from ._json_rpc_client import JsonRpcClient
 from ._versions import SDK_STARTS_COMMANDS
 
 if TYPE_CHECKING:
     from ._ways_servers import Refusals, Server
 
 __all__ = [
-    "KNOWN",
     "LIMIT_S",
     "UNDER_HOST",
     "WAYS",
     "Door",
-    "Host",
     "Kind",
     "Opened",
     "Way",
@@ -65,7 +54,18 @@ __all__ = [
 LIMIT_S: Final = 30.0
 """Bounds everything that is waited for between opening a way and closing it."""
 
-Kind: TypeAlias = Literal["native", "mcp-http", "mcp-stdio", "mcp-in-process", "fastmcp-http", "session-http"]
+Kind: TypeAlias = Literal[
+    "native",
+    "mcp-http",
+    "mcp-stdio",
+    "mcp-in-process",
+    "fastmcp-http",
+    "session-http",
+    "httpx",
+    "httpx2",
+    "mcp-1-http",
+    "mcp-1-stdio",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,111 +80,22 @@ class Way:
 
     @property
     def over_http(self) -> bool:
-        return self.kind not in ("mcp-stdio", "mcp-in-process")
+        return self.kind not in ("mcp-stdio", "mcp-in-process", "mcp-1-stdio")
+
+    @property
+    def on_1(self) -> bool:
+        """Whether the client is one of mcp 1.x, which negotiates 2025-11-25."""
+        return self.kind in ("mcp-1-http", "mcp-1-stdio")
 
 
 _STDIO: Final[tuple[Kind, ...]] = ("mcp-stdio",) if SDK_STARTS_COMMANDS else ()
 _KINDS: Final[tuple[Kind, ...]] = ("mcp-http", *_STDIO, "mcp-in-process", "fastmcp-http", "session-http")
 WAYS: Final = (Way("native", "native"), *(Way(k, m) for k in _KINDS for m in ("dropped", "wrapped")))
-UNDER_HOST: Final = (Way("mcp-http", "beneath"), *(Way(k, "around") for k in ("mcp-http", *_STDIO)))
+UNDER_HOST: Final = (
+    *(Way(kind, "beneath") for kind in ("mcp-http", "httpx", "httpx2", "mcp-1-http")),
+    *(Way(kind, "around") for kind in ("mcp-http", *_STDIO, "mcp-1-http", "mcp-1-stdio")),
+)
 """The host's own client, which knows nothing of us, over a transport of ours."""
-
-KNOWN: Final = {"name": "Ada", "colour": "red", "size": "XL", "sure": "yes", "amount": "2 kg"}
-"""What a host answers to each field of a form."""
-
-
-class Host:
-    """The host's callbacks, in the SDK's shape and in FastMCP's, and what they were asked.
-
-    Attributes:
-        asked: The messages of forms; ``model`` and ``roots`` for the others.
-        at_once: The most forms that were open at the same time.
-        prompted: Set at the first prompt.
-        withdrawn: Set when a prompt was cancelled.
-        refuses: Whether every question is answered by an error.
-        hesitates: Whether no question is ever answered.
-    """
-
-    def __init__(self, *, refuses: bool = False, hesitates: bool = False, **known: str) -> None:
-        self.asked: list[str] = []
-        self.at_once = 0
-        self.refuses = refuses
-        self.hesitates = hesitates
-        self.prompted = anyio.Event()
-        self.withdrawn = anyio.Event()
-        self._open = Counter[str]()
-        self._known = {**KNOWN, **known}
-
-    async def elicit(self, context: Any, params: Any) -> ElicitResult | ErrorData:
-        async with self._prompt(params.message):
-            if self.refuses:
-                return ErrorData(code=-1, message="nobody at home")
-            if isinstance(params, ElicitRequestURLParams):
-                return ElicitResult(action="accept")
-            fields = params.requested_schema["properties"]
-            return ElicitResult(action="accept", content={name: self._known[name] for name in fields})
-
-    async def sample(self, context: Any, params: Any) -> CreateMessageResult | ErrorData:
-        async with self._prompt("model", among="others"):
-            four = TextContent(type="text", text="4")
-            return CreateMessageResult(role="assistant", content=four, model="m")
-
-    async def roots(self, context: Any) -> ListRootsResult | ErrorData:
-        async with self._prompt("roots", among="others"):
-            return ListRootsResult(roots=[Root(uri=FileUrl("file:///tmp"))])
-
-    @asynccontextmanager
-    async def _prompt(self, message: str, among: str = "forms") -> AsyncIterator[None]:
-        self.asked.append(message)
-        self._open[among] += 1
-        self.at_once = max(self.at_once, self._open["forms"])
-        self.prompted.set()
-        try:
-            if self.hesitates:
-                await anyio.sleep_forever()
-            for _ in range(20):  # long enough for another prompt to open beside it
-                await anyio.lowlevel.checkpoint()
-            yield
-        except anyio.get_cancelled_exc_class():
-            self.withdrawn.set()
-            raise
-        finally:
-            self._open[among] -= 1
-
-    @property
-    def ours(self) -> dict[str, Any]:
-        """As the extension and ``TasksClient`` take them."""
-        return {"elicitation": self.elicit, "sampling": self.sample, "roots": self.roots}
-
-    @property
-    def sdks(self) -> dict[str, Any]:
-        """As ``mcp.Client`` and ``ClientSession`` take them."""
-        return {
-            "elicitation_callback": self.elicit,
-            "sampling_callback": self.sample,
-            "list_roots_callback": self.roots,
-        }
-
-    @property
-    def fastmcps(self) -> dict[str, Any]:
-        """As ``fastmcp.Client`` takes them; what a handler raises, it turns into ``ErrorData``."""
-
-        async def elicit(message: str, response_type: Any, params: Any, context: Any) -> Any:
-            answer = await self.elicit(context, params)
-            if isinstance(answer, ErrorData):
-                raise RuntimeError(answer.message)
-            # Before 4.1 FastMCP takes the SDK's own ElicitResult for the content.
-            return FastMCPElicitResult(action=answer.action, content=answer.content)
-
-        async def sample(messages: Any, params: Any, context: Any) -> Any:
-            return await self.sample(context, params)
-
-        async def roots(context: Any) -> list[Root]:
-            answer = await self.roots(context)
-            assert isinstance(answer, ListRootsResult)
-            return answer.roots
-
-        return {"elicitation_handler": elicit, "sampling_handler": sample, "roots": roots}
 
 
 @contextmanager
@@ -243,10 +154,32 @@ async def open_client(
 
 @asynccontextmanager
 async def open_under_host(
-    way: Way, address: Any, host: Host, options: Mapping[str, Any]
-) -> AsyncIterator[mcp.Client]:
-    """Connect an ``mcp.Client`` that knows nothing of tasks."""
+    way: Way, address: Any, host: Host, options: Mapping[str, Any], clients_on_1: str | None
+) -> AsyncIterator[Any]:
+    """Connect a client that knows nothing of tasks.
+
+    Args:
+        way: Which client.
+        address: Of the server, as :meth:`Server.address` has it for this way.
+        host: Whose callbacks the client is given.
+        options: Of the transport.
+        clients_on_1: Where the process with the clients of mcp 1.x listens.
+    """
     async with AsyncExitStack() as stack:
+        if way.on_1:
+            assert clients_on_1 is not None
+            journal = options["journal"]
+            assert isinstance(journal, SqliteJournal), "which the other process can open as well"
+            given = {**options, "journal": str(journal.path)}
+            if way.mode == "around":
+                given["endpoint"] = address if way.over_http else "a command"
+            server = address if way.over_http else [address.command, *address.args]
+            yield await stack.enter_async_context(client_on_1(clients_on_1, way.mode, server, host, given))
+            return
+        if way.kind in ("httpx", "httpx2"):
+            client = tasks_http_client(library=way.kind, trust_env=False, timeout=LIMIT_S, **options)
+            yield JsonRpcClient(await stack.enter_async_context(client), address, host)
+            return
         if way.mode == "beneath":
             http_client = await stack.enter_async_context(tasks_http_client(trust_env=False, **options))
             transport: Any = streamable_http_client(address, http_client=http_client)
@@ -303,6 +236,9 @@ class Opened:
         async def progress(progress: float, total: float | None, message: str | None) -> None:
             heard.append(message or "")
 
+        if self.way.on_1 or self.way.kind in ("httpx", "httpx2"):
+            assert timeout is None
+            return await self.client.call_tool(tool, arguments, progress_callback=progress)
         if self.way.kind == "fastmcp-http":
             return await self.client.call_tool(
                 tool, arguments, timeout=timeout, progress_handler=progress, raise_on_error=False
@@ -343,6 +279,8 @@ class Door:
     way: Way
     server: Server
     journal: Journal = field(default_factory=MemoryJournal)
+    clients_on_1: str | None = None
+    """Where the process with the clients of mcp 1.x listens."""
 
     @asynccontextmanager
     async def opened(
@@ -363,7 +301,7 @@ class Door:
                     yield Opened(way, None, ours)
                 return
             if way.mode in ("beneath", "around"):
-                async with open_under_host(way, address, host, options) as client:
+                async with open_under_host(way, address, host, options, self.clients_on_1) as client:
                     by_url = TasksClient(address, **host.ours, **options) if way.over_http else None
                     yield Opened(way, client, None, by_url)
                 return

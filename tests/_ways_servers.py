@@ -21,13 +21,15 @@ from mcp.shared.inbound import decode_header_value
 
 from mcp_tasks_client.protocol import EXTENSION_ID
 
-from ._ways import KNOWN, LIMIT_S, UNDER_HOST, Way
+from ._host import KNOWN
+from ._ways import LIMIT_S, UNDER_HOST, Way
+from .legacy_servers import LegacyServer
 from .real_server import RealServer
 from .servers.strict_log import Entry
 from .servers.strict_server import StrictServer, build_server
 from .strict_server import StrictProcess
 
-__all__ = ["Case", "Real", "Refusals", "Server", "Strict", "relayed"]
+__all__ = ["Case", "Older", "Real", "Refusals", "Server", "Strict", "relayed"]
 
 CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 
@@ -61,6 +63,7 @@ class Server(ABC):
         refused_question: The same, where nobody answers the first time.
         tool_error: Its result is an error.
         rpc_failure: It fails with ``-32050``.
+        failure: Code, message and data of that failure.
         endless: Until it is cancelled.
     """
 
@@ -71,6 +74,7 @@ class Server(ABC):
     refused_question: Case
     tool_error: Case
     rpc_failure: Case
+    failure: tuple[int, str, Any] = -32050, "quota exceeded", {"retryAfter": 7}
     endless: str
 
     @abstractmethod
@@ -92,6 +96,7 @@ def _accepted(*keys: str) -> dict[str, Any]:
 
 
 _QUICK: Final = {"interval_ms": 5}
+_SOON: Final = {"hint_ms": 20}
 _NAMED: Final = {"answer": _accepted("name")["name"], "times": 1}
 _SURE: Final = {"answer": _accepted("sure")["sure"]}
 
@@ -221,10 +226,10 @@ class Real(Server):
         yield
         ready: dict[str, float] = {}
         for entry in self.process.witness()[before:]:
-            assert entry.meta is not None
             if declares(way, entry.method):
+                assert entry.meta is not None
                 assert entry.meta[CAPABILITIES]["extensions"][EXTENSION_ID] == {}
-            assert entry.mcp_method == entry.method
+                assert entry.mcp_method == entry.method
             if entry.method == "tasks/get":
                 assert entry.at >= ready.get(entry.subject or "", 0.0), "an early poll"
             if entry.method is not None and entry.method.startswith("tasks/"):
@@ -232,6 +237,52 @@ class Real(Server):
             task_id = entry.task_id or (entry.subject if entry.method == "tasks/get" else None)
             if task_id is not None and entry.answered_at is not None:
                 ready[task_id] = entry.answered_at + 0.05 - 0.002  # the answer is noted before it is sent
+
+
+class Older(Server):
+    """A server of 2025-11-25, on the official SDK's last 1.x. What arrives over stdio nobody sees."""
+
+    plain = (Case("plain", {}, "plain"), Case("must", {"n": 3, **_SOON}, {"n": 3}))
+    asking = (
+        Case("asks", _SOON, "Hello, Ada", ["What is your name?"]),
+        Case(
+            "asks_twice",
+            {"together": False, **_SOON},
+            "Ada and Ada",
+            ["What is the name of your cat?", "What is the name of your dog?"],
+        ),
+        Case("samples", _SOON, "4", ["model"]),
+    )
+    slow = Case("slow", {"duration_ms": 200, **_SOON}, "rested")
+    question = refused_question = asking[0]
+    tool_error, rpc_failure = Case("fails", {"how": "result"}, None), Case("fails", {}, None)
+    failure = -32603, "quota exceeded", None
+
+    def __init__(self, process: LegacyServer, command: Sequence[str]) -> None:
+        self.process = process
+        self.command = command
+
+    def address(self, way: Way) -> Any:
+        if way.over_http:
+            return self.process.url
+        command, *arguments = self.command
+        return StdioServerParameters(command=command, args=arguments)
+
+    def calls(self, way: Way) -> int:
+        return len(self.process.witness("tools/call"))
+
+    @contextmanager
+    def watched(self, way: Way, refusals: Refusals) -> Iterator[None]:
+        before = len(self.process.witness())
+        yield
+        ready: dict[str, float] = {}
+        for entry in self.process.witness()[before:]:
+            assert entry.session_id is not None or entry.method in ("initialize", "server/discover")
+            if entry.method == "tasks/get":
+                assert entry.params is not None
+                task_id = entry.params["taskId"]
+                assert entry.at >= ready.get(task_id, 0.0), "an early poll"
+                ready[task_id] = entry.at + _SOON["hint_ms"] / 1000
 
 
 class Relay:

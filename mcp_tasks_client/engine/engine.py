@@ -98,14 +98,14 @@ class Engine:
         timeout: float | None,
         key: str | None,
         on_unknown: OnUnknown,
-        on_update: OnUpdate | None,
+        listeners: Sequence[OnUpdate],
     ) -> CallToolResult:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
-        call, deadline = await self._call_within(tool_call, timeout, key, on_unknown, on_update)
+        call, deadline = await self._call_within(tool_call, timeout, key, on_unknown, listeners)
         return await self.deliver(call, deadline)
 
     async def call_raw(
-        self, tool_call: ToolCall, *, on_update: OnUpdate | None
+        self, tool_call: ToolCall, *, listeners: Sequence[OnUpdate]
     ) -> tuple[JSONObject | TasksClientError, Callable[[], None]]:
         """Make a call and wait for its end, on behalf of somebody who is yet to be told.
 
@@ -115,7 +115,7 @@ class Engine:
         Raises:
             TasksClientError: There is no end yet.
         """
-        call, _ = await self._call_within(tool_call, None, None, "raise", on_update)
+        call, _ = await self._call_within(tool_call, None, None, "raise", listeners)
         outcome: JSONObject | TasksClientError
         try:
             outcome = await read_raw_outcome(call.record, self.session)
@@ -143,14 +143,14 @@ class Engine:
         timeout: float | None,
         key: str | None,
         on_unknown: OnUnknown,
-        on_update: OnUpdate | None,
+        listeners: Sequence[OnUpdate],
     ) -> tuple[LiveCall, float]:
         """Make a call and wait for its end. Returns it, and until when there is time to check the result."""
         if timeout is None:  # without a scope for each call that waits
-            return await self._call_and_wait(tool_call, key, on_unknown, on_update, []), math.inf
+            return await self._call_and_wait(tool_call, key, on_unknown, listeners, []), math.inf
         begun: list[LiveCall] = []
         with anyio.move_on_after(timeout) as waiting:
-            await self._call_and_wait(tool_call, key, on_unknown, on_update, begun)
+            await self._call_and_wait(tool_call, key, on_unknown, listeners, begun)
         if not begun:
             raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
         if not begun[-1].record.finished:
@@ -162,14 +162,15 @@ class Engine:
         tool_call: ToolCall,
         key: str | None,
         on_unknown: OnUnknown,
-        on_update: OnUpdate | None,
+        listeners: Sequence[OnUpdate],
         begun: list[LiveCall],
     ) -> LiveCall:
         while True:
             call = await self._begin(tool_call, key, on_unknown)
             begun.append(call)
             try:
-                await self._see_through(call, on_update)
+                with call.telling(listeners):
+                    await self._see_through(call)
                 return call
             except (OvertakenError, OutcomeUnknownError) as error:
                 check_repeatable(error, call, on_unknown)
@@ -180,12 +181,10 @@ class Engine:
             with suppress(OvertakenError):  # what the key stood for was taken back just then
                 return await self.idempotency.begin(tool_call, key, on_unknown)
 
-    async def _see_through(self, call: LiveCall, on_update: OnUpdate | None) -> None:
+    async def _see_through(self, call: LiveCall) -> None:
         """Wait until a call is finished. Being cancelled here is what abandons a call."""
         if call.record.finished:
             return
-        if on_update is not None:
-            call.listeners = (*call.listeners, on_update)
         self._hold(call)
         try:
             await self.wait(call, _never)
@@ -202,10 +201,6 @@ class Engine:
             raise
         finally:
             self._let_go(call)
-            if on_update is not None:
-                listeners = list(call.listeners)
-                listeners.remove(on_update)  # once, since two waiters may have given the same function
-                call.listeners = tuple(listeners)
 
     # ── what handles use ──────────────────────────────────────────────────────────────────────
 

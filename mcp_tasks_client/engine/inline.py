@@ -142,7 +142,8 @@ class InlineEngine:
                 else:
                     call = await self._find(store, scope, tool_call, record_id)
                 try:
-                    await self._see(call, runner, answers or {}, listeners)
+                    with call.telling(listeners):
+                        await self._see(call, runner, answers or {})
                 except (OvertakenError, OutcomeUnknownError) as error:
                     check_repeatable(error, call, on_unknown)
                 else:
@@ -206,13 +207,10 @@ class InlineEngine:
             call.tool_call = tool_call
         return call
 
-    async def _see(
-        self, call: LiveCall, runner: Runner, answers: Mapping[str, JSONObject], listeners: Sequence[OnUpdate]
-    ) -> None:
+    async def _see(self, call: LiveCall, runner: Runner, answers: Mapping[str, JSONObject]) -> None:
         """Drive a call, or look on while another caller of this process does."""
         store = runner.store
         call.waiters += 1
-        call.listeners = (*call.listeners, *listeners)
         try:
             await self._take_answers(call, runner, answers)
             while not call.record.finished:
@@ -238,10 +236,6 @@ class InlineEngine:
             raise
         finally:
             call.waiters -= 1
-            kept = list(call.listeners)
-            for listener in listeners:
-                kept.remove(listener)
-            call.listeners = tuple(kept)
 
     async def _take_answers(self, call: LiveCall, runner: Runner, answers: Mapping[str, JSONObject]) -> None:
         asked = {q.key for q in getattr(call.record.state, "questions", ()) if q.unanswered}

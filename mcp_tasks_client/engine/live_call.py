@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -200,6 +201,18 @@ class LiveCall:
         return any(q.key == key and not q.unanswered for q in questions)
 
     # ── what changes ──────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def telling(self, listeners: Sequence[OnUpdate]) -> Iterator[None]:
+        """Have listeners told of each changed snapshot, for the length of the block."""
+        self.listeners = (*self.listeners, *listeners)
+        try:
+            yield
+        finally:
+            kept = list(self.listeners)
+            for listener in listeners:
+                kept.remove(listener)  # once, since two waiters may have given the same function
+            self.listeners = tuple(kept)
 
     def publish(self) -> None:
         """Wake everybody who waits for a change."""

@@ -10,11 +10,11 @@ from ...engine.inline import InlineEngine
 from ...engine.live_call import OnUpdate
 from ...engine.runner import Runner
 from ...journal.record import Scope
-from ...protocol import PROTOCOL_VERSION, JSONObject, RequestId
+from ...protocol import PROTOCOL_VERSION, JSONObject
 from ..base import Limits
 from ..under_host.host_call import ASKED_BY, HostCall, read_host_call
 from ..under_host.host_calls import HostCalls
-from ..under_host.progress import PROGRESS, Progress
+from ..under_host.progress import ProgressByToken
 from ..under_host.questions import HostInputs
 from .relay import Relay, Served
 from .session import RelayedCall, RelaySession, relayed
@@ -32,6 +32,7 @@ class CurrentCalls:
             calls.
         scope: Under which the journal keeps the calls.
         limits: The bounds to keep.
+        progress: Of the host's calls.
         on_update: Told of each changed snapshot; may be ``None``.
     """
 
@@ -43,16 +44,16 @@ class CurrentCalls:
         callbacks: Callbacks | None,
         scope: Scope,
         limits: Limits,
+        progress: ProgressByToken,
         on_update: OnUpdate | None,
     ) -> None:
-        self._relay = relay
         self._engine = engine
         self._callbacks = callbacks
         self._scope = scope
         self._listeners = () if on_update is None else (on_update,)
         self._calls = HostCalls(engine, asks_host=callbacks is None)
         self._session = RelaySession(relay, scope.endpoint, limits, callbacks)
-        self._progress: dict[RequestId, Progress] = {}
+        self._progress = progress
         self._runners: dict[frozenset[str], Runner] = {}
 
     async def serve(self, request: JSONObject, metadata: Any) -> Served | None:
@@ -66,34 +67,22 @@ class CurrentCalls:
         if call is None:
             return None
         relayed.set(RelayedCall(call, headers=dict(getattr(metadata, "headers", None) or {})))
-        tool_call = call.tool_call
-        listeners, token = list(self._listeners), call.progress_token
+        tool_call, token = call.tool_call, call.progress_token
         if token is not None:  # the server's own progress passes to the host
             tool_call = replace(tool_call, meta={**(tool_call.meta or {}), "progressToken": token})
-            progress = self._progress[token] = Progress(token, self._relay.tell_host)
-            listeners.append(progress.tell)
-        try:
+        with self._progress.of(token) as tell:
             made = await self._calls.make(
                 call,
                 tool_call,
                 runner=self._runner(call),
                 scope=self._scope,
                 record_id=call.record_id,
-                listeners=listeners,
+                listeners=(*self._listeners, *tell),
             )
-        finally:
-            if token is not None:
-                self._progress.pop(token, None)
         live = made.live
         if live is None:
             return Served(made.reply)
         return Served(made.reply, lambda: self._calls.deliver(live), lambda: self._calls.drop(live))
-
-    def hear(self, method: str, params: JSONObject) -> None:
-        """Learn of a notification that passes to the host."""
-        token = params.get("progressToken")
-        if method == PROGRESS and isinstance(token, str | int) and token in self._progress:
-            self._progress[token].note({"method": method, "params": params})
 
     async def aclose(self) -> None:
         """Own nothing any more, once all calls have ended."""

@@ -29,6 +29,7 @@ from ...sessions.base import Limits, ToolCall
 from ...sessions.http.endpoint_names import is_url
 from ...sessions.relay.messages import INTERNAL_ERROR
 from ...sessions.relay.relay import Relay, Served
+from ...sessions.under_host.progress import ProgressByToken
 from ..connection import Hear
 from ..receiver import Receiver
 from ..session import CoreTasksSession
@@ -62,6 +63,7 @@ class CoreTasksCalls:
         scope: Under which the journal keeps the calls.
         limits: The bounds to keep.
         on_abandon: What becomes of the task of a call that the host's session gives up.
+        progress: Of the host's calls.
         on_update: Told of each changed snapshot; may be ``None``.
         preference: Whether to ask for tasks.
         session_id: Gives the ``Mcp-Session-Id``; ``None`` while it cannot be seen.
@@ -82,6 +84,7 @@ class CoreTasksCalls:
         scope: Scope,
         limits: Limits,
         on_abandon: OnAbandon,
+        progress: ProgressByToken,
         on_update: OnUpdate | None,
         preference: TaskPreference,
         session_id: Callable[[], str | None],
@@ -89,7 +92,8 @@ class CoreTasksCalls:
     ) -> None:
         self._relay = relay
         self._router = router
-        self._on_update = on_update
+        self._progress = progress
+        self._listeners = () if on_update is None else (on_update,)
         self._preference = preference
         self._session_id = session_id
         inputs = Callbacks(
@@ -131,7 +135,8 @@ class CoreTasksCalls:
             return Served(as_rpc_error(error))
         call = ToolCall(name=name, arguments=arguments or {}, meta=meta)
         try:
-            outcome, delivered = await self.engine.call_raw(call, on_update=self._on_update)
+            with self._progress.of(meta.get("progressToken") if isinstance(meta, dict) else None) as tell:
+                outcome, delivered = await self.engine.call_raw(call, listeners=(*self._listeners, *tell))
         except TasksClientError as error:
             return Served(as_rpc_error(error))
         return Served(as_rpc_error(outcome) if isinstance(outcome, TasksClientError) else outcome, delivered)

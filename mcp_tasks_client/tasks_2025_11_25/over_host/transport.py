@@ -41,6 +41,7 @@ from ...sessions.http.endpoint_names import is_url, name_of_url, parse_url
 from ...sessions.relay.current_calls import CurrentCalls
 from ...sessions.relay.relay import HostStream, Relay, Served
 from ...sessions.under_host.host_call import is_current
+from ...sessions.under_host.progress import ProgressByToken
 from ..task_preference import Preference, TaskPreference
 from .calls import CoreTasksCalls
 from .router import TaskRouter
@@ -127,6 +128,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         self._session_id = session_id
         self._leave_s = 2 * policy.cancel_timeout_s  # the reply with the task ID may be on its way
         self._relay = Relay()
+        progress = ProgressByToken(self._relay.tell_host)
         self._current = CurrentCalls(
             self._relay,
             InlineEngine(
@@ -139,12 +141,14 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             callbacks=callbacks if elicitation or sampling or roots else None,
             scope=scope,
             limits=limits,
+            progress=progress,
             on_update=on_update,
         )
         self._router = _Router(
             callbacks,
             environment.clock,
             current=self._current,
+            progress=progress,
             serve_older=self._serve_older,
             hides_task_support=hide_task_support,
         )
@@ -156,6 +160,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             policy=policy,
             scope=scope,
             limits=limits,
+            progress=progress,
             on_abandon=on_abandon,
             on_update=on_update,
             preference=TaskPreference(prefer=task_preference, ttl_s=task_ttl_s),
@@ -235,6 +240,7 @@ class _Router(TaskRouter):
         inputs: As for :class:`TaskRouter`.
         clock: As for :class:`TaskRouter`.
         current: Serves the calls of a session at 2026-07-28.
+        progress: Of the host's calls.
         serve_older: Serves those of a session at 2025-11-25, by their params.
         hides_task_support: Whether the host's session does not learn which tools may become tasks.
     """
@@ -245,11 +251,13 @@ class _Router(TaskRouter):
         clock: Clock,
         *,
         current: CurrentCalls,
+        progress: ProgressByToken,
         serve_older: Callable[[JSONObject], Awaitable[Served | None]],
         hides_task_support: bool,
     ) -> None:
         super().__init__(inputs, clock)
         self._current = current
+        self._progress = progress
         self._serve_older = serve_older
         self._hides_task_support = hides_task_support
 
@@ -265,7 +273,7 @@ class _Router(TaskRouter):
 
     def takes_notification(self, method: str, params: JSONObject) -> bool:
         """Learn of a server's notification. Returns whether the host's session must not have it."""
-        self._current.hear(method, params)
+        self._progress.hear(method, params)
         return super().takes_notification(method, params)
 
     def listed(self, result: JSONObject) -> JSONObject | None:

@@ -1,0 +1,64 @@
+"""A host that has no SDK: JSON-RPC at 2026-07-28 over an HTTP client of httpx or httpx2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolResult, CreateMessageRequestParams, ElicitRequestFormParams
+
+from ._host import Host
+from .sessions.under_host._host import Host as Sender
+
+__all__ = ["JsonRpcClient"]
+
+CAPABILITIES: Final = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
+
+
+class JsonRpcClient:
+    """Calls tools, and calls again with the answers where a result asks for input.
+
+    Args:
+        http_client: Of httpx or httpx2.
+        url: Of the server.
+        host: Who answers.
+    """
+
+    def __init__(self, http_client: Any, url: str, host: Host) -> None:
+        self._sender = Sender(http_client, url=url, capabilities=CAPABILITIES)
+        self._host = host
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        progress_callback: Any,
+        meta: Mapping[str, Any] | None = None,
+    ) -> CallToolResult:
+        """Call a tool, with as many requests as it takes."""
+        meta, more = {**(meta or {}), "progressToken": name}, dict[str, Any]()
+        while True:
+            reply = await self._sender.call(name, dict(arguments), meta=meta, **more)
+            for notification in self._sender.notified:
+                await progress_callback(0.0, None, notification["params"]["message"])
+            self._sender.notified.clear()
+            if "error" in reply:
+                raise MCPError(**reply["error"])
+            result = reply["result"]
+            if result["resultType"] == "complete":
+                return CallToolResult.model_validate(result)
+            asked = result["inputRequests"]
+            answers = {key: await self._answer(**request) for key, request in asked.items()}
+            more = {"inputResponses": answers, "requestState": result["requestState"]}
+
+    async def _answer(self, method: str, params: Any = None) -> Any:
+        match method:
+            case "elicitation/create":
+                made = await self._host.elicit(None, ElicitRequestFormParams.model_validate(params))
+            case "sampling/createMessage":
+                made = await self._host.sample(None, CreateMessageRequestParams.model_validate(params))
+            case _:
+                made = await self._host.roots(None)
+        return made.model_dump(by_alias=True, mode="json", exclude_none=True)
