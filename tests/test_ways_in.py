@@ -253,7 +253,8 @@ async def test_a_caller_that_is_cancelled_leaves_no_prompt_and_a_task_to_resume(
             calls.start_soon(opened.call, case.tool, case.arguments)
             await hesitant.prompted.wait()
             calls.cancel_scope.cancel()
-        await hesitant.withdrawn.wait()
+        if not door.way.on_1:  # which reads nothing while a callback runs, so nobody can withdraw a prompt
+            await hesitant.withdrawn.wait()
         hesitant.hesitates = False
         async with opened.durable() as durable:
             (handle,) = await durable.resume()

@@ -1,7 +1,5 @@
 """A host on mcp 1.x, in an environment of its own, whose session is above a :class:`TasksTransport`.
 
-In ``calls_over_http`` its HTTP client has a :class:`TasksHttpTransport` instead.
-
 ``sdk_1_host.py SCENARIO SERVER BACKEND`` prints one line of JSON: what the scenario brought. SERVER is JSON:
 a URL, or the list of a command that speaks over stdio. BACKEND is the event loop: asyncio or trio.
 """
@@ -25,7 +23,7 @@ from mcp.shared.session import RequestResponder
 if not __package__:  # run as a script: Python has put this folder on its path, and not the repository
     sys.path[0] = str(Path(__file__).parents[2])
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksTransport, tasks_http_client
+from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksTransport
 from mcp_tasks_client.journal.record import Scope
 
 LIMIT_S = 30.0
@@ -114,23 +112,6 @@ async def calls_tools(server: Any) -> Any:
     }
 
 
-async def calls_over_http(server: Any) -> Any:
-    """A host whose HTTP client sees the tasks through. ``server``: a URL, and the arguments of each tool."""
-    url, tools = server
-    host, brought = Host(), {}
-    async with (
-        tasks_http_client(library="httpx", journal=MemoryJournal(), poll=POLL, trust_env=False) as http,
-        streamable_http_client(url, http_client=http) as (read, write, _),
-        ClientSession(
-            read, write, elicitation_callback=host.elicit, sampling_callback=host.sample
-        ) as session,
-    ):
-        await session.initialize()
-        for tool, arguments in tools.items():
-            brought[tool] = await outcome(session.call_tool(tool, arguments))
-    return {**brought, "asked": host.asked}
-
-
 async def cancels(server: Any) -> Any:
     """A host that takes a call back, as the protocol has it."""
     async with connected(server, Host(), on_abandon="cancel") as session, anyio.create_task_group() as tasks:
@@ -166,7 +147,7 @@ async def dies(server: Any) -> Any:
         await anyio.sleep_forever()
 
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (calls_tools, calls_over_http, cancels, dies)}
+SCENARIOS = {scenario.__name__: scenario for scenario in (calls_tools, cancels, dies)}
 
 
 async def main(name: str, server: str) -> None:
