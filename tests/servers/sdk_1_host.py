@@ -23,7 +23,7 @@ from mcp.shared.session import RequestResponder
 if not __package__:  # run as a script: Python has put this folder on its path, and not the repository
     sys.path[0] = str(Path(__file__).parents[2])
 
-from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksTransport
+from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksClient, TasksTransport
 from mcp_tasks_client.journal.record import Scope
 
 LIMIT_S = 30.0
@@ -126,6 +126,17 @@ async def cancels(server: Any) -> Any:
     return "cancelled"
 
 
+async def converts(server: Any) -> Any:
+    """A host that calls tools with a client of ours, and returns what its own SDK has for a class."""
+    async with TasksClient(server, journal=MemoryJournal()) as client:
+        result = await client.call_tool("typed", {"name": "Oslo"})
+    own = types.CallToolResult.model_validate(
+        result.model_dump(by_alias=True, mode="json", exclude_unset=True)
+    )
+    assert isinstance(own.content[0], types.TextContent)
+    return own.structuredContent
+
+
 async def until_status(session: ClientSession, status: str) -> None:
     while status not in [task.status for task in (await session.experimental.list_tasks()).tasks]:
         await anyio.sleep(0.02)
@@ -147,7 +158,7 @@ async def dies(server: Any) -> Any:
         await anyio.sleep_forever()
 
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (calls_tools, cancels, dies)}
+SCENARIOS = {scenario.__name__: scenario for scenario in (calls_tools, cancels, converts, dies)}
 
 
 async def main(name: str, server: str) -> None:

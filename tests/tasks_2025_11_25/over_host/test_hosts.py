@@ -22,6 +22,7 @@ from mcp_tasks_client.journal.record import Scope
 from tests._legacy_installs import python_with_legacy_sdk
 from tests._requirements import requirement
 from tests.legacy_servers import LegacyProgram, LegacyServer, installed
+from tests.real_server import RealServer
 
 # On trio the SDK's own stream for this generation leaves generators of httpx2 unclosed, which warns.
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)]
@@ -253,6 +254,12 @@ async def test_a_session_on_1_above_the_transport_needs_to_know_nothing_of_tasks
 @requirement("law:8")
 async def test_a_call_that_a_session_on_1_takes_back_is_cancelled(host_on_1: Path, address: Any) -> None:
     assert await play(host_on_1, "cancels", address) == "cancelled"
+
+
+async def test_a_result_of_our_client_becomes_one_of_the_hosts_own_sdk(
+    host_on_1: Path, real_server: RealServer
+) -> None:
+    assert await play(host_on_1, "converts", real_server.url) == {"name": "Oslo", "inhabitants": 137_000}
 
 
 @requirement("law:1", "law:2", "law:3")
