@@ -444,6 +444,33 @@ async def test_closing_leaves_a_call_in_flight_its_grace_and_its_caller_none(in_
     assert world.polled_at() == []
 
 
+async def test_a_waiter_that_has_gone_is_told_of_nothing_and_another_with_the_same_function_still_is() -> (
+    None
+):
+    said = [working(TASK, status_message=message) for message in ("one", "two", "three")]
+    world, heard = World(gets={TASK: [*said, FOREVER]}), list[str]()
+
+    def on_update(task: Any) -> None:
+        heard.append(task.status_message or "")
+
+    async with anyio.create_task_group() as host, world.client() as client:
+        call = partial(client.call_tool, "tool", idempotency_key=KEY, on_update=on_update)
+        first = anyio.CancelScope()
+
+        async def call_first() -> None:
+            with first:
+                await call()
+
+        host.start_soon(call_first)
+        await world.clock.advance(1.5)
+        host.start_soon(call)
+        await world.clock.advance(1.0)
+        first.cancel()
+        await world.clock.advance(1.0)
+        host.cancel_scope.cancel()
+    assert heard[-4:] == ["one", "two", "two", "three"]
+
+
 @requirement("law:8")
 @pytest.mark.parametrize("slow", [False, True], ids=["at once", "while on_update is being told"])
 async def test_a_caller_whose_client_closes_is_told_so_and_nothing_else(slow: bool) -> None:
