@@ -86,13 +86,14 @@ async def ping(session: Session) -> EmptyResult:
 
 def tell_progress(progress: ProgressCallback) -> OnUpdate:
     """Tell a progress callback the status messages of a task."""
-    told = 0
+    told, last = 0, None
 
     async def tell(task: Task) -> None:
-        nonlocal told
-        if task.status_message is not None:
+        nonlocal told, last
+        if task.status_message not in (None, last):
             told += 1  # progress must increase, and how much there is to do is not known
-            await progress(told, None, task.status_message)
+            last = task.status_message
+            await progress(told, None, last)
 
     return tell
 

@@ -319,9 +319,11 @@ class Relay:
                 self._calls[said["id"]] = scope = anyio.CancelScope()
                 self._tasks.start_soon(self._serve_call, {**said, "params": params}, message, scope)
                 return
-            case "notifications/cancelled" if params.get("requestId") in self._calls:
-                self._calls[params["requestId"]].cancel()
-                return
+            case "notifications/cancelled":
+                request_id = params.get("requestId")
+                if isinstance(request_id, str | int) and request_id in self._calls:
+                    self._calls[request_id].cancel()
+                    return
         with suppress(*_CLOSED):
             await self._to_server.send(message)
 

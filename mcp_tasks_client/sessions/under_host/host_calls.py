@@ -101,9 +101,10 @@ class HostCalls:
         except Exception as error:
             logger.exception("A call could not be made")
             return Made(RpcError(_INTERNAL_ERROR, repr(error), None))
-        if live.error is not None:
+        parked = live.error  # another caller under the same key may reset it while this one is let go
+        if parked is not None:
             await self._engine.drop(live)
-            return Made(self._ask_or_refuse(call, live))
+            return Made(self._ask_or_refuse(call, live, parked))
         self._unread.add(live)
         try:
             return Made(result_for(call, await read_raw_outcome(live.record, runner.session)), live)
@@ -113,7 +114,7 @@ class HostCalls:
             await self.drop(live)
             raise
 
-    def _ask_or_refuse(self, call: HostCall, live: LiveCall) -> JSONObject | RpcError:
+    def _ask_or_refuse(self, call: HostCall, live: LiveCall, error: Exception) -> JSONObject | RpcError:
         """What the host is told of a call that waits for an answer: the questions, if it reads those."""
         state = live.record.state
         questions: dict[str, JSONObject] = {}
@@ -122,8 +123,8 @@ class HostCalls:
         declared = call.capabilities or {}
         answerable = all(ASKED_BY.get(str(q.get("method"))) in declared for q in questions.values())
         if not (self._asks_host and call.is_current and questions and answerable):
-            assert isinstance(live.error, TasksClientError)
-            return as_rpc_error(live.error)
+            assert isinstance(error, TasksClientError)
+            return as_rpc_error(error)
         record_id = live.record.record_id if live.journaled else None
         server_state = state.request_state if isinstance(state, Gathering) else None
         return questions_for(questions, state=server_state, record_id=record_id)

@@ -1,7 +1,8 @@
-"""Progress of a task for the host, under the token of its request. The numbers only grow."""
+"""Progress of a task for the host, under the token of its request."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,8 +15,14 @@ __all__ = ["Progress", "ProgressByToken"]
 _PROGRESS = "notifications/progress"
 
 
+_LARGEST = 2.0**53
+"""Above this, a number and the next one may be the same to the host."""
+
+
 class Progress:
     """Tells the host how the task of one call gets on.
+
+    The numbers grow. A server that counts itself takes over with its first number, which may be below ours.
 
     Args:
         token: Of the host's request.
@@ -26,20 +33,27 @@ class Progress:
         self._token = token
         self._send = send
         self._said = 0.0
+        self._message: str | None = None
+        self._server_counts = False
 
     def tell(self, task: Task) -> None:
-        """Tell the status message of a task."""
-        if task.status_message is not None:
-            self._said += 1  # how much there is to do is not known
-            params = {"progressToken": self._token, "progress": self._said, "message": task.status_message}
-            self._send({"jsonrpc": "2.0", "method": _PROGRESS, "params": params})
+        """Tell the status message of a task, if it is a new one."""
+        if task.status_message in (None, self._message):
+            return
+        self._message = task.status_message
+        # How much there is to do is not known. Where the server counts, its next number has to be greater.
+        self._said = math.nextafter(self._said, math.inf) if self._server_counts else self._said + 1
+        params = {"progressToken": self._token, "progress": self._said, "message": task.status_message}
+        self._send({"jsonrpc": "2.0", "method": _PROGRESS, "params": params})
 
     def note(self, message: JSONObject) -> None:
         """Note what the server has told the host itself."""
         params = message.get("params")
         progress = params.get("progress") if isinstance(params, dict) else None
-        if message.get("method") == _PROGRESS and isinstance(progress, int | float):
-            self._said = max(self._said, progress)
+        if message.get("method") != _PROGRESS or not isinstance(progress, int | float):
+            return
+        if abs(progress) <= _LARGEST:
+            self._said, self._server_counts = float(progress), True
 
     def hear(self, message: JSONObject) -> None:
         """Pass on what the server tells before it answers ``tools/call``."""
@@ -64,16 +78,17 @@ class ProgressByToken:
         """What is to be told of the task of one call, for as long as that lasts.
 
         Args:
-            token: Of the host's request. Anything but a string or a number is none.
+            token: Of the host's request. Anything but a string or an integer is none.
         """
-        if not isinstance(token, str | int):
+        if not isinstance(token, str | int) or isinstance(token, bool):
             yield ()
             return
         progress = self._calls[token] = Progress(token, self._send)
         try:
             yield (progress.tell,)
         finally:
-            self._calls.pop(token, None)
+            if self._calls.get(token) is progress:  # a host may use a token twice
+                del self._calls[token]
 
     def hear(self, method: str, params: JSONObject) -> None:
         """Learn of a notification that passes to the host."""

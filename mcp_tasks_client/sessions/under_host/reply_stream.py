@@ -30,7 +30,7 @@ _COMMENT_S: Final = 5.0
 _COMMENT: Final = b": the call goes on\n\n"
 
 _MOST_UNREAD: Final = 1000
-"""Messages that wait to be read, at most. Whatever comes beyond is progress that nobody looks at."""
+"""Messages that wait to be read, at most, but for questions. Progress beyond that is not told."""
 
 
 class ReplyStream:
@@ -62,7 +62,7 @@ class ReplyStream:
 
     def send(self, message: JSONObject) -> None:
         """Give the host a message."""
-        if len(self._unread) < _MOST_UNREAD:
+        if len(self._unread) < _MOST_UNREAD or "id" in message:
             self._unread.append(as_event(encode_message(message)))
             self._changed.set()
 

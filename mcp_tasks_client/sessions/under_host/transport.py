@@ -350,6 +350,8 @@ class TasksHttpTransport(_AnyTransport):
         """End the call that the host has given up by a notification. Returns whether there is one."""
         params = message.get("params")
         request_id = params.get("requestId") if isinstance(params, dict) else None
+        if not isinstance(request_id, str | int):
+            return False
         cancel = self._under_way.get((request.headers.get("mcp-session-id"), request_id))
         if cancel is None:
             return False

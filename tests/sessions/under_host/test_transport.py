@@ -17,8 +17,10 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, SqliteJournal, TasksHttpTransport
+from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import JournalLockedError
 from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.sessions.under_host.reply_stream import ReplyStream
 from mcp_tasks_client.testing import HttpError, ManualClock, ScriptedServer, complete, text_result, work
 
 from ._host import CURRENT, LIMIT_S, OLDER, URL, Host, asking_server, count, hosted, recorded, resume
@@ -479,6 +481,20 @@ async def test_a_stream_that_the_host_closes_ends_the_call() -> None:
         assert [record.owner for record in await recorded(journal)] == [None]
         await anyio.sleep(0.05)
         assert count(server, "tasks/get") == polls
+
+
+async def test_a_question_is_asked_however_much_progress_waits_to_be_read() -> None:
+    async def work() -> None:
+        for number in range(3000):
+            stream.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"n": number}})
+        stream.send({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create"})
+
+    stream, read = ReplyStream(work, Environment().clock), list[bytes]()
+    await stream.start()
+    while (event := await stream.next()) is not None:
+        read.append(event)
+    assert len(read) <= 1001
+    assert b"elicitation/create" in read[-1]
 
 
 # ── making one ────────────────────────────────────────────────────────────────────────────────

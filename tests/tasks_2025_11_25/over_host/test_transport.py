@@ -252,6 +252,16 @@ async def test_a_host_that_gives_one_id_to_two_calls_keeps_its_connection(wire: 
         assert await session.ask("ping") == {}
 
 
+@pytest.mark.parametrize("request_id", [[1], {}, None, 1.5])
+async def test_a_host_that_takes_back_what_no_request_can_be_keeps_its_connection(
+    wire: Wire, request_id: Any
+) -> None:
+    async with connected(wire) as session:
+        await session.say({"method": "notifications/cancelled", "params": {"requestId": request_id}})
+        assert await session.ask("ping") == {}
+    assert wire.of("notifications/cancelled"), "as it is no business of ours"
+
+
 @requirement("law:8")
 async def test_a_call_that_is_taken_back_at_once_is_not_made(wire: Wire) -> None:
     async with connected(wire) as session:
