@@ -13,8 +13,16 @@ from mcp_types import PaginatedRequestParams
 
 from mcp_tasks_client import MemoryJournal, RemoteProtocolError, SessionError, TasksClient, WaitTimeoutError
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.testing import ScriptedServer, complete, scripted_client, text_result, work, working
-from tests.engine.world import DONE, TASK, World, text
+from mcp_tasks_client.testing import (
+    ScriptedServer,
+    complete,
+    completed,
+    scripted_client,
+    text_result,
+    work,
+    working,
+)
+from tests.engine.world import TASK, World, text
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -124,7 +132,8 @@ async def test_status_messages_are_told_to_the_progress_callback_and_snapshots_t
         raise LookupError("a fault of the host's")
 
     one, two = (working(TASK, poll_interval_ms=1000, status_message=text) for text in ("one", "two"))
-    world = World(gets={TASK: [one, two, DONE]})
+    finished = completed(TASK, text_result("done"), status_message="two")
+    world = World(gets={TASK: [one, two, finished]})
     async with world.client() as client:
         result = await world.call(
             client, progress_callback=progress, on_update=lambda task: seen.append(task.status)

@@ -189,6 +189,18 @@ async def test_a_host_of_an_older_version_gives_a_call_up_by_a_notification() ->
     assert not count(server, "notifications/cancelled")
 
 
+@pytest.mark.parametrize("request_id", [[1], {}])
+async def test_what_no_request_can_be_is_not_taken_back(request_id: Any) -> None:
+    async with hosted(asking_server(), host_options={"version": OLDER}) as host:
+        cancelled = {
+            "jsonrpc": "2.0",
+            "method": "notifications/cancelled",
+            "params": {"requestId": request_id},
+        }
+        await host.post(cancelled)  # which passes, as it is no business of ours
+        assert await host.text("plain") == "plain"
+
+
 # ── errors ────────────────────────────────────────────────────────────────────────────────────
 
 
