@@ -1,4 +1,9 @@
-"""Clients of mcp 1.x, which live in an environment of their own: ``servers/sdk_1_clients.py``."""
+"""Clients of mcp 1.x for tests on mcp 2.x.
+
+The two cannot be in one environment. ``servers/sdk_1_clients.py`` runs the clients in a process of its own,
+and says what lines of JSON the two ends send each other. Here is the other end: it makes the calls, and
+answers the questions of the clients with a host's callbacks.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +33,15 @@ LONGEST_LINE: Final = 2**20
 PARAMS: Final[Mapping[str, Any]] = {"elicit": ElicitRequestFormParams, "sample": CreateMessageRequestParams}
 
 
+class _Call:
+    """A call over there, and the message with its end once that has come."""
+
+    def __init__(self, progress: Any) -> None:
+        self.progress = progress
+        self.ended = anyio.Event()
+        self.end: Any = None
+
+
 class ClientOn1:
     """One client. Results and errors are those of the SDK's 2.x, so that callers need not tell them apart.
 
@@ -43,31 +57,24 @@ class ClientOn1:
         self._lines = BufferedByteReceiveStream(stream)
         self._writing = anyio.Lock()
         self._numbers = itertools.count()
-        self._ends: dict[int, anyio.Event | Any] = {}
-        self._progress: dict[int, Any] = {}
+        self._calls: dict[int, _Call] = {}
 
     async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        progress_callback: Any,
-        meta: Mapping[str, Any] | None = None,
+        self, name: str, arguments: Mapping[str, Any], *, progress_callback: Any
     ) -> CallToolResult:
         """Call a tool over there. Cancelling this cancels that."""
-        number, ended = next(self._numbers), anyio.Event()
-        self._ends[number], self._progress[number] = ended, progress_callback
-        await self.tell(call=number, tool=name, arguments=arguments, meta=meta)
+        number = next(self._numbers)
+        call = self._calls[number] = _Call(progress_callback)
+        await self.tell(call=number, tool=name, arguments=arguments)
         try:
-            await ended.wait()
+            await call.ended.wait()
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
                 await self.tell(withdraw=number)
             raise
-        end = self._ends.pop(number)
-        if "error" in end:
-            raise MCPError(**end["error"])
-        return CallToolResult.model_validate(end["result"])
+        if "error" in call.end:
+            raise MCPError(**call.end["error"])
+        return CallToolResult.model_validate(call.end["result"])
 
     async def tell(self, **fields: Any) -> None:
         """Send a line."""
@@ -88,11 +95,13 @@ class ClientOn1:
                 return
             if "ask" in message:
                 self._prompts.start_soon(self._answer, message)
-            elif "progress" in message:
-                await self._progress[message["call"]](0.0, None, message["progress"])
+                continue
+            call = self._calls[message["call"]]
+            if "progress" in message:
+                await call.progress(0.0, None, message["progress"])
             else:
-                ended, self._ends[message["call"]] = self._ends[message["call"]], message
-                ended.set()
+                call.end = message
+                call.ended.set()
 
     async def _answer(self, message: Any) -> None:
         kind = message["kind"]

@@ -9,7 +9,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, CreateMessageRequestParams, ElicitRequestFormParams
 
 from ._host import Host
-from .sessions.under_host._host import Host as Sender
+from .sessions.under_host._host import Host as Sender  # which sends ``tools/call``, and answers nothing
 
 __all__ = ["JsonRpcClient"]
 
@@ -18,6 +18,8 @@ CAPABILITIES: Final = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
 
 class JsonRpcClient:
     """Calls tools, and calls again with the answers where a result asks for input.
+
+    A reply is read to its end, and its progress told after that.
 
     Args:
         http_client: Of httpx or httpx2.
@@ -30,17 +32,12 @@ class JsonRpcClient:
         self._host = host
 
     async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        progress_callback: Any,
-        meta: Mapping[str, Any] | None = None,
+        self, name: str, arguments: Mapping[str, Any], *, progress_callback: Any
     ) -> CallToolResult:
-        """Call a tool, with as many requests as it takes."""
-        meta, more = {**(meta or {}), "progressToken": name}, dict[str, Any]()
+        """Call a tool, with as many requests as it takes. One call at a time: progress names no call."""
+        more: dict[str, Any] = {}
         while True:
-            reply = await self._sender.call(name, dict(arguments), meta=meta, **more)
+            reply = await self._sender.call(name, dict(arguments), meta={"progressToken": name}, **more)
             for notification in self._sender.notified:
                 await progress_callback(0.0, None, notification["params"]["message"])
             self._sender.notified.clear()

@@ -189,7 +189,7 @@ async def open_under_host(
             transport = TasksTransport(inner, **{**options, **name})
         with closing_quietly():
             yield await stack.enter_async_context(mcp.Client(transport, **host.sdks))
-            await stack.aclose()
+            await stack.aclose()  # here, where what the SDK raises on closing is passed over
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,17 +225,12 @@ class Opened:
         """
         arguments = dict(arguments or {})
         heard = said if said is not None else []
-        if self.ours is not None:
-            return await self.ours.call_tool(
-                tool,
-                arguments,
-                timeout=timeout,
-                on_update=lambda task: heard.append(task.status_message) if task.status_message else None,
-            )
 
         async def progress(progress: float, total: float | None, message: str | None) -> None:
             heard.append(message or "")
 
+        if self.ours is not None:
+            return await self.ours.call_tool(tool, arguments, timeout=timeout, progress_callback=progress)
         if self.way.on_1 or self.way.kind in ("httpx", "httpx2"):
             assert timeout is None
             return await self.client.call_tool(tool, arguments, progress_callback=progress)

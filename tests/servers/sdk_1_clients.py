@@ -6,7 +6,7 @@ as it lasts. Both ends send lines of JSON; ``_clients_on_1.py`` is the other end
 
 - ``{"mode": "beneath" or "around", "server": URL or command, "options": {...}}``, first and once: the way in
   of the client, and the options of ours that it has. The reply is ``{"open": true}``.
-- ``{"call": N, "tool": ..., "arguments": ..., "meta": ...}``: a call. What comes of it is
+- ``{"call": N, "tool": ..., "arguments": ...}``: a call. What comes of it is
   ``{"call": N, "progress": MESSAGE}``, any number of times, and ``{"call": N, "result" or "error": ...}``.
 - ``{"withdraw": N}``: the caller of the call has been cancelled.
 - ``{"answer": N, "result" or "error": ...}``: to ``{"ask": N, "kind": ..., "params": ...}``.
@@ -41,6 +41,14 @@ from tests.servers.announced import die_with_parent
 LONGEST_LINE = 2**20
 
 
+class Question:
+    """A question at the other end, and the message with its answer once that has come."""
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.answer: Any = None
+
+
 class Caller:
     """The process at the other end of a connection: it makes the calls, and it is the callbacks."""
 
@@ -49,7 +57,7 @@ class Caller:
         self._lines = BufferedByteReceiveStream(stream)
         self._writing = anyio.Lock()
         self._numbers = itertools.count()
-        self._answers: dict[int, anyio.Event | Any] = {}
+        self._questions: dict[int, Question] = {}
 
     async def read(self) -> Any:
         try:
@@ -63,19 +71,18 @@ class Caller:
                 await self._stream.send(json.dumps(fields).encode() + b"\n")
 
     async def ask(self, kind: str, params: Any, result_type: Any) -> Any:
-        number, answered = next(self._numbers), anyio.Event()
-        self._answers[number] = answered
+        number = next(self._numbers)
+        question = self._questions[number] = Question()
         await self.tell(ask=number, kind=kind, params=params and dumped(params))
-        await answered.wait()
-        answer = self._answers.pop(number)
-        if "error" in answer:
-            return types.ErrorData.model_validate(answer["error"])
-        return result_type.model_validate(answer["result"])
+        await question.answered.wait()
+        if "error" in question.answer:
+            return types.ErrorData.model_validate(question.answer["error"])
+        return result_type.model_validate(question.answer["result"])
 
     def answer(self, message: Any) -> None:
-        answered = self._answers[message["answer"]]
-        self._answers[message["answer"]] = message
-        answered.set()
+        question = self._questions[message["answer"]]
+        question.answer = message
+        question.answered.set()
 
     @property
     def callbacks(self) -> dict[str, Any]:
@@ -150,7 +157,7 @@ class Calls:
             self._under_way[number] = scope, self._session._request_id
             try:
                 result = await self._session.call_tool(
-                    message["tool"], message["arguments"], progress_callback=progressed, meta=message["meta"]
+                    message["tool"], message["arguments"], progress_callback=progressed
                 )
                 await self._caller.tell(call=number, result=dumped(result))
             except McpError as error:

@@ -70,7 +70,7 @@ class CurrentCalls:
         tool_call, token = call.tool_call, call.progress_token
         if token is not None:  # the server's own progress passes to the host
             tool_call = replace(tool_call, meta={**(tool_call.meta or {}), "progressToken": token})
-        with self._progress.of(token) as tell:
+        with self._progress.telling(token) as tell:
             made = await self._calls.make(
                 call,
                 tool_call,

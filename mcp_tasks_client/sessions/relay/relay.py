@@ -26,6 +26,7 @@ from ...protocol.replies import RpcError
 from ...protocol.text import quote
 from ..http.http_errors import RequestErrors
 from ..sdk.introspection import was_made_up
+from ..under_host.host_call import id_in
 from .messages import INTERNAL_ERROR, make_message, read_message, reply_fields
 
 __all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Reply", "Served", "error_of"]
@@ -319,11 +320,9 @@ class Relay:
                 self._calls[said["id"]] = scope = anyio.CancelScope()
                 self._tasks.start_soon(self._serve_call, {**said, "params": params}, message, scope)
                 return
-            case "notifications/cancelled":
-                request_id = params.get("requestId")
-                if isinstance(request_id, str | int) and request_id in self._calls:
-                    self._calls[request_id].cancel()
-                    return
+            case "notifications/cancelled" if id_in(params, "requestId") in self._calls:
+                self._calls[params["requestId"]].cancel()
+                return
         with suppress(*_CLOSED):
             await self._to_server.send(message)
 

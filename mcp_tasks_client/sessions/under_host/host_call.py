@@ -24,6 +24,7 @@ __all__ = [
     "as_event",
     "encode_message",
     "encode_reply",
+    "id_in",
     "is_current",
     "questions_for",
     "read_host_call",
@@ -101,7 +102,7 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
         accept: The ``Accept`` header.
     """
     params = message.get("params")
-    request_id = _id_in(message, "id")
+    request_id = id_in(message, "id")
     if message.get("method") != "tools/call" or request_id is None or not isinstance(params, dict):
         return None
     name, arguments, meta = params.get("name"), params.get("arguments"), params.get("_meta")
@@ -128,7 +129,7 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
         is_current=is_current(params, version),
         capabilities=capabilities if isinstance(capabilities, dict) else None,
         client_info=client_info if isinstance(client_info, dict) else None,
-        progress_token=_id_in(meta, "progressToken"),
+        progress_token=id_in(meta, "progressToken"),
         reads_json=any(kind in accept for kind in ("application/json", "application/*", "*/*")) or not accept,
         reads_events="text/event-stream" in accept,
         record_id=state.removeprefix(_OWN_STATE) if ours and state is not None else None,
@@ -185,6 +186,7 @@ def as_event(message: bytes) -> bytes:
     return b"event: message\ndata: " + message + b"\n\n"
 
 
-def _id_in(message: JSONObject, name: str) -> RequestId | None:
-    value: Any = message.get(name)
+def id_in(fields: object, name: str) -> RequestId | None:
+    """The JSON-RPC ID or progress token in a field of an object; ``None`` if there is none."""
+    value: Any = fields.get(name) if isinstance(fields, dict) else None
     return value if isinstance(value, str | int) and not isinstance(value, bool) else None

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, Final
 
 from ...engine.live_call import OnUpdate
 from ...protocol import JSONObject, RequestId
 from ...protocol.task import Task
+from .host_call import id_in
 
 __all__ = ["Progress", "ProgressByToken"]
 
-_PROGRESS = "notifications/progress"
+_PROGRESS: Final = "notifications/progress"
 
-
-_LARGEST = 2.0**53
+_LARGEST: Final = 2.0**53
 """Above this, a number and the next one may be the same to the host."""
 
 
@@ -46,19 +47,17 @@ class Progress:
         params = {"progressToken": self._token, "progress": self._said, "message": task.status_message}
         self._send({"jsonrpc": "2.0", "method": _PROGRESS, "params": params})
 
-    def note(self, message: JSONObject) -> None:
-        """Note what the server has told the host itself."""
-        params = message.get("params")
+    def note(self, params: Any) -> None:
+        """Note the progress that the server has told the host itself."""
         progress = params.get("progress") if isinstance(params, dict) else None
-        if message.get("method") != _PROGRESS or not isinstance(progress, int | float):
-            return
-        if abs(progress) <= _LARGEST:
+        if isinstance(progress, int | float) and abs(progress) <= _LARGEST:
             self._said, self._server_counts = float(progress), True
 
     def hear(self, message: JSONObject) -> None:
         """Pass on what the server tells before it answers ``tools/call``."""
         if "id" not in message:
-            self.note(message)
+            if message.get("method") == _PROGRESS:
+                self.note(message.get("params"))
             self._send(message)
 
 
@@ -74,13 +73,13 @@ class ProgressByToken:
         self._calls: dict[RequestId, Progress] = {}
 
     @contextmanager
-    def of(self, token: object) -> Iterator[Sequence[OnUpdate]]:
-        """What is to be told of the task of one call, for as long as that lasts.
+    def telling(self, token: RequestId | None) -> Iterator[Sequence[OnUpdate]]:
+        """Give what is to be told of the snapshots of one call, for the length of the block.
 
         Args:
-            token: Of the host's request. Anything but a string or an integer is none.
+            token: Of the host's request; ``None`` if the host wants no progress.
         """
-        if not isinstance(token, str | int) or isinstance(token, bool):
+        if token is None:
             yield ()
             return
         progress = self._calls[token] = Progress(token, self._send)
@@ -92,7 +91,5 @@ class ProgressByToken:
 
     def hear(self, method: str, params: JSONObject) -> None:
         """Learn of a notification that passes to the host."""
-        token = params.get("progressToken")
-        progress = self._calls.get(token) if isinstance(token, str | int) else None
-        if progress is not None:
-            progress.note({"method": method, "params": params})
+        if method == _PROGRESS and id_in(params, "progressToken") in self._calls:
+            self._calls[params["progressToken"]].note(params)

@@ -50,6 +50,7 @@ from .host_call import (
     HostCall,
     as_event,
     encode_reply,
+    id_in,
     read_host_call,
     read_message,
 )
@@ -348,10 +349,7 @@ class TasksHttpTransport(_AnyTransport):
 
     def _abandon(self, request: Any, message: JSONObject) -> bool:
         """End the call that the host has given up by a notification. Returns whether there is one."""
-        params = message.get("params")
-        request_id = params.get("requestId") if isinstance(params, dict) else None
-        if not isinstance(request_id, str | int):
-            return False
+        request_id = id_in(message.get("params"), "requestId")
         cancel = self._under_way.get((request.headers.get("mcp-session-id"), request_id))
         if cancel is None:
             return False

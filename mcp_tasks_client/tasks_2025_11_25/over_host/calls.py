@@ -29,6 +29,7 @@ from ...sessions.base import Limits, ToolCall
 from ...sessions.http.endpoint_names import is_url
 from ...sessions.relay.messages import INTERNAL_ERROR
 from ...sessions.relay.relay import Relay, Served
+from ...sessions.under_host.host_call import id_in
 from ...sessions.under_host.progress import ProgressByToken
 from ..connection import Hear
 from ..receiver import Receiver
@@ -135,7 +136,7 @@ class CoreTasksCalls:
             return Served(as_rpc_error(error))
         call = ToolCall(name=name, arguments=arguments or {}, meta=meta)
         try:
-            with self._progress.of(meta.get("progressToken") if isinstance(meta, dict) else None) as tell:
+            with self._progress.telling(id_in(meta, "progressToken")) as tell:
                 outcome, delivered = await self.engine.call_raw(call, listeners=(*self._listeners, *tell))
         except TasksClientError as error:
             return Served(as_rpc_error(error))

@@ -152,9 +152,6 @@ class Evidence:
     complaints: list[str] = field(default_factory=list)
     """What the server holds against its clients by itself."""
 
-    has_own_session: bool = False
-    """Whether results reach the callers through a session of the hosts' own."""
-
     def save(self, path: Path) -> None:
         """Write it down, for whoever wants to see what a verdict stands on."""
         from dataclasses import asdict

@@ -19,9 +19,6 @@ class Figures:
     delivered: int = field(default=0, metadata={"as": "calls whose result was delivered"})
     lost: int = field(default=0, metadata={"as": "tasks lost", "never": True})
     unseen: int = field(default=0, metadata={"as": "unkeyed calls killed between the reply and its commit"})
-    unhanded: int = field(
-        default=0, metadata={"as": "unkeyed calls killed while the host's session passed the result on"}
-    )
     unknown: int = field(default=0, metadata={"as": "keyed calls reported as of unknown outcome"})
     unknown_ran: int = field(default=0, metadata={"as": "of these, the server had got the call"})
     unfounded: int = field(

@@ -348,7 +348,6 @@ def _round(
         lives=lives,
         requests=all_of_them.ledger(since=seen),
         complaints=complaints,
-        has_own_session=through != "client",
     )
     evidence.save(own / "evidence.json")
     return evidence

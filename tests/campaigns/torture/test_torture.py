@@ -140,17 +140,6 @@ def test_what_is_documented_is_counted_and_is_no_breach() -> None:
     )
 
 
-def test_a_result_on_its_way_through_the_hosts_own_session_is_counted_if_the_host_is_killed_then() -> None:
-    had = asked("tasks/get", 9.9, FIRST, task_id="S", poll_interval_ms=100, made="s")
-    lost = both(unsaid("delivered", "seen"), sent(had))(GOOD)
-    assert [judge(lost).figures.lost, judge(lost).figures.unhanded] == [1, 0]
-    own_session = judge(replace(lost, has_own_session=True))
-    assert [own_session.figures.lost, own_session.figures.unhanded, own_session.breaches] == [0, 1, []]
-    long_had = replace(had, at=5.0, answered_at=5.01)
-    lost = replace(both(unsaid("delivered", "seen"), sent(long_had))(GOOD), has_own_session=True)
-    assert [judge(lost).figures.lost, judge(lost).figures.unhanded] == [1, 0]
-
-
 def said(life: int, *lines: Line) -> Change:
     """Let a process have written more."""
 

@@ -22,9 +22,6 @@ TOLERANCE_S = 0.002
 NOTED_S = 1.0
 """Seconds in which a process that lives on has surely noted that a result was delivered."""
 
-HANDED_S = 0.25
-"""Seconds in which a host's session that has read a result surely passes it on, on a busy machine."""
-
 
 def judge(evidence: Evidence) -> Verdict:
     """Hold the evidence of one round against the promises."""
@@ -183,27 +180,12 @@ def _judge_unkeyed(case: _Case, verdict: Verdict) -> None:
         if begun is None or begun[0][0].keyed or call.intent in case.deliveries:
             continue
         life = begun[0][1]
-        if _is_being_handed_on(case, task_id, life):
-            verdict.count(unhanded=1)
-        elif call.intent in seen or task_id in asked_about:
+        if call.intent in seen or task_id in asked_about:
             verdict.breach("lost", f"the task of {call.intent} was known to life {life.number}")
         elif call.answered_at is not None and life.alive_at(call.answered_at + NOTED_S):
             verdict.breach("lost", f"the task of {call.intent}: life {life.number} lived on after its reply")
         else:
             verdict.count(unseen=1)
-
-
-def _is_being_handed_on(case: _Case, task_id: str, life: Life) -> bool:
-    """Whether a host was killed whose own session had read the result, and whose caller not yet."""
-    if not case.evidence.has_own_session:
-        return False
-    return any(
-        not life.alive_at(request.answered_at + HANDED_S)
-        for request in case.requests
-        if (request.task_id, request.life) == (task_id, life.number)
-        and request.made is not None
-        and request.answered_at is not None
-    )
 
 
 # ── questions ──

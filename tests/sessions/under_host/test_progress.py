@@ -56,24 +56,33 @@ def test_a_server_that_counts_itself_takes_over_and_the_numbers_grow_from_there(
 def test_a_number_that_is_none_does_not_spoil_ours(number: Any) -> None:
     sent: list[JSONObject] = []
     progress = Progress("p", sent.append)
-    progress.note(by_server(number))
+    progress.hear(by_server(number))
     progress.tell(task("one"))
-    assert said(sent) == [(1.0, "one")]
+    assert said(sent)[1:] == [(1.0, "one")]
 
 
 def test_a_token_that_is_used_twice_names_the_later_call() -> None:
     sent: list[JSONObject] = []
     tokens = ProgressByToken(sent.append)
-    first = tokens.of("p")
+    first = tokens.telling("p")
     first.__enter__()
-    with tokens.of("p") as (second_tell,):
+    with tokens.telling("p") as (second_tell,):
         first.__exit__(None, None, None)
         tokens.hear("notifications/progress", by_server(7)["params"])
         second_tell(task("one"))
     assert said(sent)[0][0] > 7
 
 
-@pytest.mark.parametrize("token", [None, True, 1.5, [], {}])
-def test_what_is_no_token_gets_no_progress(token: Any) -> None:
-    with ProgressByToken([].append).of(token) as tell:
+def test_a_host_that_wants_no_progress_gets_none() -> None:
+    with ProgressByToken([].append).telling(None) as tell:
         assert tell == ()
+
+
+@pytest.mark.parametrize("token", [None, True, 1.5, [], {}])
+def test_what_is_no_token_is_nobodys(token: Any) -> None:
+    sent: list[JSONObject] = []
+    tokens = ProgressByToken(sent.append)
+    with tokens.telling(1) as (tell,):
+        tokens.hear("notifications/progress", {"progressToken": token, "progress": 7})
+        tell(task("one"))
+    assert said(sent) == [(1.0, "one")]
