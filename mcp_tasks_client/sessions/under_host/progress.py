@@ -48,7 +48,7 @@ class Progress:
         self._send({"jsonrpc": "2.0", "method": _PROGRESS, "params": params})
 
     def note(self, params: Any) -> None:
-        """Note the progress that the server has told the host itself."""
+        """Note the progress, if there is any, in what the server has told the host itself."""
         progress = params.get("progress") if isinstance(params, dict) else None
         if isinstance(progress, int | float) and abs(progress) <= _LARGEST:
             self._said, self._server_counts = float(progress), True
@@ -56,8 +56,7 @@ class Progress:
     def hear(self, message: JSONObject) -> None:
         """Pass on what the server tells before it answers ``tools/call``."""
         if "id" not in message:
-            if message.get("method") == _PROGRESS:
-                self.note(message.get("params"))
+            self.note(message.get("params"))
             self._send(message)
 
 
@@ -89,7 +88,7 @@ class ProgressByToken:
             if self._calls.get(token) is progress:  # a host may use a token twice
                 del self._calls[token]
 
-    def hear(self, method: str, params: JSONObject) -> None:
+    def hear(self, params: JSONObject) -> None:
         """Learn of a notification that passes to the host."""
-        if method == _PROGRESS and id_in(params, "progressToken") in self._calls:
+        if id_in(params, "progressToken") in self._calls:
             self._calls[params["progressToken"]].note(params)

@@ -273,7 +273,7 @@ class _Router(TaskRouter):
 
     def takes_notification(self, method: str, params: JSONObject) -> bool:
         """Learn of a server's notification. Returns whether the host's session must not have it."""
-        self._progress.hear(method, params)
+        self._progress.hear(params)
         return super().takes_notification(method, params)
 
     def listed(self, result: JSONObject) -> JSONObject | None:

@@ -68,7 +68,7 @@ def test_a_token_that_is_used_twice_names_the_later_call() -> None:
     first.__enter__()
     with tokens.telling("p") as (second_tell,):
         first.__exit__(None, None, None)
-        tokens.hear("notifications/progress", by_server(7)["params"])
+        tokens.hear(by_server(7)["params"])
         second_tell(task("one"))
     assert said(sent)[0][0] > 7
 
@@ -83,6 +83,6 @@ def test_what_is_no_token_is_nobodys(token: Any) -> None:
     sent: list[JSONObject] = []
     tokens = ProgressByToken(sent.append)
     with tokens.telling(1) as (tell,):
-        tokens.hear("notifications/progress", {"progressToken": token, "progress": 7})
+        tokens.hear({"progressToken": token, "progress": 7})
         tell(task("one"))
     assert said(sent) == [(1.0, "one")]
