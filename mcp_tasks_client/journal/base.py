@@ -147,10 +147,13 @@ class Journal(ABC):
     def deliver(self, at: float, fences: Mapping[str, int]) -> None:
         """Note that hosts have had these outcomes. Returns at once; nobody owns them any more.
 
-        A record without an idempotency key is forgotten, since nothing can ask for it again. The write
-        shares the next transaction, comes within a moment by itself, and is finished by :meth:`aclose`.
-        One that is lost with the process makes the outcome be delivered again. Nothing happens to a
-        record that was forgotten, taken since, delivered before, or has no outcome.
+        A record without an idempotency key is forgotten, since nothing can ask for it again. Nothing happens
+        to a record that was forgotten, taken since, delivered before, or has no outcome.
+
+        A journal that outlives the process writes this half a second later, or on closing. Whoever calls has
+        passed the outcome on; until the host has taken it, the next process must find it. A crash before the
+        write makes the outcome be delivered again. :meth:`records`, :meth:`take_pending`, :meth:`release` and
+        :meth:`prune` of the same journal see what was delivered before.
 
         Args:
             at: Wall clock, in seconds since the epoch.

@@ -189,7 +189,7 @@ class SqliteJournal(Journal):
         await self._run(operation, writes=True)
 
     def deliver(self, at: float, fences: Mapping[str, int]) -> None:
-        """Note that hosts have had these outcomes, with the next transaction or by itself soon."""
+        """Note that hosts have had these outcomes: after half a second, within two, or on closing."""
         checked_time(at)
         outcomes = [(escape(record_id), fence) for record_id, fence in fences.items()]
 
@@ -198,7 +198,7 @@ class SqliteJournal(Journal):
                 if not connection.execute(_FORGET_DELIVERED, outcome).rowcount:
                     connection.execute(_DELIVER, (at, at, *outcome))
 
-        self._opened().put_unattended(operation)
+        self._opened().put_held(operation)
 
     async def remove(self, record: TaskRecord) -> None:
         """Forget a record, if there is one and it was not taken since."""
@@ -224,7 +224,9 @@ class SqliteJournal(Journal):
     async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
         """The records of a scope, oldest first; with ``pending`` by an index of those alone."""
         query, arguments = _PENDING if pending else _ALL, _scope(scope)
-        rows = await self._run(lambda connection: _all(connection, query, *arguments), writes=False)
+        rows = await self._run(
+            lambda connection: _all(connection, query, *arguments), writes=False, after_held=True
+        )
         return [record for _, record in await read_rows(rows, self.identity)]
 
     async def prune(self, before: float) -> int:
@@ -234,7 +236,7 @@ class SqliteJournal(Journal):
             connection.execute(_OLD_LEASES, (before - LEASES_KEPT_S,))
             return connection.execute(_PRUNE, {"before": before}).rowcount
 
-        return await self._run(operation, writes=True)
+        return await self._run(operation, writes=True, after_held=True)
 
     # ── who drives what ───────────────────────────────────────────────────────────────────────
 
@@ -270,7 +272,9 @@ class SqliteJournal(Journal):
         """Become the owner of whatever is pending, free and can be read."""
         arguments, mine = _scope(scope), escape(owner)
         # Read before the transaction, since others wait for the end of that.
-        rows = await self._run(lambda connection: _all(connection, _PENDING, *arguments), writes=False)
+        rows = await self._run(
+            lambda connection: _all(connection, _PENDING, *arguments), writes=False, after_held=True
+        )
         records = dict(await read_rows(rows, self.identity))
 
         def operation(connection: sqlite3.Connection) -> list[tuple[Row, Row]]:
@@ -299,14 +303,17 @@ class SqliteJournal(Journal):
             connection.executemany(_RELEASE, owners)
             connection.executemany(_END_LEASE, leases)
 
-        await self._run(operation, writes=True)
+        await self._run(operation, writes=True, after_held=True)  # an outcome that is released is given out
 
     async def _find(self, query: str, *arguments: str) -> TaskRecord | None:
         row = await self._run(lambda connection: _one(connection, query, *arguments), writes=False)
         return None if row is None else row.record()
 
-    async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
-        return await self._opened().put(operation, writes=writes).wait(self._path)
+    async def _run(
+        self, operation: Callable[[sqlite3.Connection], T], *, writes: bool, after_held: bool = False
+    ) -> T:
+        job = self._opened().put(operation, writes=writes, after_held=after_held)
+        return await job.wait(self._path)
 
     def _opened(self) -> WriterThread:
         if self._writer is None:

@@ -5,7 +5,9 @@ that writes in one transaction and wakes the callers once that is committed, so 
 of them share one sync of the disk. SQLite's calls block, which nothing in an event loop may do;
 a thread for each call, or a commit for each, is ten times slower.
 
-What nobody waits for shares those transactions: deliveries, and the renewal of leases.
+What nobody waits for shares those transactions: deliveries, and the renewal of leases. A delivery is held
+for a moment first, since a record that is forgotten cannot be given out again: whoever says "delivered" has
+only passed the outcome on, and the host may be killed before it has taken it.
 """
 
 from __future__ import annotations
@@ -42,15 +44,16 @@ Operation: TypeAlias = Callable[[sqlite3.Connection], T]
 _LINGER_S: Final = 10.0
 """Seconds for which a file stays open after its last user has left without waiting."""
 
-_SHARE_S: Final = 0.05
-"""Seconds for which what nobody waits for waits for a transaction to share."""
+_HELD_S: Final = 0.5
+"""Seconds for which a delivery is held at least. The host must take the outcome within them; if it is killed
+within them, it gets the outcome again."""
 
 _GATHER_S: Final = 0.005
 """Seconds for which the thread lets more gather, if something waited already when it came to look. Who is
 alone never waits for that. It saves an eighth of the CPU of 2,000 dropped-in tasks."""
 
 _TICK_S: Final = 1.0
-"""Seconds after which the thread looks at the leases, and at what could not be written."""
+"""Seconds after which the thread looks at the leases, and at what is held or could not be written."""
 
 _CLOSING_S: Final = 10.0
 _EXIT_S: Final = 2.0
@@ -100,11 +103,16 @@ class Job(Generic[T]):
         operation: What the thread runs.
         writes: Whether it needs a transaction.
         waiter: Who waits; ``None`` if nobody does.
+        after_held: Whether what is held is written first.
     """
 
-    def __init__(self, operation: Operation[T], *, writes: bool, waiter: Waiter | None) -> None:
+    def __init__(
+        self, operation: Operation[T], *, writes: bool, waiter: Waiter | None, after_held: bool = False
+    ) -> None:
         self.writes = writes
         self.waiter = waiter
+        self.after_held = after_held
+        self.held_until = time.monotonic() + _HELD_S
         self.error: Exception | None = None
         self.result: T
         self._operation = operation
@@ -161,7 +169,7 @@ class WriterThread:
         self._ended = False
         self.is_ready = False
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: look what else there is to do
-        self._unattended: list[Job[Any]] = []
+        self._held: list[Job[Any]] = []
         self._tidy = False  # whether all free pages are given back
         self._failing = False  # the last try of what nobody waits for
         self._sources: list[LeaseSource] = []
@@ -200,21 +208,26 @@ class WriterThread:
             with anyio.move_on_after(2 * self._busy_timeout_s + _CLOSING_S, shield=True):
                 await waiter.wait()
 
-    def put(self, operation: Operation[T], *, writes: bool) -> Job[T]:
+    def put(self, operation: Operation[T], *, writes: bool, after_held: bool = False) -> Job[T]:
         """Queue an operation. It will run, whether or not anybody waits for it.
+
+        Args:
+            operation: What the thread runs.
+            writes: Whether it needs a transaction.
+            after_held: Whether what is held is written first.
 
         Raises:
             JournalError: The journal is not open, or the process was forked since it was opened.
         """
         self._check_process()
-        job = Job(operation, writes=writes, waiter=Waiter())
+        job = Job(operation, writes=writes, waiter=Waiter(), after_held=after_held)
         with self._lock:
             self._check_open()
             self._jobs.put(job)
         return job
 
-    def put_unattended(self, operation: Operation[object]) -> None:
-        """Have an operation that nobody waits for share the next transaction, or the next after that.
+    def put_held(self, operation: Operation[object]) -> None:
+        """Queue a write that nobody waits for, and that is to come neither at once nor much later.
 
         Raises:
             JournalError: As from :meth:`put`.
@@ -222,9 +235,9 @@ class WriterThread:
         self._check_process()
         with self._lock:
             self._check_open()
-            if not (self._unattended or self._sources):  # for these the thread looks up by itself
+            if not (self._held or self._sources):  # for these the thread looks up by itself
                 self._jobs.put(None)
-            self._unattended.append(Job(operation, writes=True, waiter=None))
+            self._held.append(Job(operation, writes=True, waiter=None))
 
     def keep_renewing(self, source: LeaseSource) -> None:
         """Store the lease of ``source`` whenever it is due.
@@ -287,7 +300,7 @@ class WriterThread:
         while not self._is_over():
             jobs = self._take()
             writing = [job for job in jobs if job.writes]
-            self._commit(connection, writing, opened)
+            has_written = self._commit(connection, self._due(jobs), writing, opened)
             _wake_for(writing)
             # After the commit, and outside of it: a reader needs no lock, and may see everything.
             reading = [job for job in jobs if not job.writes]
@@ -295,8 +308,8 @@ class WriterThread:
                 job.run(connection)
             _wake_for(reading)
             # When nothing else is to be done, since looking for free pages costs as much as a commit.
-            self._tidy = not writing and (
-                jobs != [] or self._tidy or not give_back(connection, keep=_FREE_PAGES_KEPT)
+            self._tidy = not has_written and (
+                self._tidy or (not jobs and not give_back(connection, keep=_FREE_PAGES_KEPT))
             )
         while give_back(connection, keep=0):
             pass
@@ -318,7 +331,7 @@ class WriterThread:
             if self._close_at > time.monotonic():
                 self._release_closers()  # of whom another user has come between
                 return False
-            self._ended = self._jobs.empty() and not (self._unattended and not self._failing)
+            self._ended = self._jobs.empty() and not (self._held and not self._failing)
             return self._ended
 
     def _end(self) -> None:
@@ -336,8 +349,6 @@ class WriterThread:
             time.sleep(_GATHER_S)
         try:
             job = self._jobs.get(timeout=self._patience_s())
-            if job is None and self._jobs.empty() and self._close_at > time.monotonic():
-                job = self._jobs.get(timeout=_SHARE_S)
         except Empty:
             return []
         jobs = [job, *(self._jobs.get() for _ in range(self._jobs.qsize()))]
@@ -345,22 +356,40 @@ class WriterThread:
 
     def _patience_s(self) -> float | None:
         with self._lock:
-            tick = math.inf if self._tidy and not (self._sources or self._unattended) else _TICK_S
+            tick = math.inf if self._tidy and not (self._sources or self._held) else _TICK_S
             patience_s = min(tick, max(0.0, self._close_at - time.monotonic()))
         return None if patience_s == math.inf else patience_s
 
-    def _commit(
-        self, connection: sqlite3.Connection, asked: list[Job[Any]], opened: tuple[int, int] | None
-    ) -> None:
-        """Run what writes in one transaction: what fails by itself fails alone, a commit for all."""
+    def _due(self, jobs: list[Job[Any]]) -> list[Job[Any]]:
+        """What was held for long enough; all that is held at the end, or if one of the jobs comes after it."""
         with self._lock:
-            unattended, self._unattended = self._unattended, []
+            now = time.monotonic()
+            if self._close_at <= now or any(job.after_held for job in jobs):
+                count = len(self._held)
+            else:
+                count = sum(job.held_until <= now for job in self._held)
+            due, self._held = self._held[:count], self._held[count:]
+        return due
+
+    def _commit(
+        self,
+        connection: sqlite3.Connection,
+        held: list[Job[Any]],
+        asked: list[Job[Any]],
+        opened: tuple[int, int] | None,
+    ) -> bool:
+        """Run what writes in one transaction: what fails by itself fails alone, a commit for all.
+
+        Returns:
+            Whether there was anything to write.
+        """
+        with self._lock:
             sources = list(self._sources)
-        renewals = [(source, lease, self._renewal(lease)) for source, lease in _due(sources)]
-        ours = [*unattended, *(job for *_, job in renewals)]
+        renewals = [(source, lease, self._renewal(lease)) for source, lease in _due_leases(sources)]
+        ours = [*held, *(job for *_, job in renewals)]
         jobs = [*ours, *asked]
         if not jobs:
-            return
+            return False
         try:
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
@@ -378,19 +407,20 @@ class WriterThread:
                 connection.execute("ROLLBACK")
             for job in jobs:
                 job.error = error
-        self._retry_later([job for job in unattended if job.error is not None])
+        self._retry_later([job for job in held if job.error is not None])
         self._tell(next((job.error for job in ours if job.error is not None), None))
         for source, lease, job in renewals:
             if job.error is None:
                 with _logged("the renewal of a lease"):
                     source.renewed(lease, had_lapsed=not job.result)
+        return True
 
     def _renewal(self, lease: Lease) -> Job[bool]:
         return Job(lambda connection: self._renew(connection, lease), writes=True, waiter=None)
 
     def _retry_later(self, failed: list[Job[Any]]) -> None:
         with self._lock:
-            self._unattended = failed + self._unattended
+            self._held = failed + self._held
 
     def _tell(self, error: Exception | None) -> None:
         """Log the first failure of a row."""
@@ -404,7 +434,7 @@ def not_open(path: Path) -> JournalError:
     return JournalError(f"the journal {path} is not open; open it first (async with journal)")
 
 
-def _due(sources: Iterable[LeaseSource]) -> Iterator[tuple[LeaseSource, Lease]]:
+def _due_leases(sources: Iterable[LeaseSource]) -> Iterator[tuple[LeaseSource, Lease]]:
     for source in sources:
         with _logged("the lease of this process"):
             lease = source.due()

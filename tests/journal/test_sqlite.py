@@ -255,10 +255,44 @@ def outcome(record_id: str, **changes: Any) -> TaskRecord:
 
 
 class TestDeliveries:
-    async def test_a_delivery_shares_the_next_transaction(
+    async def test_a_delivery_is_held_until_the_host_can_have_taken_the_outcome(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_HELD_S", 1000.0)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(given := outcome("unkeyed"))
+                journal.deliver(9.0, {"unkeyed": 0})
+                await journal.claim(record(record_id="next"))
+                await journal.save(record(record_id="next"))
+                assert await journal.by_id("unkeyed") == given
+                assert stored(path) == ["unkeyed", "next"]
+
+    @pytest.mark.parametrize("name", ["records", "take_pending", "release", "prune"])
+    async def test_what_looks_at_many_records_sees_what_was_delivered(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_HELD_S", 1000.0)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(outcome("unkeyed", owner="a/1"))
+                journal.deliver(9.0, {"unkeyed": 0})
+                match name:
+                    case "records":
+                        assert await journal.records(SCOPE) == []
+                    case "take_pending":
+                        assert await journal.take_pending(SCOPE, "a/1", gone) == []
+                    case "release":
+                        await journal.release("a/1")
+                    case _:
+                        await journal.prune(0.0)
+                assert stored(path) == []
+
+    async def test_a_delivery_shares_a_transaction(
         self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_SHARE_S", 1000.0)
+        monkeypatch.setattr(sqlite_writer, "_HELD_S", SHORT_S)
+        monkeypatch.setattr(sqlite_writer, "_TICK_S", 1000.0)
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
                 await journal.save(outcome("keyed", idempotency_key="order-42", owner="a/1"))
@@ -266,13 +300,14 @@ class TestDeliveries:
                 before = spy.commits
                 journal.deliver(9.0, {"keyed": 0})
                 journal.deliver(9.0, {"unkeyed": 0})
+                await anyio.sleep(SHORT_S)
                 await journal.save(record(record_id="next"))
                 assert spy.commits == before + 1
                 with raw(path) as other:
                     rows = other.execute("SELECT record_id, delivered_at, owner, pending FROM records")
                     assert rows.fetchall() == [("keyed", 9.0, None, 0), ("next", None, None, 0)]
 
-    async def test_a_delivery_is_written_within_a_moment_by_itself(self, path: Path) -> None:
+    async def test_a_delivery_is_written_by_itself(self, path: Path) -> None:
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
                 await journal.save(outcome("unkeyed"))
@@ -280,7 +315,7 @@ class TestDeliveries:
                 await until(lambda: stored(path) == [])
 
     async def test_closing_finishes_a_delivery(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sqlite_writer, "_SHARE_S", 1000.0)
+        monkeypatch.setattr(sqlite_writer, "_HELD_S", 1000.0)
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
                 await journal.save(outcome("unkeyed"))
@@ -291,6 +326,7 @@ class TestDeliveries:
         self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.01)
+        monkeypatch.setattr(sqlite_writer, "_HELD_S", 0.0)
         with anyio.fail_after(30):
             async with SqliteJournal(path, busy_timeout_s=SHORT_S) as journal:
                 await journal.save(outcome("unkeyed"))
