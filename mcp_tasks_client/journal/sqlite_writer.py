@@ -361,7 +361,7 @@ class WriterThread:
         return None if patience_s == math.inf else patience_s
 
     def _due(self, jobs: list[Job[Any]]) -> list[Job[Any]]:
-        """What was held for long enough; all that is held at the end, or if one of the jobs comes after it."""
+        """What was held for long enough; all that is held, at the end or if a job comes after it."""
         with self._lock:
             now = time.monotonic()
             if self._close_at <= now or any(job.after_held for job in jobs):
