@@ -241,7 +241,7 @@ async def test_a_reply_that_comes_after_the_host_has_gone_is_journaled() -> None
 def test_an_event_loop_that_ends_in_the_middle_of_a_call_leaves_the_task_to_the_next(
     tmp_path: Path, meta: dict[str, Any]
 ) -> None:
-    # Without a limit, since the comments on the stream let time pass for as long as the journal's thread is busy.
+    # Without a limit: while the journal's thread is busy, the comments on the stream let time pass.
     server, journal = new_server(math.inf), SqliteJournal(tmp_path / "journal.sqlite3")
 
     async def call_and_forget() -> None:

@@ -1,4 +1,7 @@
-"""Clients of the official SDK at real servers, with a transport of ours beneath or around their own."""
+"""Clients of the official SDK at real servers, with a transport of ours beneath or around their own.
+
+What every way in has in common, ``tests/test_ways_in.py`` shows, on trio as well.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,7 @@ from tests.real_server import RealServer
 from ._host import OLDER, Host
 from .sdk_client import LIMIT_S, Person, Way, client_at, pending, text
 
-pytestmark = [
-    pytest.mark.anyio,
-    # The SDK's transport leaves a body that it gave up to the garbage collector, which trio tells.
-    pytest.mark.filterwarnings("ignore:Async generator 'http(x|core)2:ResourceWarning"),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)]
 
 ROOT: Final = Path(__file__).parents[3]
 WAYS: Final = get_args(Way)
@@ -34,8 +33,9 @@ WAYS: Final = get_args(Way)
 # ── a server of 2026-07-28 ────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("asks", ["host", "transport"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "asks"), [*((way, "transport") for way in WAYS), ("beneath, legacy", "host")]
+)
 async def test_a_client_gets_the_results_of_tasks_whatever_it_negotiated(
     real_server: RealServer, way: Way, asks: str
 ) -> None:
@@ -59,19 +59,6 @@ async def test_a_client_gets_the_results_of_tasks_whatever_it_negotiated(
         assert (failed.value.code, failed.value.data) == (-32050, {"retryAfter": 7})
     assert len(person.asked) == len(["name", "colour", "size", "sure", "amount", "name"])
     assert await pending(real_server.url, journal) == []
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_progress_callback_is_told_how_the_task_gets_on(real_server: RealServer, way: Way) -> None:
-    said: list[str | None] = []
-
-    async def progress(progress: float, total: float | None, message: str | None) -> None:
-        said.append(message)
-
-    async with client_at(real_server.url, Person(), way=way) as client:
-        assert text(await client.call_tool("slow", {"seconds": 0.8}, progress_callback=progress)) == "rested"
-    assert said
-    assert said == sorted(said, key=str)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -137,7 +124,6 @@ def run_until(word: str, *arguments: str | Path) -> None:
             process.kill()
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the killed host runs on no other
 @pytest.mark.parametrize("where", ["beneath", "around"])
 @pytest.mark.parametrize(
     ("tool", "word", "expected"), [("slow", "reached", "rested"), ("ask_name", "asked", "Hello, Ada")]
@@ -157,7 +143,6 @@ async def test_what_a_killed_host_has_left_is_resumed_by_url(
 
 
 @pytest.mark.parametrize("asks", ["host", "transport"])
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_at_a_server_of_the_older_generation_too(legacy_server: LegacyServer, asks: str) -> None:
     person, journal = Person(), MemoryJournal()
     async with client_at(legacy_server.url, person, journal, asks=asks) as client:
@@ -171,7 +156,6 @@ async def test_at_a_server_of_the_older_generation_too(legacy_server: LegacyServ
     assert await pending(legacy_server.url, journal) == []
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_calls_at_such_a_server_may_be_made_together(legacy_server: LegacyServer) -> None:
     person, said = Person(), list[str]()
     async with client_at(legacy_server.url, person) as client, anyio.create_task_group() as calls:
@@ -186,7 +170,6 @@ async def test_calls_at_such_a_server_may_be_made_together(legacy_server: Legacy
     assert len(person.asked) == 3
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_plain_tool_of_such_a_server_is_called_in_the_host_s_own_session(
     legacy_server: LegacyServer,
 ) -> None:
@@ -209,7 +192,6 @@ async def test_a_client_that_knows_nothing_but_json_rpc(legacy_server: LegacySer
             assert await host.text("asks", {"hint_ms": 50}) == "Hello, Ada"
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("tool", ["slow", "asks"])
 async def test_what_a_killed_host_has_left_at_such_a_server_is_resumed_by_url(
     legacy_server: LegacyServer, tmp_path: Path, tool: str

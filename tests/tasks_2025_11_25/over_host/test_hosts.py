@@ -1,4 +1,7 @@
-"""Real hosts of mcp 1.x and 2.x above a :class:`TasksTransport`, at real servers of 2025-11-25."""
+"""Real hosts of mcp 1.x and 2.x above a :class:`TasksTransport`, at real servers of 2025-11-25.
+
+What every way in has in common, ``tests/test_ways_in.py`` shows.
+"""
 
 from __future__ import annotations
 
@@ -70,19 +73,6 @@ class SessionIds:
 
 def text(result: Any) -> str:
     return str(result.content[0].text)
-
-
-async def test_a_client_on_2_above_the_transport_needs_to_know_nothing_of_tasks(
-    legacy_program: LegacyProgram,
-) -> None:
-    command, *arguments = legacy_program.stdio()
-    host, inner = Host(), stdio_client(StdioServerParameters(command=command, args=arguments))
-    transport = TasksTransport(inner, endpoint="s", journal=MemoryJournal(), poll=QUICK)
-    with anyio.fail_after(LIMIT_S):
-        async with mcp.Client(transport, **host.callbacks) as client:
-            said = {tool: text(await client.call_tool(tool)) for tool in ("plain", "slow", "asks", "samples")}
-    assert said == {"plain": "plain", "slow": "rested", "asks": "Hello, Ada", "samples": "4"}
-    assert host.asked == [NAME, "model"]
 
 
 @pytest.mark.parametrize("hides", [False, True])
