@@ -45,18 +45,22 @@ _LINGER_S: Final = 10.0
 """Seconds for which a file stays open after its last user has left without waiting."""
 
 _HELD_S: Final = 0.5
-"""Seconds for which a delivery is held at least. The host must take the outcome within them; if it is killed
-within them, it gets the outcome again."""
+"""Seconds for which a delivery is held. A host that is killed within them gets the outcome again. A host that is
+killed later, before its session has passed the outcome on, has lost it."""
 
 _GATHER_S: Final = 0.005
 """Seconds for which the thread lets more gather, if something waited already when it came to look. Who is
 alone never waits for that. It saves an eighth of the CPU of 2,000 dropped-in tasks."""
 
 _TICK_S: Final = 1.0
-"""Seconds after which the thread looks at the leases, and at what is held or could not be written."""
+"""Seconds after which the thread looks, by itself, at the leases, at what is held and at what could not be
+written. In an idle process a delivery is therefore written ``_HELD_S`` to ``_HELD_S + _TICK_S`` later."""
 
 _CLOSING_S: Final = 10.0
+"""Seconds that the last user's leaving allows the disk."""
+
 _EXIT_S: Final = 2.0
+"""Seconds for which the end of the interpreter waits for the thread."""
 
 _FREE_PAGES_KEPT: Final = 256
 """Free pages that stay in the file while it is in use (1 MB), for the next records."""
@@ -103,7 +107,8 @@ class Job(Generic[T]):
         operation: What the thread runs.
         writes: Whether it needs a transaction.
         waiter: Who waits; ``None`` if nobody does.
-        after_held: Whether what is held is written first.
+        after_held: Whether what is held is written first. Else the operation could give out an outcome that
+            was delivered.
     """
 
     def __init__(
@@ -112,7 +117,6 @@ class Job(Generic[T]):
         self.writes = writes
         self.waiter = waiter
         self.after_held = after_held
-        self.held_until = time.monotonic() + _HELD_S
         self.error: Exception | None = None
         self.result: T
         self._operation = operation
@@ -169,9 +173,9 @@ class WriterThread:
         self._ended = False
         self.is_ready = False
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: look what else there is to do
-        self._held: list[Job[Any]] = []
-        self._tidy = False  # whether all free pages are given back
-        self._failing = False  # the last try of what nobody waits for
+        self._held: list[tuple[float, Job[Any]]] = []  # with the time until which it is held, oldest first
+        self._tidy = False  # no free pages are left to give back
+        self._failing = False  # the last write that nobody waits for has failed
         self._sources: list[LeaseSource] = []
         self._closing: list[Waiter] = []
         # A daemon, so that a journal that nobody closed does not keep the interpreter from ending.
@@ -214,7 +218,8 @@ class WriterThread:
         Args:
             operation: What the thread runs.
             writes: Whether it needs a transaction.
-            after_held: Whether what is held is written first.
+            after_held: Whether what is held is written first. Else the operation could give out an outcome
+                that was delivered.
 
         Raises:
             JournalError: The journal is not open, or the process was forked since it was opened.
@@ -227,7 +232,7 @@ class WriterThread:
         return job
 
     def put_held(self, operation: Operation[object]) -> None:
-        """Queue a write that nobody waits for, and that is to come neither at once nor much later.
+        """Queue a write that nobody waits for, and that is to come ``_HELD_S`` later.
 
         Raises:
             JournalError: As from :meth:`put`.
@@ -237,7 +242,8 @@ class WriterThread:
             self._check_open()
             if not (self._held or self._sources):  # for these the thread looks up by itself
                 self._jobs.put(None)
-            self._held.append(Job(operation, writes=True, waiter=None))
+            job = Job(operation, writes=True, waiter=None)
+            self._held.append((time.monotonic() + _HELD_S, job))
 
     def keep_renewing(self, source: LeaseSource) -> None:
         """Store the lease of ``source`` whenever it is due.
@@ -297,20 +303,22 @@ class WriterThread:
             return
         opened = identity(self._path)
         self.is_ready = True
-        while not self._is_over():
+        while not self._try_to_end():
             jobs = self._take()
             writing = [job for job in jobs if job.writes]
-            has_written = self._commit(connection, self._due(jobs), writing, opened)
+            has_written = self._commit(connection, self._take_held(jobs), writing, opened)
             _wake_for(writing)
             # After the commit, and outside of it: a reader needs no lock, and may see everything.
             reading = [job for job in jobs if not job.writes]
             for job in reading:
                 job.run(connection)
             _wake_for(reading)
-            # When nothing else is to be done, since looking for free pages costs as much as a commit.
-            self._tidy = not has_written and (
-                self._tidy or (not jobs and not give_back(connection, keep=_FREE_PAGES_KEPT))
-            )
+            if has_written:
+                self._tidy = False
+            elif (
+                not jobs and not self._tidy
+            ):  # not in between, since looking for pages costs as much as a commit
+                self._tidy = not give_back(connection, keep=_FREE_PAGES_KEPT)
         while give_back(connection, keep=0):
             pass
         with suppress(sqlite3.Error):  # everything is committed; the next opening tidies up
@@ -319,19 +327,21 @@ class WriterThread:
 
     def _refuse_all(self, error: Exception) -> None:
         """Answer everything with the error of opening, until those who asked have left."""
-        while not self._is_over():
+        while not self._try_to_end():
             jobs = self._take()
             for job in jobs:
                 job.error = error
             _wake_for(jobs)
         self._end()
 
-    def _is_over(self) -> bool:
+    def _try_to_end(self) -> bool:
+        """Whether the file is to be closed and nothing is left to do; then nobody can enter any more."""
         with self._lock:
             if self._close_at > time.monotonic():
-                self._release_closers()  # of whom another user has come between
+                self._release_closers()  # a new user came before the file was closed
                 return False
-            self._ended = self._jobs.empty() and not (self._held and not self._failing)
+            # What could not be written is given up: its outcomes are given out again.
+            self._ended = self._jobs.empty() and (not self._held or self._failing)
             return self._ended
 
     def _end(self) -> None:
@@ -360,22 +370,22 @@ class WriterThread:
             patience_s = min(tick, max(0.0, self._close_at - time.monotonic()))
         return None if patience_s == math.inf else patience_s
 
-    def _due(self, jobs: list[Job[Any]]) -> list[Job[Any]]:
-        """What was held for long enough; all that is held, at the end or if a job comes after it."""
+    def _take_held(self, jobs: list[Job[Any]]) -> list[Job[Any]]:
+        """What was held for long enough; all that is held, at the end or if one of the jobs is after it."""
         with self._lock:
             now = time.monotonic()
             if self._close_at <= now or any(job.after_held for job in jobs):
                 count = len(self._held)
             else:
-                count = sum(job.held_until <= now for job in self._held)
-            due, self._held = self._held[:count], self._held[count:]
-        return due
+                count = sum(until <= now for until, _ in self._held)
+            taken, self._held = self._held[:count], self._held[count:]
+        return [job for _, job in taken]
 
     def _commit(
         self,
         connection: sqlite3.Connection,
         held: list[Job[Any]],
-        asked: list[Job[Any]],
+        awaited: list[Job[Any]],
         opened: tuple[int, int] | None,
     ) -> bool:
         """Run what writes in one transaction: what fails by itself fails alone, a commit for all.
@@ -386,8 +396,8 @@ class WriterThread:
         with self._lock:
             sources = list(self._sources)
         renewals = [(source, lease, self._renewal(lease)) for source, lease in _due_leases(sources)]
-        ours = [*held, *(job for *_, job in renewals)]
-        jobs = [*ours, *asked]
+        unattended = [*held, *(job for *_, job in renewals)]
+        jobs = [*unattended, *awaited]
         if not jobs:
             return False
         try:
@@ -408,7 +418,7 @@ class WriterThread:
             for job in jobs:
                 job.error = error
         self._retry_later([job for job in held if job.error is not None])
-        self._tell(next((job.error for job in ours if job.error is not None), None))
+        self._tell(next((job.error for job in unattended if job.error is not None), None))
         for source, lease, job in renewals:
             if job.error is None:
                 with _logged("the renewal of a lease"):
@@ -420,7 +430,7 @@ class WriterThread:
 
     def _retry_later(self, failed: list[Job[Any]]) -> None:
         with self._lock:
-            self._held = failed + self._held
+            self._held = [*((0.0, job) for job in failed), *self._held]
 
     def _tell(self, error: Exception | None) -> None:
         """Log the first failure of a row."""
