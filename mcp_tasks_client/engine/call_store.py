@@ -461,6 +461,8 @@ class CallStore:
     async def _enrol(self) -> None:
         if self._lease.is_short:
             await self._passing(ENROL, self._lease.enrol, self.journal)
+        # Each time: the journal that renewed it until now may have closed, and this one may be opened anew.
+        self.journal.keep_renewing(self._lease)
 
 
 class _Turn:

@@ -90,7 +90,7 @@ class ProcessLease:
         return renewed_at is None or renewed_at + self._lease_s < self._clock.time() + self._renew_s
 
     async def enrol(self, journal: Journal) -> None:
-        """Store a lease that lasts, before anything is owned, and have the journal renew it from then on."""
+        """Store a lease that lasts, before anything is owned."""
         if not self.is_short:
             return
         lease, before = self._lease(), self._renewed_at
@@ -101,7 +101,6 @@ class ProcessLease:
             self._renewed_at = before
             raise
         self.renewed(lease, had_lapsed=had_lapsed)
-        journal.keep_renewing(self)
 
     def due(self) -> Lease | None:
         """The lease to store now; ``None`` while it is not time, or no client holds it any more."""

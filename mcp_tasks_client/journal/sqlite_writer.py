@@ -45,8 +45,8 @@ _LINGER_S: Final = 10.0
 """Seconds for which a file stays open after its last user has left without waiting."""
 
 _HELD_S: Final = 0.5
-"""Seconds for which a delivery is held. A host that is killed within them gets the outcome again. A host that is
-killed later, before its session has passed the outcome on, has lost it."""
+"""Seconds for which a delivery is held. A host that is killed within them gets the outcome again. A host that
+is killed later, before its session has passed the outcome on, has lost it."""
 
 _GATHER_S: Final = 0.005
 """Seconds for which the thread lets more gather, if something waited already when it came to look. Who is

@@ -23,6 +23,7 @@ from mcp_tasks_client.engine.environment import LEASE_S, Environment
 from mcp_tasks_client.engine.process import Process, _current, _started
 from mcp_tasks_client.engine.process_lease import ProcessLease
 from mcp_tasks_client.errors import JournalError
+from mcp_tasks_client.journal import sqlite_writer
 from mcp_tasks_client.journal.base import Lease, LeaseSource
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
@@ -300,6 +301,37 @@ async def test_the_sqlite_journal_renews_the_lease_while_the_event_loop_does_not
             assert record.owner is not None
             lease = stored_lease(tmp_path, record.owner)
             while stored_lease(tmp_path, record.owner).renewed_at <= lease.renewed_at:
+                await anyio.sleep(0.02)
+
+
+@requirement("law:5")
+@pytest.mark.parametrize("between", ["the journal is opened anew", "who enrolled has closed"])
+async def test_the_lease_is_renewed_whichever_journal_of_the_process_stored_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.02)
+    monkeypatch.setattr(sqlite_writer, "_LINGER_S", 0.0)
+    path, environment = tmp_path / "journal.sqlite3", Environment(lease_s=1.0)
+
+    def client() -> TasksClient:
+        session = ScriptedSession(calls=[working("task-1", poll_interval_ms=600_000)])
+        return TasksClient(session, journal=SqliteJournal(path), environment=environment)
+
+    with anyio.fail_after(20):
+        async with client() as stays:  # else the lease would end with the first client
+            async with client() as first:
+                await first.start_tool("tool")
+                if between == "who enrolled has closed":
+                    await stays.start_tool("tool")
+            if between == "the journal is opened anew":
+                journal = stays._engine.store.journal
+                await journal.aclose()
+                await journal.open()
+                await stays.start_tool("tool")
+            (record,) = [one for one in await stays.records() if one.owner and "left" not in one.owner]
+            assert record.owner is not None
+            before = stored_lease(tmp_path, record.owner).renewed_at
+            while stored_lease(tmp_path, record.owner).renewed_at < before + environment.lease_s:
                 await anyio.sleep(0.02)
 
 

@@ -79,10 +79,7 @@ class CurrentCalls:
                 record_id=call.record_id,
                 listeners=(*self._listeners, *tell),
             )
-        live = made.live
-        if live is None:
-            return Served(made.reply)
-        return Served(made.reply, lambda: self._calls.deliver(live), lambda: self._calls.drop(live))
+        return Served(made.reply, lambda: self._calls.deliver(made), lambda: self._calls.drop(made))
 
     async def aclose(self) -> None:
         """Own nothing any more, once all calls have ended."""

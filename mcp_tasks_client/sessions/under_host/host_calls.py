@@ -33,7 +33,7 @@ logger = logging.getLogger("mcp_tasks_client")
 _INTERNAL_ERROR: Final = -32603
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Made:
     """What the host is told of a call."""
 
@@ -55,7 +55,7 @@ class HostCalls:
     def __init__(self, engine: InlineEngine, *, asks_host: bool) -> None:
         self._engine = engine
         self._asks_host = asks_host
-        self._unread: set[LiveCall] = set()
+        self._unread: set[Made] = set()
 
     async def make(
         self,
@@ -105,14 +105,18 @@ class HostCalls:
         if parked is not None:
             await self._engine.drop(live)
             return Made(self._ask_or_refuse(call, live, parked))
-        self._unread.add(live)
+        reply: JSONObject | RpcError
         try:
-            return Made(result_for(call, await read_raw_outcome(live.record, runner.session)), live)
+            reply = result_for(call, await read_raw_outcome(live.record, runner.session))
         except TasksClientError as error:
-            return Made(as_rpc_error(error), live)
+            reply = as_rpc_error(error)
         except BaseException:
-            await self.drop(live)
+            with anyio.CancelScope(shield=True):
+                await self._engine.drop(live)
             raise
+        made = Made(reply, live)
+        self._unread.add(made)
+        return made
 
     def _ask_or_refuse(self, call: HostCall, live: LiveCall, error: Exception) -> JSONObject | RpcError:
         """What the host is told of a call that waits for an answer: the questions, if it reads those."""
@@ -131,24 +135,24 @@ class HostCalls:
 
     # ── what becomes of an outcome ────────────────────────────────────────────────────────────
 
-    def deliver(self, live: LiveCall) -> None:
-        """Note that the host has read the outcome of a call."""
-        if live in self._unread:
-            self._unread.discard(live)
+    def deliver(self, made: Made) -> None:
+        """Note that the host has read what :meth:`make` returned."""
+        if made.live is not None and made in self._unread:
+            self._unread.discard(made)
             try:
-                self._engine.deliver(live)
+                self._engine.deliver(made.live)
             except TasksClientError as error:
-                logger.warning("%r will be given out once more: %s", live.record, error)
+                logger.warning("%r will be given out once more: %s", made.live.record, error)
 
-    async def drop(self, live: LiveCall) -> None:
-        """Note that the host never read the outcome of a call. The next ``resume()`` gives it out."""
-        if live in self._unread:
-            self._unread.discard(live)
+    async def drop(self, made: Made) -> None:
+        """Note that the host never read what :meth:`make` returned. The next ``resume()`` gives it out."""
+        if made.live is not None and made in self._unread:
+            self._unread.discard(made)
             with anyio.CancelScope(shield=True):
-                await self._engine.drop(live)
+                await self._engine.drop(made.live)
 
     async def aclose(self) -> None:
         """Drop what was never read, once all calls have ended, and own nothing any more."""
-        for live in list(self._unread):
-            await self.drop(live)
+        for made in list(self._unread):
+            await self.drop(made)
         await self._engine.aclose()

@@ -31,7 +31,7 @@ from ...client import session_by_url
 from ...engine.cancellation import OnAbandon
 from ...engine.environment import Environment
 from ...engine.inline import InlineEngine
-from ...engine.live_call import LiveCall, OnUpdate
+from ...engine.live_call import OnUpdate
 from ...engine.outcome import as_rpc_error
 from ...engine.runner import Runner
 from ...errors import CredentialRefusedError, SessionError
@@ -54,7 +54,7 @@ from .host_call import (
     read_host_call,
     read_message,
 )
-from .host_calls import HostCalls
+from .host_calls import HostCalls, Made
 from .idempotency_key import current_key
 from .own_requests import HostRequest, InnerTransport, serving
 from .progress import Progress
@@ -318,7 +318,7 @@ class TasksHttpTransport(_AnyTransport):
                 )
         except CredentialRefusedError as error:
             return _refused(request, call, error)
-        return _Reply(encode_reply(call.request_id, made.reply), live=made.live)
+        return _Reply(encode_reply(call.request_id, made.reply), made=made)
 
     def _respond(self, reply: _Reply) -> Any:
         headers = {
@@ -444,8 +444,8 @@ class _Reply:
     body: bytes
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    live: LiveCall | None = None
-    """Whose outcome it is."""
+    made: Made | None = None
+    """To be delivered or dropped."""
 
 
 class _Body(AsyncIterator[bytes]):
@@ -471,11 +471,11 @@ class _Body(AsyncIterator[bytes]):
         """End the call, if it has not ended, and note what has become of its outcome."""
         if self._stream is not None and not self._stream.over:
             await self._stream.stop()
-        live = self._last().live
-        if live is not None and self._is_read:
-            self._calls.deliver(live)
-        elif live is not None:
-            await self._calls.drop(live)
+        made = self._last().made
+        if made is not None and self._is_read:
+            self._calls.deliver(made)
+        elif made is not None:
+            await self._calls.drop(made)
 
 
 @cache

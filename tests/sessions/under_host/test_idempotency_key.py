@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from mcp_tasks_client.testing import (
     work,
 )
 
-from ._host import OLDER, Host, asking_server, count, hosted, recorded
+from ._host import OLDER, URL, Host, asking_server, count, hosted, recorded
 
 pytestmark = pytest.mark.anyio
 
@@ -102,6 +103,48 @@ async def test_a_host_that_timed_out_and_calls_again_gets_the_result_of_its_firs
         assert [record.owner for record in await recorded(journal)] == [None]
         with anyio.move_on_after(0.2):
             await call(host, "for_ever", "k")
+    assert count(server, "tools/call") == 1
+
+
+class Used(MemoryJournal):
+    """Counts its users."""
+
+    users = 0
+
+    async def open(self) -> None:
+        self.users += 1
+        await super().open()
+
+    async def aclose(self) -> None:
+        self.users -= 1
+        await super().aclose()
+
+    def aclose_soon(self) -> None:
+        self.users -= 1
+        super().aclose_soon()
+
+
+@pytest.mark.parametrize("reads", [[True, True], [False, True], [True, False], [False, False]])
+async def test_each_of_those_who_share_a_call_reads_its_outcome_or_does_not(reads: list[bool]) -> None:
+    server, journal = asking_server(), Used()
+    async with hosted(server, journal) as host:
+        replies: list[Any] = []
+
+        async def make() -> None:
+            body = json.dumps(host.body("slow", meta={META: "order-42"}))
+            request = host.client.build_request("POST", URL, content=body, headers=host.headers)
+            replies.append(await host.client.send(request, stream=True))
+
+        async with anyio.create_task_group() as calls:
+            for _ in reads:
+                calls.start_soon(make)
+        for reply, is_read in zip(replies, reads, strict=True):
+            if is_read:
+                await reply.aread()
+            await reply.aclose()
+        assert journal.users == 0
+        (record,) = await recorded(journal)
+        assert (record.delivered_at is not None) == any(reads)
     assert count(server, "tools/call") == 1
 
 

@@ -437,7 +437,10 @@ async def test_a_body_that_is_streamed_up_is_not_read_before_its_time(library: M
 
 
 async def test_the_host_is_told_of_progress_if_it_asks_for_it() -> None:
-    async with hosted(asking_server()) as host:
+    server = asking_server()
+    steps = [work(0.3, "half way"), work(0.3, "nearly"), complete(text_result("done"))]
+    server.tool("slow", steps, poll_interval_ms=1)
+    async with hosted(server) as host:
         assert await host.text("slow", meta={"progressToken": "p"}) == "done"
         said = [one["params"] for one in host.notified if one["method"] == "notifications/progress"]
     assert [one["message"] for one in said] == ["half way", "nearly"]
