@@ -223,8 +223,10 @@ class CallStore:
         if call.uncommitted:
             self._uncommitted.add(call)
 
-    async def _save(self, call: LiveCall, record: TaskRecord, point: str, *, new: bool = False) -> TaskRecord:
-        owner = self._owner if call.ours else None
+    async def _save(
+        self, call: LiveCall, record: TaskRecord, point: str, *, new: bool = False, heirs: str | None = None
+    ) -> TaskRecord:
+        owner = self._owner if call.ours else heirs
         record = replace(record, owner=owner, updated_at=self._clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.
         if record.kept:
@@ -344,24 +346,29 @@ class CallStore:
         if not isinstance(call.record.state, Calling | Finished):
             await self.release(call)
 
-    async def release(self, call: LiveCall) -> None:
+    async def release(self, call: LiveCall, *, to_process: bool = False) -> None:
         """Give up ownership, so that another client can take the record. Logged if it cannot be written.
 
         Does nothing while replies or answers are uncommitted, since others would go on without them. A call
         that was taken back has no record any more, and gets none by this.
+
+        Args:
+            call: Which.
+            to_process: Whether only clients of this process can take the record, for as long as this store
+                is open and the process lives.
         """
         was_taken_back = isinstance(call.record.state, Calling) and not call.journaled
         if call.ours and not call.uncommitted and not was_taken_back:
-            await run_to_its_end(self._release, call)
+            await run_to_its_end(self._release, call, self._lease.heirs(self._owner) if to_process else None)
 
-    async def _release(self, call: LiveCall) -> None:
+    async def _release(self, call: LiveCall, heirs: str | None) -> None:
         async with _Turn(call):
             before = call.ownership
             if not isinstance(before, Ours):
                 return
             call.ownership = Nobody(ours_until=before.fence)
             try:
-                call.record = await self._save(call, call.record, RELEASE)
+                call.record = await self._save(call, call.record, RELEASE, heirs=heirs)
             except DrivenElsewhereError:
                 call.ownership = Theirs()
             except JournalError as error:

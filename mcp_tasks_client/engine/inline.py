@@ -157,11 +157,16 @@ class InlineEngine:
         self._use_store().deliver(call)
         self._journal.aclose_soon()
 
-    async def drop(self, call: LiveCall) -> None:
-        """Note that the host never got what :meth:`call` returned. ``resume()`` gives it out."""
+    async def drop(self, call: LiveCall, *, to_process: bool = False) -> None:
+        """Note that the host never got what :meth:`call` returned. ``resume()`` gives it out.
+
+        Args:
+            call: Which.
+            to_process: Whether only to clients of this process, until :meth:`aclose`.
+        """
         try:
             if not call.waiters:
-                await self._use_store().release(call)
+                await self._use_store().release(call, to_process=to_process)
         finally:
             self._journal.aclose_soon()
 
@@ -285,6 +290,9 @@ class InlineEngine:
                 if store.begin_hourly_prune():
                     await store.prune_old()
                 return await self._deliver(call, runner)
+            except InputUnansweredError:
+                await store.release_unfinished(call)
+                raise
             except anyio.get_cancelled_exc_class():
                 await self._let_go(call, store)
                 raise

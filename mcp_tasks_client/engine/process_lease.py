@@ -70,16 +70,26 @@ class ProcessLease:
             lease._owners.add(owner)
             return lease, owner
 
+    @staticmethod
+    def heirs(owner: str) -> str:
+        """The owner name of what a client leaves to its process: to any other client of it, and nobody else.
+
+        The lease covers the name, so that other processes leave the record alone. No client has the name, so
+        that each client of this process may take the record.
+        """
+        return f"{owner}~"
+
     def leave(self, owner: str) -> tuple[str, ...]:
         """End a client. Returns the names to release in the journal: the last client gives up the lease."""
+        names = (owner, self.heirs(owner))
         with _lock:
             self._owners.discard(owner)
             if self._owners:
-                return (owner,)
+                return names
             key = (self._journal.identity, self._process)
             if _LEASES.get(key) is self:  # else this one was left before, and there is a newer one
                 del _LEASES[key]
-            return (owner, self._lease_id)
+            return (*names, self._lease_id)
 
     # ── renewing ──────────────────────────────────────────────────────────────────────────────
 

@@ -142,7 +142,9 @@ class Runner:
                 # It was not sent, since whoever wanted it has gone: its intent is taken back.
                 with suppress(TasksClientError):
                     await self.store.apply(call, CallRefused())
-            await self.store.release_unfinished(call)
+            # The caller of an inline call may have the question asked elsewhere, and releases the call.
+            if not (self._inline and isinstance(call.error, InputUnansweredError)):
+                await self.store.release_unfinished(call)
 
     async def _own(self, call: LiveCall) -> None:
         """Become the owner. While another client is, look now and then what becomes of the call."""

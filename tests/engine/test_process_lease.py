@@ -191,10 +191,10 @@ async def test_a_client_that_has_ended_is_gone_though_its_process_lives() -> Non
     lease = lease_of(os.getpid(), lease_id=first.rpartition("/")[0], started=Process.current().started)
     judge = ours.judge()
     assert not judge(first, lease)
-    assert ours.leave(first) == (first,)
+    assert ours.leave(first) == (first, f"{first}~")
     assert judge(first, lease)
     assert not judge(second, lease)
-    assert ours.leave(second) == (second, lease.lease_id), "the last client gives up the lease"
+    assert ours.leave(second) == (second, f"{second}~", lease.lease_id), "the last client gives up the lease"
     newer, _ = ProcessLease.join(journal, environment)
     ours.leave(second)  # once more, as a client that retired before it is closed
     assert ProcessLease.join(journal, environment)[0] is newer

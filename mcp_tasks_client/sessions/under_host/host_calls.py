@@ -103,8 +103,10 @@ class HostCalls:
             return Made(RpcError(_INTERNAL_ERROR, repr(error), None))
         parked = live.error  # another caller under the same key may reset it while this one is let go
         if parked is not None:
-            await self._engine.drop(live)
-            return Made(self._ask_or_refuse(call, live, parked))
+            told = self._ask_or_refuse(call, live, parked)
+            # While the host asks its person, another process must not ask another one.
+            await self._engine.drop(live, to_process=not isinstance(told, RpcError))
+            return Made(told)
         reply: JSONObject | RpcError
         try:
             reply = result_for(call, await read_raw_outcome(live.record, runner.session))

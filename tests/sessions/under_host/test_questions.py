@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +14,10 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, SqliteJournal
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.protocol import JSONObject
+from tests._requirements import requirement
 
 from ._host import OLDER, URL, Host, asking_server, count, hosted, recorded, resume
 
@@ -55,8 +60,6 @@ async def test_a_task_that_asks_is_a_round_of_the_call_and_the_answer_goes_to_th
     async with hosted(server, journal) as host:
         asked = await ask(host, "asks", meta=meta)
         assert asked["inputRequests"]["name"]["params"]["message"] == "Who?"
-        (record,) = await recorded(journal)
-        assert record.owner is None, "free, should the host never answer"
         assert text(await go_on(host, "asks", asked, {"name": accept("name")}, meta=meta)) == "done"
         assert await recorded(journal) == []
     (update,) = server.witness.log("tasks/update")
@@ -107,6 +110,36 @@ async def test_an_answer_that_comes_twice_at_once_is_one_answer() -> None:
                 calls.start_soon(answer)
     assert said == ["done"] * 3
     assert count(server, "tasks/update") == count(server, "tools/call") == 1
+
+
+@requirement("law:3", "law:5")
+@pytest.mark.parametrize("where", ["this process", "another process", "another process, later"])
+async def test_while_the_host_asks_its_person_only_its_own_process_may_ask_again(
+    tmp_path: Path, where: str
+) -> None:
+    server, path, asked = asking_server(), tmp_path / "journal.sqlite3", list[str]()
+    here = Process.current()
+    # Another process of this host, which sees by its number that this one is alive.
+    process = here if where == "this process" else replace(here, pid=os.getppid())
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async def resumed() -> list[str]:
+        environment = Environment(process=process)
+        return await resume(server, SqliteJournal(path), elicitation=elicit, environment=environment)
+
+    async with hosted(server, SqliteJournal(path)) as host:
+        question = await ask(host, "asks")
+        if where == "another process":
+            assert await resumed() == []
+            assert text(await go_on(host, "asks", question, {"name": accept("name")})) == "done"
+        if where == "this process":
+            assert await resumed() == ["done"], "should the host never answer"
+    if where == "another process, later":
+        assert await resumed() == ["done"]
+    assert len(asked) == (where != "another process")
 
 
 async def test_another_process_takes_the_answer(tmp_path: Path) -> None:
