@@ -327,6 +327,7 @@ class WriterThread:
 
     def _refuse_all(self, error: Exception) -> None:
         """Answer everything with the error of opening, until those who asked have left."""
+        self._failing = True  # so that nothing that is held keeps the thread from ending
         while not self._try_to_end():
             jobs = self._take()
             for job in jobs:

@@ -343,6 +343,32 @@ class TestDeliveries:
             "deliveries and leases will be tried again"
         ]
 
+    async def test_a_delivery_to_a_file_that_cannot_be_opened_keeps_no_thread(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        go_on = threading.Event()
+
+        def refuse(*_: object) -> None:
+            go_on.wait(20)
+            raise OSError("no such disk")
+
+        monkeypatch.setattr(sqlite_writer, "connect", refuse)
+        journal, threads = SqliteJournal(path), list[threading.Thread]()
+
+        async def deliver() -> None:
+            while journal._writer is None or not journal._writer._users:
+                await anyio.sleep(0.001)
+            threads.append(journal._writer._thread)
+            journal.deliver(9.0, {"unkeyed": 0})
+            go_on.set()
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(deliver)
+                with pytest.raises(JournalError, match="no such disk"):
+                    await journal.open()
+            await until(lambda: not threads[0].is_alive())
+
     def test_a_delivery_is_not_lost_with_the_end_of_the_interpreter(self, path: Path) -> None:
         body = """
 journal = SqliteJournal(path)
