@@ -18,7 +18,7 @@ from .figures import NEVER, Figures, Verdict
 from .run import Through, rounds_of, torture
 from .verdict import judge
 
-SHORT: Final[dict[Through, int]] = {"each": 6}
+SHORT: Final[dict[Through, int]] = {"each": 3}
 LONG: Final[dict[Through, int]] = {"client": 500, "http": 200, "transport": 200}
 
 Change = Callable[[Evidence], Evidence]

@@ -124,9 +124,9 @@ def run_until(word: str, *arguments: str | Path) -> None:
             process.kill()
 
 
-@pytest.mark.parametrize("where", ["beneath", "around"])
 @pytest.mark.parametrize(
-    ("tool", "word", "expected"), [("slow", "reached", "rested"), ("ask_name", "asked", "Hello, Ada")]
+    ("where", "tool", "word", "expected"),
+    [("beneath", "ask_name", "asked", "Hello, Ada"), ("around", "slow", "reached", "rested")],
 )
 async def test_what_a_killed_host_has_left_is_resumed_by_url(
     real_server: RealServer, tmp_path: Path, tool: str, word: str, expected: str, where: str
