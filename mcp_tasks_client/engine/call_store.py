@@ -224,9 +224,15 @@ class CallStore:
             self._uncommitted.add(call)
 
     async def _save(
-        self, call: LiveCall, record: TaskRecord, point: str, *, new: bool = False, heirs: str | None = None
+        self,
+        call: LiveCall,
+        record: TaskRecord,
+        point: str,
+        *,
+        new: bool = False,
+        new_owner: str | None = None,
     ) -> TaskRecord:
-        owner = self._owner if call.ours else heirs
+        owner = self._owner if call.ours else new_owner
         record = replace(record, owner=owner, updated_at=self._clock.time())
         # A plain call without a key costs no commit; its first is the one that holds a task ID.
         if record.kept:
@@ -359,16 +365,17 @@ class CallStore:
         """
         was_taken_back = isinstance(call.record.state, Calling) and not call.journaled
         if call.ours and not call.uncommitted and not was_taken_back:
-            await run_to_its_end(self._release, call, self._lease.heirs(self._owner) if to_process else None)
+            new_owner = self._lease.name_for_process(self._owner) if to_process else None
+            await run_to_its_end(self._release, call, new_owner)
 
-    async def _release(self, call: LiveCall, heirs: str | None) -> None:
+    async def _release(self, call: LiveCall, new_owner: str | None) -> None:
         async with _Turn(call):
             before = call.ownership
             if not isinstance(before, Ours):
                 return
             call.ownership = Nobody(ours_until=before.fence)
             try:
-                call.record = await self._save(call, call.record, RELEASE, heirs=heirs)
+                call.record = await self._save(call, call.record, RELEASE, new_owner=new_owner)
             except DrivenElsewhereError:
                 call.ownership = Theirs()
             except JournalError as error:

@@ -160,9 +160,11 @@ class InlineEngine:
     async def drop(self, call: LiveCall, *, to_process: bool = False) -> None:
         """Note that the host never got what :meth:`call` returned. ``resume()`` gives it out.
 
+        Not cancellable.
+
         Args:
             call: Which.
-            to_process: Whether only to clients of this process, until :meth:`aclose`.
+            to_process: Whether only clients of this process get it, until :meth:`aclose`.
         """
         try:
             if not call.waiters:

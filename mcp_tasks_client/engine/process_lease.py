@@ -71,8 +71,8 @@ class ProcessLease:
             return lease, owner
 
     @staticmethod
-    def heirs(owner: str) -> str:
-        """The owner name of what a client leaves to its process: to any other client of it, and nobody else.
+    def name_for_process(owner: str) -> str:
+        """The owner name of a record that a client leaves to its process.
 
         The lease covers the name, so that other processes leave the record alone. No client has the name, so
         that each client of this process may take the record.
@@ -81,7 +81,7 @@ class ProcessLease:
 
     def leave(self, owner: str) -> tuple[str, ...]:
         """End a client. Returns the names to release in the journal: the last client gives up the lease."""
-        names = (owner, self.heirs(owner))
+        names = (owner, self.name_for_process(owner))
         with _lock:
             self._owners.discard(owner)
             if self._owners:

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import anyio
-
 from ...engine.inline import InlineEngine
 from ...engine.live_call import LiveCall, OnUpdate
 from ...engine.outcome import as_rpc_error, read_raw_outcome
@@ -101,20 +99,18 @@ class HostCalls:
         except Exception as error:
             logger.exception("A call could not be made")
             return Made(RpcError(_INTERNAL_ERROR, repr(error), None))
-        parked = live.error  # another caller under the same key may reset it while this one is let go
-        if parked is not None:
-            told = self._ask_or_refuse(call, live, parked)
-            # While the host asks its person, another process must not ask another one.
-            await self._engine.drop(live, to_process=not isinstance(told, RpcError))
-            return Made(told)
         reply: JSONObject | RpcError
+        if live.error is not None:
+            reply = self._ask_or_refuse(call, live, live.error)
+            # While the host asks its person, another process must not ask another one.
+            await self._engine.drop(live, to_process=not isinstance(reply, RpcError))
+            return Made(reply)
         try:
             reply = result_for(call, await read_raw_outcome(live.record, runner.session))
         except TasksClientError as error:
             reply = as_rpc_error(error)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._engine.drop(live)
+            await self._engine.drop(live)
             raise
         made = Made(reply, live)
         self._unread.add(made)
@@ -150,8 +146,7 @@ class HostCalls:
         """Note that the host never read what :meth:`make` returned. The next ``resume()`` gives it out."""
         if made.live is not None and made in self._unread:
             self._unread.discard(made)
-            with anyio.CancelScope(shield=True):
-                await self._engine.drop(made.live)
+            await self._engine.drop(made.live)
 
     async def aclose(self) -> None:
         """Drop what was never read, once all calls have ended, and own nothing any more."""

@@ -141,16 +141,16 @@ async def call_until(
         async with stop.call():
             await (ended.wait() if closes else run(host))
         while stop.fired and not said and not closes:  # and the client is still open
-            if all(is_free(record) for record in await recorded(journal)):
+            if all(is_free(record, meta) for record in await recorded(journal)):
                 break
             assert way is around, stop.where  # which hears of it by a message
             await anyio.lowlevel.checkpoint()
     return said == ["done"]
 
 
-def is_free(record: TaskRecord) -> bool:
+def is_free(record: TaskRecord, meta: dict[str, Any]) -> bool:
     """Whether any client of this process may take a record."""
-    return record.owner is None or record.owner.partition("~")[1] != ""
+    return record.owner is None or (meta is ROUND and "~" in record.owner)
 
 
 async def stop_at_each_moment(
@@ -179,7 +179,7 @@ async def stop_at_each_moment(
             if not created:
                 assert not await recorded(journal), f"{where}; the key is free again, since nothing was sent"
             elif results != [True] and not crossed:
-                assert [is_free(record) for record in records] == [True], where
+                assert [is_free(record, meta) for record in records] == [True], where
                 assert await resume(server, journal, elicitation=answer) == ["done"], where
             assert count(server, "tools/call") <= 1, where
             server.witness.check()
