@@ -278,9 +278,13 @@ class Older(Server):
         before = len(self.process.witness())
         yield
         ready: dict[str, float] = {}
+        polls = set[str | int | None]()
         for entry in self.process.witness()[before:]:
             assert entry.session_id is not None or entry.method in ("initialize", "server/discover")
-            if entry.method == "tasks/get":
+            # On trio the SDK 1.x may send the later of two requests in place of the earlier, and so twice:
+            # the function that its `post_writer` starts for each of them reads the loop's variable.
+            if entry.method == "tasks/get" and not (way.on_1 and entry.id in polls):
+                polls.add(entry.id)
                 assert entry.params is not None
                 task_id = entry.params["taskId"]
                 assert entry.at >= ready.get(task_id, 0.0), "an early poll"
