@@ -17,6 +17,7 @@ from .errors import (
     ConnectionLostError,
     CredentialRefusedError,
     DrivenElsewhereError,
+    Handle,
     IdempotencyConflictError,
     InputUnansweredError,
     JournalCorruptError,
@@ -38,32 +39,32 @@ from .errors import (
 from .handle import TaskHandle, TaskReference
 from .journal.base import Journal
 from .journal.memory import MemoryJournal
-from .journal.record import TaskRecord
 from .journal.sqlite import SqliteJournal
+from .machine.record import TaskRecord
 from .policy import PollPolicy, ReceivePolicy
 from .protocol.task import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from .sessions.sdk.extension import TasksExtension
-    from .sessions.under_host.http_client import tasks_http_client, tasks_http_client_factory
-    from .sessions.under_host.idempotency_key import idempotency_key
-    from .sessions.under_host.transport import TasksHttpTransport
-    from .tasks_2025_11_25.over_host.transport import TasksTransport
+    from .hosts.http.http_client import tasks_http_client, tasks_http_client_factory
+    from .hosts.http.tasks_http_transport import TasksHttpTransport
+    from .hosts.idempotency_key import idempotency_key
+    from .hosts.relay.tasks_transport import TasksTransport
+    from .hosts.sdk.extension import TasksExtension
 
 _NEED_THE_SDK = {
     "TasksExtension": (
-        ".sessions.sdk.extension",
+        ".hosts.sdk.extension",
         "mcp.client.extension",
         "pip install 'mcp-tasks-client[mcp]'",
     ),
-    "TasksTransport": (".tasks_2025_11_25.over_host.transport", "mcp", "pip install mcp"),
+    "TasksTransport": (".hosts.relay.tasks_transport", "mcp", "pip install mcp"),
 }
 
 _LATE = {
-    "TasksHttpTransport": ".sessions.under_host.transport",
-    "idempotency_key": ".sessions.under_host.idempotency_key",
-    "tasks_http_client": ".sessions.under_host.http_client",
-    "tasks_http_client_factory": ".sessions.under_host.http_client",
+    "TasksHttpTransport": ".hosts.http.tasks_http_transport",
+    "idempotency_key": ".hosts.idempotency_key",
+    "tasks_http_client": ".hosts.http.http_client",
+    "tasks_http_client_factory": ".hosts.http.http_client",
 }
 """Imported on use, since they need httpx or httpx2, which the rest does not."""
 
@@ -73,6 +74,7 @@ __all__ = [
     "ConnectionLostError",
     "CredentialRefusedError",
     "DrivenElsewhereError",
+    "Handle",
     "IdempotencyConflictError",
     "InputContext",
     "InputUnansweredError",

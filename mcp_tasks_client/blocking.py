@@ -20,8 +20,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from .client import TasksClient
 from .errors import TasksClientError
 from .handle import TaskHandle, TaskReference
+from .hosts.sdk.introspection import is_client
 from .protocol.task import Task
-from .sessions.sdk.introspection import is_client
 
 __all__ = ["BlockingTaskHandle", "BlockingTasksClient"]
 

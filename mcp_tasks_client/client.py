@@ -17,25 +17,24 @@ from .engine.engine import Engine
 from .engine.environment import Environment
 from .engine.idempotency import OnUnknown
 from .engine.live_call import LiveCall, OnUpdate
+from .engine.progress import ProgressCallback, tell_progress
 from .handle import TaskHandle, TaskReference
+from .hosts.sdk.introspection import is_client
+from .hosts.stand_in import introduce, list_tools, ping
 from .journal.base import Journal
-from .journal.record import Scope, TaskRecord
 from .journal.sqlite import choose_journal
+from .machine.record import Scope, TaskRecord
 from .own_task import OwnTask
 from .policy import PollPolicy, ReceivePolicy
-from .protocol import JSONObject
-from .sessions.base import Limits, Session, ToolCall
-from .sessions.sdk.introspection import is_client
-from .stand_in import ProgressCallback, introduce, list_tools, ping, tell_progress
+from .sessions.base import Session, ToolCall
 
 if TYPE_CHECKING:
     import fastmcp
     import mcp
 
-    from .sessions.http.other_version import DiscoveringSession
-    from .sessions.http.session import AnyAuth, AnyClient, HttpSession
+    from .sessions.http.http_session import AnyAuth, AnyClient
 
-__all__ = ["TasksClient", "session_by_url"]
+__all__ = ["TasksClient"]
 
 TaskPreference: TypeAlias = Literal["auto", "always", "never"]
 
@@ -116,6 +115,9 @@ class TasksClient:
             inputs: Inputs = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
             policy = poll or PollPolicy()
             if isinstance(server, str):
+                # Imported on use, because it imports an HTTP library.
+                from .by_url import session_by_url
+
                 session = session_by_url(
                     server,
                     inputs,
@@ -151,7 +153,7 @@ class TasksClient:
         if receive is not None:
             raise ValueError("a client of your own runs no tasks for its server; give a URL, or no receive")
         # Needs the SDK, which whoever has a client of it has.
-        from .sessions.sdk.over_client import OverClient
+        from .hosts.sdk.over_client import OverClient
 
         over = OverClient.of(
             server,
@@ -382,37 +384,6 @@ class TasksClient:
         """Let go of every task, finish what has to be written, close."""
         assert self._own is not None
         await self._own.leave()
-
-
-def session_by_url(
-    url: str,
-    inputs: Inputs,
-    policy: PollPolicy,
-    environment: Environment,
-    *,
-    older: dict[str, Any],
-    capabilities: JSONObject | None = None,
-    limits: Limits | None = None,
-    **options: Any,
-) -> DiscoveringSession:
-    """The session of a server by URL: native, or that of whichever older version the server speaks."""
-    from .sessions.http.other_version import DiscoveringSession
-    from .sessions.http.session import HttpSession
-
-    def speak_other(http: HttpSession) -> Session:
-        # Loaded only for a server that turns out to need it.
-        from .tasks_2025_11_25.session import session_over
-
-        return session_over(http, inputs=inputs, clock=environment.clock, **older)
-
-    http = HttpSession(
-        url,
-        capabilities=inputs.capabilities if capabilities is None else capabilities,
-        limits=limits or Limits(tasks_in_flight=policy.polls_in_flight),
-        sleep=environment.clock.sleep,
-        **options,
-    )
-    return DiscoveringSession(http, speak_other)
 
 
 def _call(name: str, arguments: Mapping[str, Any] | None, meta: Mapping[str, Any] | None) -> ToolCall:

@@ -30,12 +30,13 @@ can be attached again on the other side. Wrong arguments of the caller's own are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from .handle import TaskHandle
-    from .journal.record import TaskRecord
+    import mcp_types
+
+    from .machine.record import TaskRecord, TaskReference
 
 __all__ = [
     "ConnectionLostError",
@@ -61,6 +62,35 @@ __all__ = [
 ]
 
 
+class Handle(Protocol):
+    """What an error carries of a call: a :class:`TaskHandle`, which is made far above this module."""
+
+    @property
+    def reference(self) -> TaskReference:
+        """A token for :meth:`TasksClient.attach`, here or elsewhere."""
+
+    @property
+    def task_id(self) -> str | None:
+        """The server's ID; ``None`` while there is no task."""
+
+    @property
+    def tool(self) -> str | None:
+        """The tool's name; ``None`` if the task was attached by its bare ID."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+
+    async def result(self, timeout: float | None = None) -> mcp_types.CallToolResult:
+        """Wait for the outcome and return it."""
+
+    async def cancel(self) -> None:
+        """Ask the server to cancel the task."""
+
+    def __await__(self) -> Generator[Any, Any, mcp_types.CallToolResult]:
+        """``await handle`` is ``await handle.result()``."""
+
+
 # Every ``__init__`` takes one positional message and keyword-only rest, so that the default
 # ``Exception.__reduce__`` (class, args, __dict__) rebuilds it exactly.
 class TasksClientError(Exception):
@@ -70,9 +100,9 @@ class TasksClientError(Exception):
         handle: The task it is about; ``None`` where no task exists yet.
     """
 
-    handle: TaskHandle | None
+    handle: Handle | None
 
-    def __init__(self, message: str, *, handle: TaskHandle | None = None) -> None:
+    def __init__(self, message: str, *, handle: Handle | None = None) -> None:
         super().__init__(message)
         self.handle = handle
 
@@ -99,7 +129,7 @@ class TaskFailedError(TaskError):
         message: str = "",
         data: Any = None,
         status_message: str | None = None,
-        handle: TaskHandle | None = None,
+        handle: Handle | None = None,
     ) -> None:
         super().__init__(text, handle=handle)
         self.code = code
@@ -131,7 +161,7 @@ class InputUnansweredError(TasksClientError):
         keys: Keys of the questions without a usable answer.
     """
 
-    def __init__(self, message: str, *, keys: Sequence[str] = (), handle: TaskHandle | None = None) -> None:
+    def __init__(self, message: str, *, keys: Sequence[str] = (), handle: Handle | None = None) -> None:
         super().__init__(message, handle=handle)
         self.keys = tuple(keys)
 
@@ -146,7 +176,7 @@ class OutcomeUnknownError(TasksClientError):
     """
 
     def __init__(
-        self, message: str, *, record: TaskRecord | None = None, handle: TaskHandle | None = None
+        self, message: str, *, record: TaskRecord | None = None, handle: Handle | None = None
     ) -> None:
         super().__init__(message, handle=handle)
         self.record = record
@@ -184,7 +214,7 @@ class SessionError(TasksClientError):
         data: Any = None,
         http_status: int | None = None,
         retry_after_s: float | None = None,
-        handle: TaskHandle | None = None,
+        handle: Handle | None = None,
     ) -> None:
         super().__init__(message, handle=handle)
         self.retryable = retryable

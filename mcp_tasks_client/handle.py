@@ -10,8 +10,8 @@ from mcp_types import CallToolResult
 
 from .engine.engine import Engine
 from .engine.live_call import LiveCall
-from .engine.recovery import TaskReference
 from .errors import TasksClientError
+from .machine.record import TaskReference
 from .protocol.task import Task
 from .protocol.text import quote, shorten
 

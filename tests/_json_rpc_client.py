@@ -9,7 +9,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, CreateMessageRequestParams, ElicitRequestFormParams
 
 from ._host import Host
-from .sessions.under_host._host import Host as Sender  # which sends ``tools/call``, and answers nothing
+from .hosts.http._host import Host as Sender  # which sends ``tools/call``, and answers nothing
 
 __all__ = ["JsonRpcClient"]
 

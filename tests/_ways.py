@@ -29,7 +29,7 @@ from mcp_tasks_client import (
     TasksTransport,
     tasks_http_client,
 )
-from mcp_tasks_client.sessions.sdk.extension import ClaimedTask
+from mcp_tasks_client.hosts.sdk.extension import ClaimedTask
 
 from ._clients_on_1 import client_on_1
 from ._host import Host

@@ -36,7 +36,7 @@ from mcp_tasks_client.errors import (
     TasksClientError,
     WaitTimeoutError,
 )
-from mcp_tasks_client.journal.record import Scope, TaskRecord
+from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.protocol.task import read_task
 

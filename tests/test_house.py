@@ -24,16 +24,22 @@ ROOT: Final = Path(mcp_tasks_client.__file__).parent
 PACKAGE: Final = "mcp_tasks_client"
 OLDER: Final = "tasks_2025_11_25"
 
-ROOMS: Final = ("protocol", "machine", "journal", "sessions.base", "engine")
-"""Each imports only those before it, and the modules that any room may import."""
-
-FOR_ALL: Final = frozenset({"errors", "policy", "uncut", "own_task", "host_code"})
-
-BETWEEN: Final = {"engine": frozenset({"callbacks"})}
-"""Modules of the top level that one room may import besides."""
-
-NAMED_BY_ERRORS: Final = (("errors", "handle"), ("errors", "journal.record"))
-"""The one circle, for type checkers only: an error carries the handle and the record that it is about."""
+FLOORS: Final = (
+    ("policy", "uncut", "protocol", "own_task"),
+    ("machine",),
+    ("errors",),
+    ("host_code", "journal"),
+    ("callbacks",),
+    ("sessions",),
+    ("engine",),
+    (OLDER,),
+    ("by_url", "handle"),
+    ("hosts",),
+    ("client",),
+    ("blocking", "testing"),
+)
+"""The rooms (folders and modules of the top level) from the bottom up. A room imports rooms of
+lower floors, and the ones named before it on its own floor."""
 
 IMPURE: Final = frozenset(
     {"anyio", "asyncio", "trio", "time", "random", "os", "io", "socket", "threading", "sqlite3", "httpx"}
@@ -97,39 +103,52 @@ def _imports(tree: ast.Module, module: str, *, is_package: bool):  # type: ignor
     return visit(tree, late=False, for_types=False)
 
 
-def room_of(module: str) -> str | None:
-    return next((room for room in ROOMS if module == room or module.startswith(f"{room}.")), None)
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
-    allowed = {*ROOMS[: ROOMS.index(room) + 1]}
+def test_every_room_has_its_place() -> None:
+    assert sorted(room for floor in FLOORS for room in floor) == sorted(
+        {room_of(name) for name in modules() if name}
+    )
+
+
+def test_no_import_runs_back_up() -> None:
+    place = {room: number for number, room in enumerate(room for floor in FLOORS for room in floor)}
     wrong = [
         f"{module} imports {one.name or PACKAGE}"
         for module, imports in modules().items()
-        if room_of(module) == room
+        if module
         for one in imports
-        if one.ours
-        and room_of(one.name) not in allowed
-        and one.name not in FOR_ALL | BETWEEN.get(room, frozenset())
+        if one.ours and not (one.name and place[room_of(one.name)] <= place[room_of(module)])
     ]
     assert not wrong
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    graph = {
-        module: {
-            one.name
-            for one in imports
-            if one.ours
-            and one.name != module
-            and not ((module, one.name) in NAMED_BY_ERRORS and one.for_types)
-            # The package itself is below nothing: its own modules see only its name.
-            and one.name
+    _refuse_circles(
+        {
+            module: {one.name for one in imports if one.ours} - {module}
+            for module, imports in modules().items()
         }
-        for module, imports in modules().items()
-        if module
-    }
+    )
+
+
+def test_no_folders_import_each_other_in_a_circle() -> None:
+    """A folder is not its subfolders: what all of them share stands in the folder itself."""
+    folders: dict[str, set[str]] = {}
+    for module, imports in modules().items():
+        folder = _folder_of(module)
+        folders.setdefault(folder, set()).update(_folder_of(one.name) for one in imports if one.ours)
+    _refuse_circles({folder: found - {folder} for folder, found in folders.items() if folder})
+
+
+def _folder_of(module: str) -> str:
+    """The folder that a module stands in; a module of the top level stands for itself."""
+    return module if module in packages() or "." not in module else module.rpartition(".")[0]
+
+
+def _refuse_circles(graph: dict[str, set[str]]) -> None:
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -138,27 +157,34 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_nothing_imports_the_older_generation_but_one_late_import() -> None:
     importing = {
-        (module, one.late or one.for_types)
+        (module, one.late)
         for module, imports in modules().items()
-        if not module.startswith(OLDER)
+        # Both versions pass through a relay. Which one, it learns from the messages.
+        if not module.startswith((OLDER, "hosts.relay"))
         for one in imports
         if one.ours and one.name.startswith(OLDER)
     }
-    # The package names TasksTransport for type checkers, and loads it when somebody asks for it.
-    assert importing == {("client", True), ("", True)}
+    assert importing == {("by_url", True)}
+
+
+def test_the_relay_is_loaded_for_its_public_name_only() -> None:
+    importing = {
+        (module, one.for_types)
+        for module, imports in modules().items()
+        if not module.startswith("hosts.relay")
+        for one in imports
+        if one.ours and one.name.startswith("hosts.relay")
+    }
+    assert importing == {("", True)}, "the package names TasksTransport for type checkers, and loads it late"
 
 
 def test_the_rest_does_not_speak_of_the_older_generation() -> None:
-    allowed = {
-        "__init__.py": 2,  # where TasksTransport is
-        "client.py": 1,  # the late import
-    }
     speaking = {
         path.relative_to(ROOT).as_posix(): len(found)
         for path in ROOT.rglob("*.py")
-        if OLDER not in path.parts and (found := re.findall(r"2025.?11.?25", path.read_text()))
+        if not {OLDER, "relay"} & {*path.parts} and (found := re.findall(r"2025.?11.?25", path.read_text()))
     }
-    assert speaking == allowed
+    assert speaking == {"by_url.py": 1}, "the late import"
 
 
 def test_the_map_in_contributing_names_each_module_under_its_folder() -> None:

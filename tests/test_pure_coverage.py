@@ -13,7 +13,13 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TESTS = ("test_errors.py", "protocol", "machine/test_task.py", "machine/test_policy.py")
+TESTS = (
+    "test_errors.py",
+    "protocol",
+    "machine/test_record.py",
+    "machine/test_task.py",
+    "machine/test_policy.py",
+)
 
 
 def run(*args: str) -> None:

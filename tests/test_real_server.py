@@ -37,7 +37,7 @@ from mcp_tasks_client import (
 from mcp_tasks_client.protocol import EXTENSION_ID
 from mcp_tasks_client.protocol.replies import Returned
 from mcp_tasks_client.sessions.base import ToolCall
-from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from ._requirements import requirement
 from .real_server import RealServer

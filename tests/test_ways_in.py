@@ -24,7 +24,7 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
-from mcp_tasks_client.journal.record import Scope
+from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.testing import FaultPlan, KilledError, kill
 
 from ._host import Host

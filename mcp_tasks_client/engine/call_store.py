@@ -21,7 +21,6 @@ import anyio.lowlevel
 from ..errors import DrivenElsewhereError, JournalError, TasksClientError
 from ..journal.base import Taken
 from ..journal.guarded import GuardedJournal
-from ..journal.record import Scope, TaskRecord
 from ..machine import Step, advance
 from ..machine.actions import Action, Forget, Save
 from ..machine.events import (
@@ -37,6 +36,7 @@ from ..machine.events import (
     TaskCreated,
     UpdateFailed,
 )
+from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, OutcomeUnknown
 from ..policy import PollPolicy
 from ..uncut import run_to_its_end

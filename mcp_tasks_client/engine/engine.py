@@ -25,7 +25,7 @@ from ..errors import JournalError, OutcomeUnknownError, TasksClientError, WaitTi
 from ..host_code import was_cancelled_from_inside
 from ..journal.base import Journal
 from ..journal.guarded import GuardedJournal
-from ..journal.record import Scope, TaskRecord
+from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling
 from ..policy import PollPolicy
 from ..protocol import JSONObject
@@ -38,7 +38,7 @@ from .idempotency import Idempotency, OnUnknown, check_repeatable
 from .live_call import HandleOf, LiveCall, OnUpdate, OvertakenError
 from .outcome import read_outcome, read_raw_outcome
 from .push import Push
-from .recovery import Recovery, TaskReference
+from .recovery import Recovery
 from .requests import Requests
 from .runner import Runner
 

@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 import anyio
 
 from ..errors import IdempotencyConflictError, JournalError, OutcomeUnknownError
-from ..journal.record import Scope, TaskRecord
 from ..machine.actions import SendCall
 from ..machine.events import CallAgain, CallLost, CallRefused
+from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Gathering, OutcomeUnknown
 from ..protocol.text import digest
 from ..sessions.base import ToolCall

@@ -20,8 +20,8 @@ from ..errors import (
 )
 from ..journal.base import Journal
 from ..journal.guarded import GuardedJournal
-from ..journal.record import Scope
 from ..machine.events import TaskCreated
+from ..machine.record import Scope
 from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..protocol.text import digest

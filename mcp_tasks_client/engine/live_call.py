@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import anyio
 
 from ..errors import DrivenElsewhereError, JournalError, TasksClientError
-from ..journal.record import TaskRecord
 from ..machine.actions import Ask, SendCall
 from ..machine.events import Event, TaskCreated
+from ..machine.record import TaskRecord
 from ..machine.states import Observing
 from ..protocol.task import Task
 from ..sessions.base import TaskRef, ToolCall

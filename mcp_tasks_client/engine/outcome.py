@@ -16,7 +16,7 @@ from ..errors import (
     TaskNotFoundError,
     TasksClientError,
 )
-from ..journal.record import TaskRecord
+from ..machine.record import TaskRecord
 from ..machine.states import Cancelled, Completed, Failed, Finished, Gone, Violated
 from ..protocol import JSONObject
 from ..protocol.replies import RpcError

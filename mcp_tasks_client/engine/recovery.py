@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TypedDict
 
-from ..journal.record import Scope, TaskRecord
 from ..machine.events import TaskCreated
+from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling
 from ..protocol.task import Task
 from ..protocol.text import digest
@@ -15,20 +14,7 @@ from .call_store import CallStore
 from .environment import Environment
 from .live_call import LiveCall, Ours
 
-__all__ = ["Recovery", "TaskReference", "begin_with_task"]
-
-
-class TaskReference(TypedDict):
-    """What it takes to find a task again: JSON, for a queue, a database row, another process.
-
-    It holds the task ID, with which anybody who can reach the server can act on the task.
-    """
-
-    endpoint: str
-    principal: str
-    tool: str | None
-    task_id: str | None
-    record_id: str
+__all__ = ["Recovery", "begin_with_task"]
 
 
 class Recovery:

@@ -361,8 +361,8 @@ async def _tell(listener: OnUpdate, task: Task) -> None:
         logger.exception("on_update raised; the call goes on")
 
 
-def _park_error(call: LiveCall, reason: Unanswered | SessionError) -> Exception:
-    if isinstance(reason, SessionError):
+def _park_error(call: LiveCall, reason: Unanswered | Exception) -> Exception:
+    if not isinstance(reason, Unanswered):
         return reason
     if call.record.task_id is not None:
         then = "The task waits for it and can be resumed."

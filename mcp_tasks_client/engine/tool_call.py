@@ -16,8 +16,8 @@ import anyio.lowlevel
 
 from ..errors import InputUnansweredError, OutcomeUnknownError, TasksClientError
 from ..host_code import foreign_error
-from ..journal.record import TaskRecord
 from ..machine.events import CallLost, CallRefused, Event
+from ..machine.record import TaskRecord
 from ..machine.states import Calling, Gathering
 from ..sessions.base import BeforeSend
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
-from .record import Scope, TaskRecord
+from ..machine.record import Scope, TaskRecord
 
 __all__ = ["LEASES_KEPT_S", "Journal", "Judge", "Lease", "LeaseSource", "Taken"]
 

@@ -10,8 +10,8 @@ import anyio
 
 from ..errors import JournalError, TasksClientError
 from ..host_code import was_cancelled_from_inside
+from ..machine.record import Scope, TaskRecord
 from .base import Journal, Judge, Lease, LeaseSource, Taken
-from .record import Scope, TaskRecord
 
 __all__ = ["GuardedJournal"]
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ..errors import JournalError
+from ..machine.record import Scope, TaskRecord
 from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
-from .record import Scope, TaskRecord
 from .row import Row, checked_time, escape, overtaken, read_rows, unescape
 
 __all__ = ["MemoryJournal"]

@@ -15,8 +15,8 @@ from typing import NamedTuple, Self, overload
 from anyio.lowlevel import checkpoint
 
 from ..errors import DrivenElsewhereError, JournalCorruptError
+from ..machine.record import Scope, TaskRecord, dump_state, load_state
 from ..machine.states import Observing
-from .record import Scope, TaskRecord, dump_state, load_state
 
 __all__ = ["Row", "checked_time", "escape", "overtaken", "read_rows", "unescape"]
 

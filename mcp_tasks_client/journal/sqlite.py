@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..errors import JournalCorruptError
+from ..machine.record import Scope, TaskRecord
 from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
-from .record import Scope, TaskRecord
 from .row import Row, checked_time, escape, overtaken, read_rows, unescape
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..errors import SessionError
 from ..protocol import JSONObject
 from ..protocol.task import Task
 
@@ -99,7 +98,7 @@ class Unanswered:
 class Park:
     """Stop driving. The task lives on and ``Resumed`` takes it up again."""
 
-    reason: Unanswered | SessionError
+    reason: Unanswered | Exception
 
 
 Action: TypeAlias = (

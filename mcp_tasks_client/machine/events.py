@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..errors import SessionError
 from ..protocol import JSONObject
 from ..protocol.task import Task
 
@@ -131,7 +130,7 @@ class TaskMissing:
 class ObservationRefused:
     """The server will not let us look: a credential, a capability, the protocol itself."""
 
-    error: SessionError
+    error: Exception
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from . import JSONObject, MalformedError
+from . import JSONObject, MalformedError, RequestId
 from .task import Task, read_task
 from .text import is_encodable
 
@@ -94,3 +94,9 @@ def read_rpc_error(raw: object) -> RpcError:
         message=message if isinstance(message, str) else "",
         data=error.get("data"),
     )
+
+
+def id_in(fields: object, name: str) -> RequestId | None:
+    """The JSON-RPC ID or progress token in a field of an object; ``None`` if there is none."""
+    value: Any = fields.get(name) if isinstance(fields, dict) else None
+    return value if isinstance(value, str | int) and not isinstance(value, bool) else None

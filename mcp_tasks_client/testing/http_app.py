@@ -20,7 +20,7 @@ import anyio
 from ..protocol import JSONObject
 from .faults import ErrorReply, Garbled, HttpError, Reply, Unreachable, retry_after
 from .notifications import Stream
-from .requests import Exchange, RequestHandler
+from .request_handler import Exchange, RequestHandler
 from .witness import Ending
 
 __all__ = ["HttpApp"]

@@ -11,8 +11,8 @@ from mcp_types import Tool
 from ..engine.environment import Clock
 from ..errors import ConnectionLostError, SessionError
 from ..protocol import JSONObject
+from ..protocol.params import call_params, task_params
 from ..protocol.replies import CallReply, RpcError, read_call_reply
-from ..protocol.requests import call_params, task_params
 from ..protocol.task import read_task
 from ..sessions.base import (
     BeforeSend,
@@ -25,7 +25,7 @@ from ..sessions.base import (
 )
 from .faults import ErrorReply, Garbled, HttpError, LostReply, Reply, Unreachable
 from .notifications import LISTEN, Stream
-from .requests import RequestHandler
+from .request_handler import RequestHandler
 
 if TYPE_CHECKING:
     from ..sessions.http.subscription import Subscription

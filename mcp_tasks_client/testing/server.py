@@ -14,7 +14,7 @@ from .faults import Fault
 from .http_app import HttpApp
 from .memory_session import ServerSession
 from .notifications import Notifies
-from .requests import Plan, RequestHandler, identify_by_arguments
+from .request_handler import Plan, RequestHandler, identify_by_arguments
 from .timeline import Traits
 from .witness import Arrival, Witness
 

@@ -63,7 +63,7 @@ async def in_groups(folder: Path, tasks: int) -> list[float]:
 
 async def one_by_one(folder: Path, tasks: int) -> list[float]:
     """Seconds of each commit, as a transaction of its own in one thread, equally durable."""
-    from mcp_tasks_client.journal.record import dump_state
+    from mcp_tasks_client.machine.record import dump_state
 
     with ThreadPoolExecutor(1) as thread:
         loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ async def _all(commit: Commit, tasks: int) -> list[float]:
 
 def _record(number: int) -> TaskRecord:
     from mcp_tasks_client import Task, TaskRecord
-    from mcp_tasks_client.journal.record import Scope
+    from mcp_tasks_client.machine.record import Scope
     from mcp_tasks_client.machine.states import Observing
 
     now = time.time()

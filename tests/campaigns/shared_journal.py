@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client import JournalError, MemoryJournal, TaskRecord
 from mcp_tasks_client.journal.base import Journal, Judge, Lease, LeaseSource, Taken
-from mcp_tasks_client.journal.record import Scope
+from mcp_tasks_client.machine.record import Scope
 
 from .virtual_time import ProcessClock
 

@@ -34,8 +34,8 @@ from mcp_tasks_client.errors import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.record import TaskRecord
 from mcp_tasks_client.machine.actions import Ask
+from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply

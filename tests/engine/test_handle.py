@@ -41,7 +41,7 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.handle import TaskHandle, TaskReference
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.record import TaskRecord
+from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import (
     ManualClock,

@@ -16,7 +16,7 @@ from mcp_tasks_client.errors import JournalLockedError
 from mcp_tasks_client.handle import detach
 from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.record import Scope, TaskRecord
+from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.sessions.base import Snapshot

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_tasks_client.engine.outcome import read_outcome
 from mcp_tasks_client.errors import TaskFailedError
-from mcp_tasks_client.journal.record import Scope, TaskRecord
+from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Failed, Finished
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.record import TaskRecord
+from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.sessions.base import ObservedTasks, Snapshot

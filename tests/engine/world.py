@@ -12,7 +12,7 @@ from mcp_types import CallToolResult, ElicitResult, TextContent
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.record import Scope, TaskRecord
+from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import ManualClock, completed, scripted_client, text_result, working
 from tests.scripted_session import STALL, ScriptedSession

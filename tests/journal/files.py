@@ -18,8 +18,8 @@ from typing import Any, Final, cast
 import anyio
 import pytest
 
-from mcp_tasks_client.journal.record import TaskRecord
 from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.machine.record import TaskRecord
 
 __all__ = [
     "SHORT_S",

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any, Final
 
 from mcp_tasks_client.journal.base import Journal, Lease
-from mcp_tasks_client.journal.record import Scope, TaskRecord
+from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Completed, Finished, Observing
 from mcp_tasks_client.protocol.task import read_task
 

@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
 from mcp_tasks_client.journal.base import LEASES_KEPT_S, Journal, Lease
-from mcp_tasks_client.journal.record import Scope, TaskRecord, dump_state
+from mcp_tasks_client.machine.record import Scope, TaskRecord, dump_state
 from mcp_tasks_client.machine.states import (
     Calling,
     Cancelled,

@@ -25,9 +25,9 @@ import anyio
 import pytest
 
 from mcp_tasks_client.errors import JournalCorruptError, JournalError
-from mcp_tasks_client.journal.record import TaskRecord
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.journal.sqlite_file import scripts
+from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Completed
 from tests.journal.files import SHORT_S, OneLoop, child, line, posix_only, raw
 from tests.journal.samples import SCOPE, finished, observing, record

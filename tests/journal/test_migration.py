@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from mcp_tasks_client.errors import JournalCorruptError
-from mcp_tasks_client.journal.record import TaskRecord, dump_state
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.journal.sqlite_file import scripts
+from mcp_tasks_client.machine.record import TaskRecord, dump_state
 from mcp_tasks_client.machine.states import (
     Calling,
     Completed,

@@ -31,7 +31,6 @@ from mcp_tasks_client.errors import JournalCorruptError, JournalError, JournalLo
 from mcp_tasks_client.journal import sqlite, sqlite_file, sqlite_writer
 from mcp_tasks_client.journal.base import Lease
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.record import TaskRecord
 from mcp_tasks_client.journal.row import Row, read_rows
 from mcp_tasks_client.journal.sqlite import (
     _ALL,
@@ -43,6 +42,7 @@ from mcp_tasks_client.journal.sqlite import (
     choose_journal,
 )
 from mcp_tasks_client.journal.sqlite_file import APPLICATION_ID, scripts
+from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Completed
 from tests.journal.files import (
     SHORT_S,

@@ -24,7 +24,6 @@ from typing import Any
 import pytest
 
 from mcp_tasks_client.errors import ConnectionLostError
-from mcp_tasks_client.journal.record import dump_state, load_state
 from mcp_tasks_client.machine import advance
 from mcp_tasks_client.machine.actions import (
     Action,
@@ -69,6 +68,7 @@ from mcp_tasks_client.machine.events import (
     UpdateFailed,
     UpdateRejected,
 )
+from mcp_tasks_client.machine.record import dump_state, load_state
 from mcp_tasks_client.machine.states import (
     Calling,
     Finished,

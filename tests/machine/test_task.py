@@ -15,7 +15,6 @@ from typing import Any, get_args
 import pytest
 
 from mcp_tasks_client.errors import CredentialRefusedError
-from mcp_tasks_client.journal.record import dump_state, load_state
 from mcp_tasks_client.machine import MAX_ROUNDS, ImpossibleEventError, advance, input_requests
 from mcp_tasks_client.machine.actions import (
     Action,
@@ -62,6 +61,7 @@ from mcp_tasks_client.machine.events import (
     UpdateRejected,
 )
 from mcp_tasks_client.machine.input_requests import MAX_OPEN, MAX_QUESTIONS, MAX_SIZE
+from mcp_tasks_client.machine.record import dump_state, load_state
 from mcp_tasks_client.machine.states import (
     Calling,
     Cancelled,

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from mcp_tasks_client.protocol import MalformedError
+from mcp_tasks_client.protocol import MalformedError, RequestId
 from mcp_tasks_client.protocol.replies import (
     Created,
     InputRequired,
     Returned,
     RpcError,
+    id_in,
     read_call_reply,
     read_rpc_error,
 )
@@ -103,3 +104,11 @@ def test_an_error_keeps_its_code_message_and_data_and_lacks_what_is_no_such_thin
     raw: object, expected: RpcError
 ) -> None:
     assert read_rpc_error(raw) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [({"id": 0}, 0), ({"id": "a"}, "a"), ({"id": True}, None), ({"id": 1.5}, None), ({}, None), ([], None)],
+)
+def test_an_id_is_a_text_or_a_whole_number(fields: object, found: RequestId | None) -> None:
+    assert id_in(fields, "id") == found

@@ -24,7 +24,7 @@ if not __package__:  # run as a script: Python has put this folder on its path, 
     sys.path[0] = str(Path(__file__).parents[2])
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksClient, TasksTransport
-from mcp_tasks_client.journal.record import Scope
+from mcp_tasks_client.machine.record import Scope
 
 LIMIT_S = 30.0
 POLL = PollPolicy(floor_s=0.01, jitter=0.0)

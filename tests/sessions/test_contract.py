@@ -19,14 +19,14 @@ import pytest
 from mcp.client.extension import advertise
 from mcp_types import ElicitResult, Tool
 
+from mcp_tasks_client.by_url import DiscoveringSession
 from mcp_tasks_client.errors import SessionError
+from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession
 from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
 from mcp_tasks_client.protocol.task import Task
 from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, Snapshot, TaskRef, ToolCall
-from mcp_tasks_client.sessions.http.other_version import DiscoveringSession
-from mcp_tasks_client.sessions.http.session import HttpSession
-from mcp_tasks_client.sessions.sdk.session import SdkSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import (
     ScriptedServer,
     ask,

@@ -17,8 +17,8 @@ from mcp_tasks_client.callbacks import Callbacks, Inputs
 from mcp_tasks_client.engine.environment import Clock, SystemClock
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.sessions.base import ObservedTasks, Session, Snapshot, TaskRef
-from mcp_tasks_client.sessions.http.session import HttpSession
-from mcp_tasks_client.tasks_2025_11_25.session import session_over
+from mcp_tasks_client.sessions.http.http_session import HttpSession
+from mcp_tasks_client.tasks_2025_11_25.core_session import session_over
 
 __all__ = [
     "LIMIT_S",

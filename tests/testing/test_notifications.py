@@ -14,7 +14,7 @@ import pytest
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.task import Task
 from mcp_tasks_client.sessions.base import INVALID_PARAMS, ObservedTasks, Session, Snapshot, TaskRef
-from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import (
     Delayed,
     HttpError,

@@ -76,6 +76,7 @@ from mcp_tasks_client import (
     tasks_http_client,
     tasks_http_client_factory,
 )
+from mcp_tasks_client.errors import Handle
 from mcp_tasks_client.testing import ManualClock, ScriptedServer, ServerSession, scripted_client
 
 URL = "http://127.0.0.1:8000/mcp"
@@ -413,7 +414,7 @@ async def errors(client: TasksClient) -> None:
         assert_type(error.data, Any)
         assert_type(error.status_message, str | None)
     except (TaskCancelledError, TaskExpiredError, TaskNotFoundError) as error:
-        assert_type(error.handle, TaskHandle | None)
+        assert_type(error.handle, Handle | None)
     except WaitTimeoutError as error:
         as_timeout: TimeoutError = error
         print(as_timeout)
@@ -425,7 +426,7 @@ async def errors(client: TasksClient) -> None:
     except OutcomeUnknownError as error:
         assert_type(error.record, TaskRecord | None)
     except IdempotencyConflictError as error:
-        assert_type(error.handle, TaskHandle | None)
+        assert_type(error.handle, Handle | None)
     except (ConnectionLostError, CredentialRefusedError) as error:
         as_session: SessionError = error
         print(as_session)
@@ -446,7 +447,7 @@ async def errors(client: TasksClient) -> None:
     except TaskError as error:
         error.code  # type: ignore[attr-defined]  # noqa: B018  # only of a failed task
     except TasksClientError as error:
-        assert_type(error.handle, TaskHandle | None)
+        assert_type(error.handle, Handle | None)
         await error.handle.result()  # type: ignore[union-attr]  # there may be no task yet
 
 

@@ -29,11 +29,11 @@ from mcp_tasks_client import (
     TasksClient,
 )
 from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.journal.record import Scope
+from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Observing
 from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.protocol.params import call_params, task_params
 from mcp_tasks_client.protocol.replies import CallReply, read_call_reply
-from mcp_tasks_client.protocol.requests import call_params, task_params
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.sessions.base import BeforeSend, Limits, Session, Snapshot, TaskRef, ToolCall
 from mcp_tasks_client.testing import cancelled, completed, input_required, working

@@ -17,7 +17,7 @@ import anyio
 from mcp_types import ElicitResult, ErrorData, TextContent
 
 from mcp_tasks_client import MemoryJournal, SessionError, TaskFailedError, TasksClient
-from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 LIMIT_S: Final = 20.0
 """Less than the harness gives, so that a client that hangs says where."""

@@ -25,8 +25,8 @@ from mcp_tasks_client import (
 from mcp_tasks_client import idempotency_key as under_key
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import ScriptedServer
-from tests.sessions.relay._host import over_streams
-from tests.sessions.under_host._host import URL, Host
+from tests.hosts.http._host import URL, Host
+from tests.hosts.relay._host import over_streams
 
 __all__ = ["HostCaller", "HostWay", "calling_as_host"]
 

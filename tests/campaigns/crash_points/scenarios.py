@@ -37,7 +37,7 @@ from mcp_tasks_client import (
 from mcp_tasks_client.callbacks import NoAnswerError
 from mcp_tasks_client.engine.crash_points import Point, Probe
 from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.journal.record import Scope
+from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Completed, Finished, Observing
 from mcp_tasks_client.sessions.base import Limits, ToolCall
 from mcp_tasks_client.testing import (

@@ -48,7 +48,7 @@ from mcp_tasks_client.engine.crash_points import Point, Probe
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.inline import InlineEngine
 from mcp_tasks_client.handle import detach
-from mcp_tasks_client.journal.record import Scope
+from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created

@@ -15,7 +15,7 @@ import anyio
 
 from mcp_tasks_client import MemoryJournal, Task, TaskHandle, TaskRecord
 from mcp_tasks_client.journal.base import Lease, Taken
-from mcp_tasks_client.journal.record import Scope
+from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.testing import (
     Arrival,

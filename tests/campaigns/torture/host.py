@@ -36,8 +36,8 @@ from mcp_tasks_client import (
     idempotency_key,
     tasks_http_client,
 )
+from mcp_tasks_client.hosts.idempotency_key import META_KEY
 from mcp_tasks_client.machine.states import Gathering, Observing
-from mcp_tasks_client.sessions.under_host.idempotency_key import META_KEY
 
 from .evidence import LIFE_HEADER, Log
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from .scripted import CLIENT_INFO, ScriptedServer
 

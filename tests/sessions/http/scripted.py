@@ -14,7 +14,7 @@ import pytest
 from mcp_tasks_client.errors import SessionError
 from mcp_tasks_client.protocol.replies import CallReply
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
-from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 URL = "https://server.example/mcp"
 TASK_ID = "786512e2-9e0d-44bd-8f29-789f320fe840"

@@ -18,7 +18,7 @@ import pytest
 from mcp_tasks_client.errors import ConnectionLostError, SessionError
 from mcp_tasks_client.sessions.base import Limits, TaskRef
 from mcp_tasks_client.sessions.http import channel
-from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 REF = TaskRef("task-0123456789")
 TASK = {"resultType": "task", "taskId": "task-0123456789", "status": "working"}

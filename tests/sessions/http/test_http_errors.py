@@ -20,7 +20,7 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.sessions.base import Limits, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_errors import read_retry_after
-from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from ..._requirements import requirement
 from .scripted import (

@@ -14,7 +14,7 @@ import pytest
 
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError
 from mcp_tasks_client.sessions.base import Limits
-from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from .scripted import REF, TASK, TASK_ID, RawResponse, ScriptedServer, events, fail_to_get, result, rpc_id
 

@@ -20,7 +20,7 @@ from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, Se
 from mcp_tasks_client.protocol.replies import Created
 from mcp_tasks_client.sessions.base import Limits, TaskRef
 from mcp_tasks_client.sessions.http import body, replies
-from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from .scripted import send_call
 from .sockets import (

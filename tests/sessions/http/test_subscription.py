@@ -23,7 +23,7 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.sessions.base import Snapshot, TaskRef
 from mcp_tasks_client.sessions.http import body, replies, subscription
-from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.http.subscription import DeclinedError, Subscription, keep_subscribed
 
 from .sockets import (

@@ -10,7 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from mcp_tasks_client.sessions.http.session import HttpSession
+from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from .scripted import REF, ScriptedServer
 from .sockets import Connection, also_over_httpx2, anyio_backend, connected, serving, whole

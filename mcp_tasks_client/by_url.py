@@ -1,0 +1,165 @@
+"""A server by URL, in whichever version of the protocol the server speaks.
+
+The server is asked for its version before the first request of any kind, and once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+from mcp_types import Tool
+
+from .callbacks import Inputs
+from .engine.environment import Environment
+from .policy import PollPolicy
+from .protocol import PROTOCOL_VERSION, JSONObject
+from .protocol.replies import CallReply
+from .sessions.base import (
+    OTHER_VERSION,
+    BeforeSend,
+    Limits,
+    ObservedTasks,
+    Session,
+    Snapshot,
+    TaskRef,
+    ToolCall,
+    made_in_another,
+)
+from .sessions.http.http_session import HttpSession
+from .sessions.http.tool_catalogue import OtherVersionError
+
+__all__ = ["DiscoveringSession", "session_by_url"]
+
+
+class DiscoveringSession(Session):
+    """An :class:`HttpSession`, or another session where the server does not speak 2026-07-28.
+
+    Requests that begin together share one discovery. Until it has succeeded, each request asks again.
+
+    Args:
+        http: Asks the server. Closed with this session.
+        speak_other: Makes the session of another version, at most once. That session may use the channel of
+            ``http``, and leaves it open.
+    """
+
+    def __init__(self, http: HttpSession, speak_other: Callable[[HttpSession], Session]) -> None:
+        self.endpoint = http.endpoint
+        self.limits = http.limits
+        self._http = http
+        self._speak_other = speak_other
+        self._chosen: Session | None = None
+        self._decided = anyio.Event()
+
+    def __repr__(self) -> str:
+        return repr(self._chosen or self._http)
+
+    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+        """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
+        return await (self._chosen or await self._choose()).tool(name, fresh=fresh)
+
+    async def other(self) -> Session | None:
+        """The session of another version, if the server needs one.
+
+        Raises:
+            SessionError: The server could not be asked; ``not_executed``.
+        """
+        chosen = self._chosen or await self._choose()
+        return None if chosen is self._http else chosen
+
+    async def may_make_task(self, name: str) -> bool:
+        """Whether a call of a tool may become a task."""
+        return await (self._chosen or await self._choose()).may_make_task(name)
+
+    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+        """Send ``tools/call`` once."""
+        return await (self._chosen or await self._choose()).call(call, before_send)
+
+    async def get(self, ref: TaskRef) -> Snapshot:
+        """Ask for the task once."""
+        return await (await self._session_of(ref)).get(ref)
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        """Send the answers once."""
+        await (await self._session_of(ref)).update(ref, answers)
+
+    async def cancel(self, ref: TaskRef) -> None:
+        """Send ``tasks/cancel`` once."""
+        await (await self._session_of(ref)).cancel(ref)
+
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send another request once."""
+        return await (self._chosen or await self._choose()).ask(method, params)
+
+    async def run(self, observed: ObservedTasks) -> None:
+        """Deliver what the server tells unasked, once a request has found out its version."""
+        await self._decided.wait()
+        assert self._chosen is not None
+        await self._chosen.run(observed)
+
+    async def aclose(self) -> None:
+        """Close whichever sessions there are."""
+        try:
+            if self._chosen is not None and self._chosen is not self._http:
+                await self._chosen.aclose()
+        finally:
+            await self._http.aclose()
+
+    async def _session_of(self, ref: TaskRef) -> Session:
+        """The session that the server needs.
+
+        Raises:
+            RemoteProtocolError: The task is one of another version.
+            SessionError: The server could not be asked; ``not_executed``.
+        """
+        chosen = self._chosen or await self._choose()
+        if chosen is self._http and (ref.session_data or "").startswith(OTHER_VERSION):
+            raise made_in_another(PROTOCOL_VERSION)
+        return chosen
+
+    async def _choose(self) -> Session:
+        """The session that the server needs.
+
+        Raises:
+            SessionError: The server could not be asked; ``not_executed``.
+        """
+        try:
+            await self._http.discover()
+            chosen: Session = self._http
+        except OtherVersionError:
+            # Nothing is awaited between this look and the assignment, so that only one other is made.
+            chosen = self._chosen or self._speak_other(self._http)
+        if self._chosen is None:
+            self._chosen = chosen
+            self._decided.set()
+        return self._chosen
+
+
+def session_by_url(
+    url: str,
+    inputs: Inputs,
+    policy: PollPolicy,
+    environment: Environment,
+    *,
+    older: dict[str, Any],
+    capabilities: JSONObject | None = None,
+    limits: Limits | None = None,
+    **options: Any,
+) -> DiscoveringSession:
+    """The session of a server by URL: native, or that of whichever older version the server speaks."""
+
+    def speak_other(http: HttpSession) -> Session:
+        # Loaded only for a server that turns out to need it.
+        from .tasks_2025_11_25.core_session import session_over
+
+        return session_over(http, inputs=inputs, clock=environment.clock, **older)
+
+    http = HttpSession(
+        url,
+        capabilities=inputs.capabilities if capabilities is None else capabilities,
+        limits=limits or Limits(tasks_in_flight=policy.polls_in_flight),
+        sleep=environment.clock.sleep,
+        **options,
+    )
+    return DiscoveringSession(http, speak_other)

@@ -1,0 +1,185 @@
+"""A ``tools/call`` of a host: read from its HTTP request, and answered in the shape that it expects. Pure.
+
+What a host can read depends on the version of the protocol that its own session negotiated. The call itself
+is made in whichever version the server offers tasks in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
+
+from ..protocol import PROTOCOL_VERSION, JSONObject, RequestId
+from ..protocol.replies import RpcError, id_in
+from ..sessions.base import ToolCall
+from .idempotency_key import META_KEY
+
+__all__ = [
+    "ASKED_BY",
+    "HostCall",
+    "as_event",
+    "encode_message",
+    "encode_reply",
+    "is_current",
+    "questions_for",
+    "read_host_call",
+    "read_message",
+    "result_for",
+]
+
+_OWN_STATE: Final = "mcp-tasks-client:"
+"""Begins the ``requestState`` of a question that a task of ours asks; the ID of its record follows."""
+
+_OF_THE_PROTOCOL: Final = frozenset(
+    {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, META_KEY, "progressToken"}
+)
+
+ASKED_BY: Final[Mapping[str, str]] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+"""The client capability behind each kind of question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCall:
+    """One ``tools/call`` as a host has sent it."""
+
+    request_id: RequestId
+    tool_call: ToolCall
+    key: str | None = None
+    """The idempotency key in ``_meta``."""
+
+    is_current: bool
+    """Whether the host's session speaks 2026-07-28."""
+
+    capabilities: JSONObject | None = field(default=None, repr=False)
+    """What the host declares in the request; ``None`` if it does so elsewhere, or not at all."""
+
+    client_info: JSONObject | None = None
+    progress_token: RequestId | None = None
+    reads_json: bool = True
+    reads_events: bool = True
+    record_id: str | None = None
+    """Of the call whose questions this answers."""
+
+    answers: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
+
+
+def read_message(content: bytes) -> JSONObject | None:
+    """The JSON-RPC message in a request's body; ``None`` if there is none, or several."""
+    try:
+        message = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) and message.get("jsonrpc") == "2.0" else None
+
+
+def is_current(params: JSONObject, version: str = "") -> bool:
+    """Whether a request is one of a session at 2026-07-28 or later.
+
+    Args:
+        params: Of the request.
+        version: The ``MCP-Protocol-Version`` header; empty if there is none.
+    """
+    meta = params.get("_meta")
+    said = meta.get(PROTOCOL_VERSION_META_KEY, version) if isinstance(meta, dict) else version
+    return isinstance(said, str) and said >= PROTOCOL_VERSION  # versions are dates
+
+
+def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall | None:
+    """The call in a message; ``None`` if it is none, or one that the host sees through as a task itself.
+
+    Args:
+        message: The JSON-RPC message.
+        version: The ``MCP-Protocol-Version`` header; empty if there is none.
+        accept: The ``Accept`` header.
+    """
+    params = message.get("params")
+    request_id = id_in(message, "id")
+    if message.get("method") != "tools/call" or request_id is None or not isinstance(params, dict):
+        return None
+    name, arguments, meta = params.get("name"), params.get("arguments"), params.get("_meta")
+    if not isinstance(name, str) or "task" in params:
+        return None
+    meta = meta if isinstance(meta, dict) else {}
+    capabilities, client_info = meta.get(CLIENT_CAPABILITIES_META_KEY), meta.get(CLIENT_INFO_META_KEY)
+    key = meta.get(META_KEY)
+    state, answers = params.get("requestState"), params.get("inputResponses")
+    state = state if isinstance(state, str) else None
+    answers = answers if isinstance(answers, dict) else {}
+    answers = {key: answer for key, answer in answers.items() if isinstance(answer, dict)}
+    ours = state is not None and state.startswith(_OWN_STATE)
+    return HostCall(
+        request_id=request_id,
+        tool_call=ToolCall(
+            name=name,
+            arguments=arguments if isinstance(arguments, dict) else {},
+            meta={name: value for name, value in meta.items() if name not in _OF_THE_PROTOCOL},
+            input_responses={} if ours else answers,
+            request_state=None if ours else state,
+        ),
+        key=key if isinstance(key, str) and key else None,
+        is_current=is_current(params, version),
+        capabilities=capabilities if isinstance(capabilities, dict) else None,
+        client_info=client_info if isinstance(client_info, dict) else None,
+        progress_token=id_in(meta, "progressToken"),
+        reads_json=any(kind in accept for kind in ("application/json", "application/*", "*/*")) or not accept,
+        reads_events="text/event-stream" in accept,
+        record_id=state.removeprefix(_OWN_STATE) if ours and state is not None else None,
+        answers=answers,
+    )
+
+
+def result_for(call: HostCall, result: JSONObject) -> JSONObject:
+    """A tool's result as the result of the host's request, without what the host's version does not have."""
+    if call.is_current:
+        return {"resultType": "complete", **result}
+    result = {name: value for name, value in result.items() if name != "resultType"}
+    if not isinstance(result.get("structuredContent", {}), dict):
+        del result["structuredContent"]  # was an object before 2026-07-28; the content says the same
+    return result
+
+
+def questions_for(
+    questions: Mapping[str, JSONObject], *, state: str | None, record_id: str | None
+) -> JSONObject:
+    """The questions of a call as the result of the host's request, if its session speaks 2026-07-28.
+
+    Args:
+        questions: The server's requests, by key.
+        state: The server's own ``requestState``, where the host's next call makes the call anew.
+        record_id: Of the journaled call with which the host's next call goes on; ``None`` if there is none.
+    """
+    if record_id is not None:
+        state = _OWN_STATE + record_id
+    result: JSONObject = {"resultType": "input_required", "inputRequests": dict(questions)}
+    if state is not None:
+        result["requestState"] = state
+    return result
+
+
+def encode_reply(request_id: RequestId, reply: JSONObject | RpcError) -> bytes:
+    """A result or an error as the reply to the host's request."""
+    fields: JSONObject = {"result": reply}
+    if isinstance(reply, RpcError):
+        error: JSONObject = {"code": reply.code, "message": reply.message}
+        if reply.data is not None:
+            error["data"] = reply.data
+        fields = {"error": error}
+    return encode_message({"jsonrpc": "2.0", "id": request_id, **fields})
+
+
+def encode_message(message: JSONObject) -> bytes:
+    """A JSON-RPC message in ASCII, so that a lone surrogate survives it."""
+    return json.dumps(message, separators=(",", ":")).encode("ascii")
+
+
+def as_event(message: bytes) -> bytes:
+    """A message as a server-sent event."""
+    return b"event: message\ndata: " + message + b"\n\n"

@@ -1,0 +1,136 @@
+"""Our own requests over the transport of a host's client, with the host's headers, beneath its auth.
+
+The headers are those of the host's request that is being served, by a context variable, since thousands of
+calls share one session. What belongs to no call goes with those of the newest request. They are kept nowhere
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final
+
+import httpx
+
+from ...sessions.http.http_errors import CREDENTIAL_STATUSES
+from ...sessions.http.transport import CONNECT_S, Request, Response, Transport, failures_of_httpx
+from ...sessions.http.transport_httpx import WRITE_S, HttpxResponse, body_class
+
+__all__ = ["HostRequest", "InnerTransport", "serving"]
+
+_OF_ONE_REQUEST: Final = frozenset(
+    {"content-length", "content-type", "content-encoding", "transfer-encoding", "connection"}
+    | {"accept", "accept-encoding", "last-event-id", "mcp-session-id", "mcp-protocol-version"}
+    | {"mcp-method", "mcp-name"}
+)
+"""Headers that say something of the host's own request, and nothing of the host."""
+
+_ARGUMENTS: Final = "mcp-param-"
+
+_NO_WISH: Final = {"connect": 5.0, "read": 5.0, "write": 5.0, "pool": 5.0}
+"""The time-outs of a client whose maker said nothing of time-outs: not a wish that we could honour."""
+
+
+@dataclass(slots=True, kw_only=True)
+class HostRequest:
+    """The host's request that is being served.
+
+    Attributes:
+        headers: That go with each request of ours.
+        extensions: Of the host's request, such as the name for TLS.
+        timeout: The host's time-outs, as httpx has them; ``None`` leaves them to us.
+        refusal: Headers of the last reply that refused the credential; ``None`` if none did.
+        has_ended: Whether its call has ended.
+    """
+
+    headers: Sequence[tuple[str, str]] = field(repr=False)
+    extensions: Mapping[str, Any]
+    timeout: Mapping[str, float | None] | None
+    refusal: Mapping[str, str] | None = field(default=None, repr=False)
+    has_ended: bool = False
+
+    @classmethod
+    def of(cls, request: Any) -> HostRequest:
+        """What a request of httpx or httpx2 says of the host."""
+        headers = [
+            (name, value)
+            for name, value in request.headers.multi_items()
+            if name not in _OF_ONE_REQUEST and not name.startswith(_ARGUMENTS)
+        ]
+        timeout = request.extensions.get("timeout")
+        return cls(
+            headers=headers,
+            extensions=dict(request.extensions),
+            timeout=None if timeout == _NO_WISH else timeout,
+        )
+
+
+serving: Final[ContextVar[HostRequest]] = ContextVar("mcp_tasks_client_serving")
+"""The host's request in whose task, or for whose sake, a request of ours is sent."""
+
+
+class InnerTransport(Transport):
+    """Sends requests through a host's transport.
+
+    Args:
+        library: The module ``httpx`` or ``httpx2``.
+        inner: An ``AsyncBaseTransport`` of that library. Left open.
+    """
+
+    def __init__(self, library: ModuleType, inner: Any) -> None:
+        self.failures = failures_of_httpx(library)
+        self._library: Any = library
+        self._inner = inner
+        self._body = body_class(library)
+        self._newest: dict[str, HostRequest] = {}
+
+    @property
+    def closed(self) -> bool:
+        """Never: who closes it ends its calls first."""
+        return False
+
+    @contextmanager
+    def calling(self, url: str) -> Iterator[None]:
+        """Make the call that the host's request is for.
+
+        What goes on when it has ended, such as listening that it began, goes with the credential of a newer
+        request to the same URL.
+        """
+        host = self._newest[url] = serving.get()
+        try:
+            yield
+        finally:
+            host.has_ended = True
+            if self._newest.get(url) is host:
+                del self._newest[url]
+
+    async def send(self, url: httpx.URL, request: Request) -> Response:
+        """Send a request as the host would."""
+        host = serving.get()
+        if host.has_ended:
+            host = self._newest.get(str(url), host)
+        ours = {name.lower() for name in request.headers}
+        headers = [(name, value) for name, value in host.headers if name not in ours]
+        headers += [*request.headers.items(), ("Content-Length", str(len(request.content)))]
+        silence_s = request.silence_s
+        timeout = host.timeout or {"connect": CONNECT_S, "read": silence_s, "write": WRITE_S, "pool": None}
+        sent = self._library.Request(
+            request.verb,
+            str(url),
+            headers=headers,
+            stream=self._body(request.content),
+            extensions={**host.extensions, "timeout": dict(timeout)},
+        )
+        sent.read()  # so that a transport of the host's may look at its content
+        response = await self._inner.handle_async_request(sent)
+        if response.status_code in CREDENTIAL_STATUSES:
+            challenge = response.headers.get("www-authenticate")
+            host.refusal = {} if challenge is None else {"www-authenticate": challenge}
+        return HttpxResponse(response)
+
+    async def aclose(self) -> None:
+        """Leave the host's transport open."""

@@ -1,0 +1,151 @@
+"""A reply that a host reads as an event stream while its call still goes on.
+
+A stream has to be read while the call goes on, so the call runs in a task of its own. The task ends with the
+response: at its end, when the host closes it, or when the host's client is closed.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from uuid import uuid4
+
+import anyio
+import anyio.lowlevel
+
+from ...engine.environment import Clock
+from ...engine.signal import Signal, make_signal
+from ...protocol import JSONObject
+from ...protocol.replies import RpcError, read_rpc_error
+from ...uncut import on_asyncio
+from ..host_call import as_event, encode_message
+
+__all__ = ["Questions", "ReplyStream"]
+
+_COMMENT_S: Final = 5.0
+"""Seconds of silence after which a comment is sent, so that no time-out of silence fires."""
+
+_COMMENT: Final = b": the call goes on\n\n"
+
+_MOST_UNREAD: Final = 1000
+"""Messages that wait to be read, at most, but for questions. Progress beyond that is not told."""
+
+
+class ReplyStream:
+    """The events of one reply.
+
+    Args:
+        work: Makes the call, and never raises but when it is cancelled.
+        clock: By which comments are due.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[None]], clock: Clock) -> None:
+        self._work = work
+        self._clock = clock
+        self._unread: deque[bytes] = deque()
+        self._changed: Signal = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._over = anyio.Event()
+        self._task: object = None  # an event loop holds its tasks weakly
+
+    @property
+    def over(self) -> bool:
+        """Whether the call has ended."""
+        return self._over.is_set()
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to read."""
+        return bool(self._unread)
+
+    def send(self, message: JSONObject) -> None:
+        """Give the host a message."""
+        if len(self._unread) < _MOST_UNREAD or "id" in message:
+            self._unread.append(as_event(encode_message(message)))
+            self._changed.set()
+
+    # ── the task of the call ──────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Begin the call, and return when there is something to read, or the call has ended."""
+        self._changed = make_signal()
+        if on_asyncio():
+            import asyncio
+
+            self._task = asyncio.ensure_future(self._run())
+        else:
+            import trio
+
+            # Not in a nursery, since no block of the host's outlasts the reading of the response.
+            trio.lowlevel.spawn_system_task(self._run, context=contextvars.copy_context())
+        while not (self.over or self._unread):
+            await self._wait(None)
+
+    def cancel(self) -> None:
+        """End the call."""
+        self._scope.cancel()
+
+    async def stop(self) -> None:
+        """End the call, and return when it has ended."""
+        self._scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._over.wait()
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                await self._work()
+        finally:
+            self._over.set()
+            self._changed.set()
+
+    # ── the reading ───────────────────────────────────────────────────────────────────────────
+
+    async def next(self) -> bytes | None:
+        """The next event or comment; ``None`` once the call has ended and all was read."""
+        if not self._unread and not self.over:
+            await self._wait(_COMMENT_S)
+        if self._unread:
+            return self._unread.popleft()
+        return None if self.over else _COMMENT
+
+    async def _wait(self, limit_s: float | None) -> None:
+        self._changed = make_signal()
+        await self._clock.wait(self._changed, limit_s)
+
+
+class Questions:
+    """Requests to hosts, as a server of an older version makes them: on the stream of a call's reply."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, list[JSONObject | RpcError]] = {}
+        self._signals: dict[str, anyio.Event] = {}
+
+    async def ask(self, stream: ReplyStream, request: JSONObject) -> JSONObject | RpcError:
+        """The host's reply to a request."""
+        request_id = f"mcp-tasks-client-{uuid4().hex}"
+        answer = self._asked[request_id] = []
+        came = self._signals[request_id] = anyio.Event()
+        message: JSONObject = {"jsonrpc": "2.0", "id": request_id, "method": request.get("method")}
+        if "params" in request:
+            message["params"] = request["params"]
+        try:
+            stream.send(message)
+            await came.wait()
+        finally:
+            del self._asked[request_id], self._signals[request_id]
+        return answer[0]
+
+    def take(self, message: JSONObject) -> bool:
+        """Take a message of the host's, if it is a reply to one of our requests."""
+        request_id: Any = message.get("id")
+        if "method" in message or not isinstance(request_id, str) or request_id not in self._asked:
+            return False
+        result = message.get("result")
+        self._asked[request_id].append(
+            result if isinstance(result, dict) else read_rpc_error(message.get("error"))
+        )
+        self._signals[request_id].set()
+        return True

@@ -1,0 +1,511 @@
+"""Durable tasks under a host's HTTP client: a transport of httpx or httpx2 that makes ``tools/call`` itself.
+
+::
+
+    inner = httpx2.AsyncHTTPTransport()
+    http_client = httpx2.AsyncClient(transport=TasksHttpTransport(inner), timeout=30)
+    async with mcp.Client(streamable_http_client(url, http_client=http_client)) as client:
+        result = await client.call_tool("deploy", {"service": "web"})
+
+The host's session sends ``tools/call`` and waits for the reply, as it always does. The call is made here, at
+the version in which the server offers tasks, whichever the session has negotiated, and its result is the
+reply. All other traffic passes as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+import anyio
+
+from ...by_url import DiscoveringSession, session_by_url
+from ...callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
+from ...engine.cancellation import OnAbandon
+from ...engine.environment import Environment
+from ...engine.inline import InlineEngine
+from ...engine.live_call import OnUpdate
+from ...engine.outcome import as_rpc_error
+from ...engine.progress import Progress
+from ...engine.runner import Runner
+from ...errors import CredentialRefusedError, SessionError
+from ...handle import detach
+from ...journal.base import Journal
+from ...journal.sqlite import choose_journal
+from ...machine.record import Scope
+from ...policy import PollPolicy
+from ...protocol import JSONObject
+from ...protocol.replies import RpcError, id_in
+from ...sessions.base import Limits
+from ...sessions.http.transport_httpx import library_of
+from ..host_call import ASKED_BY, HostCall, as_event, encode_reply, read_host_call, read_message
+from ..host_calls import HostCalls, Made
+from ..idempotency_key import current_key
+from ..questions import HostInputs, asking
+from .own_requests import HostRequest, InnerTransport, serving
+from .reply_stream import Questions, ReplyStream
+
+if TYPE_CHECKING:
+    import httpx
+    import httpx2
+
+    class _AnyTransport(httpx.AsyncBaseTransport, httpx2.AsyncBaseTransport):  # type: ignore[misc]
+        """What type checkers see, since the library is known only where an instance is made."""
+else:
+    _AnyTransport = object
+
+__all__ = ["TasksHttpTransport"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_INTERNAL_ERROR: Final = -32603
+
+_CALLS_IN_FLIGHT: Final = 2**31
+"""The host limits its calls itself, and so does the pool of its transport."""
+
+_MOST_SERVERS: Final = 64
+"""Sessions that are kept: one for each URL and each set of capabilities that a host declares."""
+
+_WORDS: Final = (b"tools/call", b"initialize", b"notifications/cancelled", b"mcp-tasks-client-")
+"""One of these stands in each message that is of interest here."""
+
+_RECORD: Final = "mcp_tasks_client.record_id"
+"""The extension of an httpx request that names the record of its call, should an auth flow send it again."""
+
+_OLDER: Final[dict[str, Any]] = {"receive": None, "task_preference": "auto", "task_ttl_s": 86_400.0}
+
+
+class TasksHttpTransport(_AnyTransport):
+    """A transport of httpx or httpx2 that sees the tasks of ``tools/call`` through.
+
+    Each ``tools/call`` that passes is made here, over ``inner``, in the caller's own task: with the host's
+    headers and time-outs, beneath its auth and event hooks. If the server makes a task of it, the task is
+    journaled, and the reply to the host is its result. What a crash leaves unfinished,
+    ``TasksClient(url).resume()`` takes up. The host may have negotiated any version of the protocol. A call
+    that need not become a task at a server that offers them only in an older version, and any call while the
+    server cannot be asked for its version, passes as it is.
+
+    The journal is opened for the first call. Closing the client ends the calls that still wait; their tasks
+    go on.
+
+    The credential of the host's request goes with each request for its task. If the server refuses it
+    meanwhile, the host's auth flow gets that as the reply, and the request that it sends next goes on with
+    the same task. An auth that signs the body of a request cannot serve others; give that one to ``inner``.
+    Cookies that the server sets in replies to our own requests do not reach the host's client.
+
+    A reply is JSON where the host accepts that; but an event stream, with progress and comments, where the
+    host asks for progress, or can be asked itself. Without a callback here, the server's questions go to the
+    host: at 2026-07-28 in an ``input_required`` result, before that as requests on the event stream. With
+    one, all go to the callbacks here.
+
+    An error that no server has sent is a JSON-RPC error -32603, whose message says what to do next.
+
+    Args:
+        inner: The library's own transport, such as ``httpx2.AsyncHTTPTransport()``. Closed with this one.
+        journal: ``None`` is the user's default SQLite file; a path is another file; a
+            :class:`Journal` is used as it is.
+        endpoint: The server's name in the journal; ``None`` derives it from the URL of each request.
+        principal: On whose behalf; records of one principal are never used for another.
+        poll: Latency against load.
+        elicitation: Answers ``elicitation/create``.
+        sampling: Answers ``sampling/createMessage``.
+        roots: Answers ``roots/list``.
+        on_abandon: What happens to the task of a call that the host cancels: ``"detach"`` or ``"cancel"``.
+        environment: Clock, jitter, process and probe, for tests; ``None`` is the real ones.
+
+    Raises:
+        TypeError: ``inner`` is a transport of neither library, or ``journal`` none of the above.
+        ValueError: ``on_abandon`` is neither word.
+    """
+
+    def __new__(cls, inner: Any, **options: Any) -> Self:
+        """An instance that is a transport of the library that ``inner`` is of."""
+        library = library_of(inner, "AsyncBaseTransport")
+        if library is None:
+            raise TypeError(
+                "inner must be an asynchronous transport of httpx or httpx2, such as "
+                f"httpx2.AsyncHTTPTransport(), not {type(inner).__name__}"
+            )
+        made: Self = object.__new__(_shell(cast("Any", cls), library, "AsyncBaseTransport"))
+        return made
+
+    def __init__(
+        self,
+        inner: httpx.AsyncBaseTransport | httpx2.AsyncBaseTransport,
+        *,
+        journal: Journal | str | os.PathLike[str] | None = None,
+        endpoint: str | None = None,
+        principal: str = "",
+        poll: PollPolicy | None = None,
+        elicitation: ElicitationCallback | None = None,
+        sampling: SamplingCallback | None = None,
+        roots: RootsCallback | None = None,
+        on_abandon: OnAbandon = "detach",
+        environment: Environment | None = None,
+    ) -> None:
+        library = library_of(inner, "AsyncBaseTransport")
+        assert library is not None, "__new__ has looked"
+        self._library: Any = library
+        self._inner: Any = inner
+        self._endpoint = endpoint
+        self._principal = principal
+        self._policy = poll or PollPolicy()
+        self._environment = environment or Environment()
+        self._callbacks: Callbacks | None = None
+        if elicitation or sampling or roots:
+            self._callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
+        self._engine = InlineEngine(
+            journal=choose_journal(journal),
+            policy=self._policy,
+            on_abandon=on_abandon,
+            handle_of=detach,
+            environment=self._environment,
+        )
+        self._calls = HostCalls(self._engine, asks_host=self._callbacks is None)
+        self._requests = InnerTransport(library, inner)
+        self._servers: dict[tuple[str, str], _Server] = {}
+        self._declared: JSONObject = {}
+        self._questions = Questions()
+        self._under_way: dict[object, Callable[[], object]] = {}
+        self._call_ended = anyio.Event()
+        self._closed = False
+
+    # ── traffic ───────────────────────────────────────────────────────────────────────────────
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Make the call that a request is, or pass the request on."""
+        message = await _message_of(request)
+        if message is not None:
+            match message.get("method"):
+                case "tools/call":
+                    headers = request.headers
+                    version = headers.get("mcp-protocol-version", "")
+                    call = read_host_call(message, version, headers.get("accept", ""))
+                    if call is not None and not self._closed:
+                        return await self._serve(request, call)
+                case "initialize":
+                    self._declared = _capabilities_in(message)
+                case "notifications/cancelled":
+                    # The server does not know the request, since a call of ours stands for it.
+                    if self._abandon(request, message):
+                        return self._library.Response(202)
+                case None:
+                    if self._questions.take(message):
+                        return self._library.Response(202)
+        return await self._inner.handle_async_request(request)
+
+    async def __aenter__(self) -> Self:
+        """Enter the inner transport. Nothing is opened yet."""
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        """End the calls that still wait, and leave the inner transport."""
+        try:
+            await self._close()
+        finally:
+            await self._inner.__aexit__(exc_type, exc_value, traceback)
+
+    async def aclose(self) -> None:
+        """End the calls that still wait, and close the inner transport. Their tasks go on."""
+        try:
+            await self._close()
+        finally:
+            await self._inner.aclose()
+
+    async def _close(self) -> None:
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            for cancel in list(self._under_way.values()):
+                cancel()
+            while self._under_way:
+                self._call_ended = anyio.Event()
+                await self._call_ended.wait()
+            await self._calls.aclose()
+            for server in self._servers.values():
+                await server.session.aclose()
+
+    # ── one call ──────────────────────────────────────────────────────────────────────────────
+
+    async def _serve(self, request: Any, call: HostCall) -> Any:
+        host = HostRequest.of(request)
+        previous = serving.set(host)
+        try:
+            server = self._find_server(str(request.url), call)
+            try:
+                if not await server.takes(call):
+                    return await self._inner.handle_async_request(request)
+            except CredentialRefusedError as error:
+                return self._respond(_refused(request, call, error))
+            except SessionError as error:
+                return self._respond(_Reply(encode_reply(call.request_id, as_rpc_error(error))))
+            make = partial(self._make_reply, request, call, server)
+            asks = self._callbacks is None and not call.is_current and bool(server.inputs.capabilities)
+            if call.reads_events and (call.progress_token is not None or asks or not call.reads_json):
+                return await self._stream(request, call, make, asks=asks)
+            reply: _Reply | None = None
+            with anyio.CancelScope() as scope, self._note_under_way(_name_call(request, call), scope.cancel):
+                reply = await make(None)
+            return self._respond(reply or self._end_early(request, call))
+        finally:
+            serving.reset(previous)
+
+    async def _stream(
+        self, request: Any, call: HostCall, make: Callable[[ReplyStream | None], Any], *, asks: bool
+    ) -> Any:
+        """The reply as an event stream; or as JSON, if the call has ended before there was any event."""
+        replies: list[_Reply] = []
+        stream: ReplyStream
+
+        async def work() -> None:
+            with self._note_under_way(_name_call(request, call), stream.cancel):
+                asking.set(partial(self._questions.ask, stream) if asks else None)
+                replies.append(await make(stream))
+
+        stream = ReplyStream(work, self._environment.clock)
+        body = self._make_body(stream, lambda: replies[0] if replies else _abandoned(call))
+        try:
+            await stream.start()
+        except BaseException:
+            await body.aclose()
+            raise
+        if stream.over and not stream.begun and call.reads_json:
+            return self._respond(replies[0] if replies else self._end_early(request, call))
+        headers = {"content-type": "text/event-stream", "cache-control": "no-store"}
+        return self._library.Response(200, headers=headers, stream=body)
+
+    async def _make_reply(
+        self, request: Any, call: HostCall, server: _Server, stream: ReplyStream | None
+    ) -> _Reply:
+        """Make the call, and see it through to what the host is told. Raises nothing of its own."""
+        tool_call, listeners = call.tool_call, list[OnUpdate]()
+        if stream is not None and call.progress_token is not None:
+            progress = Progress(call.progress_token, stream.send)
+            listeners.append(progress.tell)
+            if not server.is_older:
+                meta = {**(tool_call.meta or {}), "progressToken": call.progress_token}
+                tool_call = replace(tool_call, meta=meta, hear=progress.hear)
+        try:
+            with self._requests.calling(str(request.url)):
+                made = await self._calls.make(
+                    call,
+                    tool_call,
+                    runner=server.runner,
+                    scope=server.scope,
+                    record_id=request.extensions.get(_RECORD, call.record_id),
+                    listeners=listeners,
+                )
+        except CredentialRefusedError as error:
+            return _refused(request, call, error)
+        return _Reply(encode_reply(call.request_id, made.reply), made=made)
+
+    def _respond(self, reply: _Reply) -> Any:
+        headers = {
+            **reply.headers,
+            "content-type": "application/json",
+            "content-length": str(len(reply.body)),
+        }
+        body = self._make_body(None, lambda: reply)
+        return self._library.Response(reply.status, headers=headers, stream=body)
+
+    def _make_body(self, stream: ReplyStream | None, last: Callable[[], _Reply]) -> _Body:
+        body: _Body = _shell(_Body, self._library, "AsyncByteStream")(self._calls, stream, last)
+        return body
+
+    # ── calls under way ───────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _note_under_way(self, name: object, cancel: Callable[[], object]) -> Iterator[None]:
+        """Note how to end a call, for as long as it is under way."""
+        if name in self._under_way:
+            name = object()  # an ID that the host uses twice names the first of its calls
+        self._under_way[name] = cancel
+        try:
+            yield
+        finally:
+            del self._under_way[name]
+            self._call_ended.set()
+
+    def _abandon(self, request: Any, message: JSONObject) -> bool:
+        """End the call that the host has given up by a notification. Returns whether there is one."""
+        request_id = id_in(message.get("params"), "requestId")
+        cancel = self._under_way.get((request.headers.get("mcp-session-id"), request_id))
+        if cancel is None:
+            return False
+        cancel()
+        return True
+
+    def _end_early(self, request: Any, call: HostCall) -> _Reply:
+        if self._closed:
+            raise self._library.ReadError(
+                "The client was closed under a call. If there is a task, it goes on: "
+                "TasksClient(url).resume() takes it up.",
+                request=request,
+            )
+        return _abandoned(call)
+
+    # ── servers ───────────────────────────────────────────────────────────────────────────────
+
+    def _find_server(self, url: str, call: HostCall) -> _Server:
+        """The session at a server, for hosts that declare the same. Thousands of calls share it."""
+        declared = self._declared if call.capabilities is None else call.capabilities
+        askable = set(ASKED_BY.values())
+        capabilities = {name: value for name, value in declared.items() if name not in {*askable, "tasks"}}
+        if not call.is_current:
+            capabilities.pop("extensions", None)
+        if self._callbacks is not None:
+            capabilities |= self._callbacks.capabilities
+        elif call.is_current or call.reads_events:
+            capabilities |= {name: value for name, value in declared.items() if name in askable}
+        key = url, json.dumps([capabilities, call.client_info], sort_keys=True)
+        server = self._servers.get(key)
+        if server is None:
+            if len(self._servers) >= _MOST_SERVERS:
+                del self._servers[next(iter(self._servers))]
+            questions = {name: value for name, value in capabilities.items() if name in askable}
+            inputs = self._callbacks or HostInputs(questions)
+            session = session_by_url(
+                url,
+                inputs,
+                self._policy,
+                self._environment,
+                older=_OLDER,
+                capabilities=capabilities,
+                limits=Limits(tasks_in_flight=self._policy.polls_in_flight, calls_in_flight=_CALLS_IN_FLIGHT),
+                http_client=self._requests,
+                endpoint=self._endpoint,
+                client_info=call.client_info,
+            )
+            scope = Scope(session.endpoint, self._principal)
+            server = self._servers[key] = _Server(session, inputs, scope, self._engine)
+        return server
+
+
+class _Server:
+    """A session at a server, and what drives calls over it."""
+
+    def __init__(
+        self, session: DiscoveringSession, inputs: Inputs, scope: Scope, engine: InlineEngine
+    ) -> None:
+        self.session = session
+        self.inputs = inputs
+        self.scope = scope
+        self.is_older = False
+        self._engine = engine
+        self._runner: Runner | None = None
+
+    @property
+    def runner(self) -> Runner:
+        """What drives calls, once :meth:`takes` has found out how."""
+        assert self._runner is not None
+        return self._runner
+
+    async def takes(self, call: HostCall) -> bool:
+        """Whether a call is made here, and not left to the host's own request."""
+        keyed = call.key is not None or current_key() is not None
+        try:
+            self.is_older = await self.session.other() is not None
+            if self._runner is None:
+                self._runner = self._engine.make_runner(self.session, self.inputs, listens=self.is_older)
+            # At an older server the host's own session may be what a plain call is about.
+            return keyed or not self.is_older or await self.session.may_make_task(call.tool_call.name)
+        except SessionError as error:
+            if keyed:
+                raise
+            logger.info("tools/call passes as it is, since the server could not be asked: %s", error)
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What the host is told."""
+
+    body: bytes
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    made: Made | None = None
+    """To be delivered or dropped."""
+
+
+class _Body(AsyncIterator[bytes]):
+    """The body of a reply. That the host has read it is what delivers the outcome."""
+
+    def __init__(self, calls: HostCalls, stream: ReplyStream | None, last: Callable[[], _Reply]) -> None:
+        self._calls = calls
+        self._stream = stream
+        self._last = last
+        self._is_read = False
+
+    async def __anext__(self) -> bytes:
+        if self._is_read:
+            raise StopAsyncIteration
+        event = await self._stream.next() if self._stream is not None else None
+        if event is not None:
+            return event
+        self._is_read = True
+        body = self._last().body
+        return body if self._stream is None else as_event(body)
+
+    async def aclose(self) -> None:
+        """End the call, if it has not ended, and note what has become of its outcome."""
+        if self._stream is not None and not self._stream.over:
+            await self._stream.stop()
+        made = self._last().made
+        if made is not None and self._is_read:
+            self._calls.deliver(made)
+        elif made is not None:
+            await self._calls.drop(made)
+
+
+@cache
+def _shell(cls: Any, library: ModuleType, base: str) -> type[Any]:
+    """``cls`` as a class of one of the libraries, since their clients want instances of their own."""
+    named = {"__doc__": cls.__doc__, "__module__": cls.__module__}
+    return type(cls.__name__, (cls, getattr(library, base)), named)
+
+
+async def _message_of(request: Any) -> JSONObject | None:
+    """The JSON-RPC message in a request, if it may be of interest. Other bodies are left unread."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method != "POST" or kind != "application/json":
+        return None
+    content: bytes = await request.aread()
+    return read_message(content) if any(word in content for word in _WORDS) else None
+
+
+def _capabilities_in(message: JSONObject) -> JSONObject:
+    params = message.get("params")
+    capabilities = params.get("capabilities") if isinstance(params, dict) else None
+    return capabilities if isinstance(capabilities, dict) else {}
+
+
+def _name_call(request: Any, call: HostCall) -> object:
+    """The name under which a host can give a call up. At 2026-07-28 it closes the response instead."""
+    return object() if call.is_current else (request.headers.get("mcp-session-id"), call.request_id)
+
+
+def _abandoned(call: HostCall) -> _Reply:
+    """What nobody waits for any more."""
+    error = RpcError(_INTERNAL_ERROR, "The host has given the call up. If there is a task, it goes on.", None)
+    return _Reply(encode_reply(call.request_id, error))
+
+
+def _refused(request: Any, call: HostCall, error: CredentialRefusedError) -> _Reply:
+    """The refusal of a credential, for the host's auth flow, which may send the request again."""
+    reference = error.handle.reference if error.handle is not None else None
+    if reference is not None and reference["task_id"] is not None:
+        request.extensions[_RECORD] = reference["record_id"]
+    body = encode_reply(call.request_id, as_rpc_error(error))
+    return _Reply(body, error.http_status or 401, serving.get().refusal or {})

@@ -1,0 +1,62 @@
+"""An idempotency key for a call that is made through code which has no argument for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from ..engine.idempotency import OnUnknown
+
+__all__ = ["META_KEY", "current_key", "idempotency_key"]
+
+META_KEY: Final = "mcp-tasks-client/idempotency-key"
+"""The name of a key in a request's ``_meta``. It is not sent to the server."""
+
+_CURRENT: Final[ContextVar[tuple[str, OnUnknown] | None]] = ContextVar("mcp_tasks_client_key", default=None)
+
+
+@contextmanager
+def idempotency_key(key: str, *, on_unknown: OnUnknown = "raise") -> Iterator[None]:
+    """Give the call that is made in this block an idempotency key.
+
+    ::
+
+        with idempotency_key("order-42"):
+            result = await client.call_tool("deploy", {"service": "web"})
+
+    A host that times out and sends the call again joins the task that there is, in this process or a later
+    one. Put the block around one call: a second call with other arguments is refused under the same key.
+
+    The key is a context variable. It reaches :class:`TasksHttpTransport` through httpx, httpx2 and the
+    official SDK 2.x, also where those send from tasks of their own. mcp 1.x, and :class:`TasksTransport`,
+    send from a task that began with the connection: there, put the key into the request's ``_meta`` as
+    ``"mcp-tasks-client/idempotency-key"``, and open no connection inside of the block, since all its calls
+    would have the key.
+
+    There is no key by default. A JSON-RPC request ID is none, since IDs begin anew in each process, and a
+    host that repeats a call gives it a new one.
+
+    Args:
+        key: Any text that stands for this one call.
+        on_unknown: What to do about an earlier call whose reply was lost: ``"raise"``, or ``"resend"`` if
+            the tool may run twice.
+
+    Raises:
+        ValueError: The key is empty, or ``on_unknown`` neither word.
+    """
+    if not key:
+        raise ValueError("an idempotency key cannot be empty; leave the block out to call without one")
+    if on_unknown not in ("raise", "resend"):
+        raise ValueError(f'on_unknown must be "raise" or "resend", got {on_unknown!r}')
+    token = _CURRENT.set((key, on_unknown))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def current_key() -> tuple[str, OnUnknown] | None:
+    """The key of the block that the caller is in, and what to do about an unknown outcome."""
+    return _CURRENT.get()

@@ -1,0 +1,53 @@
+"""The server's questions, put to the host by its own session where the way in has no callback."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Final, TypeAlias
+
+from ..callbacks import InputContext, Inputs, NoAnswerError
+from ..protocol import JSONObject
+from ..protocol.replies import RpcError
+from ..protocol.text import quote
+from .host_call import ASKED_BY
+
+__all__ = ["AskHost", "HostInputs", "asking"]
+
+AskHost: TypeAlias = Callable[[JSONObject], Awaitable[JSONObject | RpcError]]
+
+asking: Final[ContextVar[AskHost | None]] = ContextVar("mcp_tasks_client_asking", default=None)
+"""Asks the host whose call is being served; ``None`` if only the reply to the call can ask it."""
+
+
+class HostInputs(Inputs):
+    """Leaves every question to the host.
+
+    Args:
+        capabilities: Client capabilities that the host's session declares.
+    """
+
+    def __init__(self, capabilities: JSONObject) -> None:
+        self._capabilities = capabilities
+
+    @property
+    def capabilities(self) -> JSONObject:
+        """The host's own."""
+        return self._capabilities
+
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
+        """The host's answer, if the host can be asked now. Else the call parks, and its reply asks."""
+        ask = asking.get()
+        method = request.get("method")
+        capability = ASKED_BY.get(method) if isinstance(method, str) else None
+        if capability is None or capability not in self._capabilities:
+            raise NoAnswerError(
+                f"the host's session declares nothing that could answer {quote(str(method))}; give the "
+                "session a callback, or the transport"
+            )
+        if ask is None:
+            raise NoAnswerError("the reply to the call asks the host")
+        answer = await ask(request)
+        if isinstance(answer, RpcError):
+            raise NoAnswerError(f"the host refused with error {answer.code}: {quote(answer.message)}", answer)
+        return answer

@@ -1,0 +1,1 @@
+"""Durable tasks under a host's session of the official SDK: between the session and its transport."""

@@ -1,0 +1,152 @@
+"""Decides which messages between a host's session and a 2025-11-25 server belong to tasks of ours.
+
+The host may have tasks of its own in the same session, which it follows by itself. A task is ours if a
+``tools/call`` of ours was answered with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import anyio
+
+from ...callbacks import InputContext, Inputs
+from ...engine.environment import Clock
+from ...protocol import JSONObject
+from ...tasks_2025_11_25.shapes import CORE_TASKS_VERSION, read_related_task
+from .relay import Interceptor, Passage, Reply
+
+__all__ = ["TaskRouter"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_CREATION_S: Final = 5.0
+"""Seconds that a question of an unknown task waits for the reply to a ``tools/call`` that may create it."""
+
+_MAX_TASKS: Final = 10_000
+"""Tasks of ours that are known, at most. Cancelled tasks are, because they may still ask."""
+
+_CAPABILITIES: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+
+
+class TaskRouter(Interceptor):
+    """Takes the calls of the host that may become tasks, and the questions of these tasks.
+
+    Args:
+        inputs: Answers in the host's place what the host's session does not declare.
+        clock: By which a question waits for the creation of its task.
+
+    Attributes:
+        introduction: What the server answered ``initialize`` with; ``None`` before that, and in a session
+            that was not negotiated at 2025-11-25, in which everything passes.
+        hear: Called with each question of a task of ours, and each notification.
+    """
+
+    def __init__(self, inputs: Inputs, clock: Clock) -> None:
+        self.introduction: JSONObject | None = None
+        self.hear: Callable[[JSONObject], None] | None = None
+        self._inputs = inputs
+        self._clock = clock
+        self._ours: frozenset[str] = frozenset()
+        self._tasks: dict[str, None] = {}
+        self._creating = 0
+        self._created = anyio.Event()
+
+    # ── the handshake ─────────────────────────────────────────────────────────────────────────
+
+    def initialize(self, params: JSONObject) -> JSONObject:
+        """Declare what we can answer besides what the host's session declares."""
+        theirs, ours = params.get("capabilities") or {}, self._inputs.capabilities
+        self._ours = frozenset(ours) - frozenset(theirs)
+        return {**params, "capabilities": {**ours, **theirs}}
+
+    def initialized(self, result: JSONObject) -> None:
+        """Take what the server said of itself, if it speaks 2025-11-25."""
+        if result.get("protocolVersion") == CORE_TASKS_VERSION:
+            self.introduction = result
+        else:
+            logger.info("The host's session is not at %s, so that its calls pass", CORE_TASKS_VERSION)
+
+    @property
+    def makes_tasks(self) -> bool:
+        """Whether the server makes tasks of calls."""
+        found: object = self.introduction
+        for name in ("capabilities", "tasks", "requests", "tools", "call"):
+            found = found.get(name) if isinstance(found, dict) else None
+        return found is not None
+
+    @property
+    def cancels_tasks(self) -> bool:
+        """Whether the server cancels tasks."""
+        tasks = ((self.introduction or {}).get("capabilities") or {}).get("tasks") or {}
+        return "cancel" in tasks
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def creating(self) -> Iterator[None]:
+        """Surrounds a ``tools/call`` of ours that may create a task."""
+        self._creating += 1
+        try:
+            yield
+        finally:
+            self._creating -= 1
+            self._created.set()
+            self._created = anyio.Event()
+
+    def add(self, task_id: str) -> None:
+        """Note that a task is ours."""
+        self._tasks[task_id] = None
+        if len(self._tasks) > _MAX_TASKS:
+            del self._tasks[next(iter(self._tasks))]
+
+    # ── what the server sends ─────────────────────────────────────────────────────────────────
+
+    def takes_request(self, request: JSONObject) -> bool:
+        """Whether a request may be a question of a task of ours, or is answered in the host's place."""
+        params = request.get("params") or {}
+        if "task" in params:
+            return False  # a task that the host is to run
+        related = read_related_task(params)
+        may_be_ours = related is not None and (related in self._tasks or self._creating > 0)
+        return may_be_ours or self._answers(request)
+
+    async def serve_request(self, request: JSONObject) -> Reply | Passage:
+        """Keep a question of a task of ours; answer another in the host's place, or leave it to the host."""
+        related = read_related_task(request.get("params") or {})
+        if related is not None and self.hear is not None and await self._is_ours(related):
+            self.hear(request)
+            return "kept"
+        if self._answers(request):
+            context = InputContext(tool=None, key=str(request["id"]), task=None)
+            return await self._inputs.reply(context, request)
+        return "to host"
+
+    def takes_notification(self, method: str, params: JSONObject) -> bool:
+        """Hear a notification. The host's session does not know of our tasks, and need not hear of them."""
+        if self.hear is not None:
+            self.hear({"method": method, "params": params})
+        return method == "notifications/tasks/status" and params.get("taskId") in self._tasks
+
+    def _answers(self, request: JSONObject) -> bool:
+        return _CAPABILITIES.get(request["method"]) in self._ours
+
+    async def _is_ours(self, task_id: str) -> bool:
+        """Whether a task is ours, once the calls that may have created it are answered.
+
+        A server may ask before it has said that there is a task.
+        """
+        deadline = self._clock.monotonic() + _CREATION_S
+        while task_id not in self._tasks:
+            left_s = deadline - self._clock.monotonic()
+            if not self._creating or left_s <= 0:
+                return False
+            await self._clock.wait(self._created, left_s)
+        return True

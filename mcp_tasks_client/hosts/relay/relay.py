@@ -1,0 +1,459 @@
+"""A proxy between a host's session and its transport.
+
+A transport of the official SDK is a pair of streams of messages. The relay stands between these streams and
+the session. Every message passes unchanged, except what its :class:`Interceptor` takes: a call of the host's
+whose result the interceptor brings itself, a request or a notification of the server's. Requests of our own
+travel over the same connection, under JSON-RPC IDs that the host's session never uses.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+from uuid import uuid4
+
+import anyio
+from anyio.abc import ObjectReceiveStream, TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from ...errors import SessionError
+from ...protocol import JSONObject, RequestId
+from ...protocol.replies import RpcError, id_in
+from ...protocol.text import quote
+from ...sessions.http.http_errors import RequestErrors
+from ..sdk.introspection import was_made_up
+from .messages import INTERNAL_ERROR, make_message, read_message, reply_fields
+
+__all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Reply", "Served", "error_of"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+Reply: TypeAlias = JSONObject | RpcError
+"""The result or the error of a request."""
+
+Passage: TypeAlias = Literal["to host", "kept"]
+"""What becomes of a server's request that is not answered at once: the host's session gets it, or the
+interceptor has kept it and answers later by :meth:`Relay.answer`."""
+
+_CANCEL_S: Final = 5.0
+"""Seconds that a ``notifications/cancelled`` may take to leave."""
+
+_MAX_GIVEN_UP: Final = 1000
+"""Requests of ours that were given up and may be answered late, at most."""
+
+_CLOSED: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The end of a host's call, as the interceptor brings it."""
+
+    reply: Reply
+    delivered: Callable[[], None] | None = None
+    """Called when the host's session has read the reply."""
+
+    dropped: Callable[[], Awaitable[None]] | None = None
+    """Called if the host's session never reads the reply."""
+
+
+class Interceptor(ABC):
+    """Decides what a relay takes."""
+
+    @abstractmethod
+    def initialize(self, params: JSONObject) -> JSONObject:
+        """The params of ``initialize`` to send in place of the host's."""
+
+    @abstractmethod
+    def initialized(self, result: JSONObject) -> None:
+        """Learn how the server has answered ``initialize``."""
+
+    @abstractmethod
+    def takes_call(self, params: JSONObject) -> bool:
+        """Whether a ``tools/call`` of the host's goes to :meth:`serve_call`."""
+
+    @abstractmethod
+    async def serve_call(self, request: JSONObject, metadata: Any) -> Served | None:
+        """The end of a host's ``tools/call``; ``None`` leaves the call to the server.
+
+        Args:
+            request: With ``id`` and ``params``.
+            metadata: What the SDK notes of the message, such as its HTTP headers.
+        """
+
+    def listed(self, result: JSONObject) -> JSONObject | None:
+        """What the host is told in place of a result with ``tools``; ``None`` leaves the result as it is."""
+        return None
+
+    @abstractmethod
+    def takes_request(self, request: JSONObject) -> bool:
+        """Whether a server's request goes to :meth:`serve_request`."""
+
+    @abstractmethod
+    async def serve_request(self, request: JSONObject) -> Reply | Passage:
+        """The reply to a server's request, or what becomes of the request instead.
+
+        Cancelled when the server cancels the request, or uses its ID for another one.
+        """
+
+    @abstractmethod
+    def takes_notification(self, method: str, params: JSONObject) -> bool:
+        """Learn of a server's notification. Returns whether the host's session must not have it."""
+
+
+class _Waiting:
+    """A request of ours whose reply may come."""
+
+    def __init__(self) -> None:
+        self.came = anyio.Event()
+        self.reply: Reply | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A reply whose reading is of interest."""
+
+    message: Any
+    read: anyio.Event
+
+
+class HostStream(ObjectReceiveStream[Any]):
+    """What the host's session reads.
+
+    Args:
+        stream: Brings the messages of the relay.
+    """
+
+    def __init__(self, stream: MemoryObjectReceiveStream[Any]) -> None:
+        self._stream = stream
+
+    async def receive(self) -> Any:
+        """The next message."""
+        message = await self._stream.receive()
+        if isinstance(message, _Unread):
+            message.read.set()
+            return message.message
+        return message
+
+    async def aclose(self) -> None:
+        """Read no more."""
+        await self._stream.aclose()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._stream.close()
+
+
+class Relay:
+    """Passes messages on, and sends some of its own.
+
+    Attributes:
+        closed: Set once there is no connection to the server any more.
+    """
+
+    _interceptor: Interceptor
+
+    def __init__(self) -> None:
+        self.closed = anyio.Event()
+        self._to_server: Any = None
+        self._to_host: Any = None
+        self._tasks: TaskGroup | None = None
+        self._initialize_id: RequestId | None = None
+        self._waiting: dict[RequestId, _Waiting] = {}
+        self._given_up: dict[RequestId, None] = {}
+        self._calls: dict[RequestId, anyio.CancelScope] = {}
+        self._call_ended = anyio.Event()
+        self._requests: dict[RequestId, tuple[anyio.CancelScope, JSONObject]] = {}
+
+    async def run(self, interceptor: Interceptor, host: tuple[Any, Any], server: tuple[Any, Any]) -> None:
+        """Pass on what comes, until cancelled.
+
+        Args:
+            interceptor: Decides what does not pass.
+            host: The stream that the host's session writes to, and the one that :class:`HostStream` reads.
+            server: The transport's streams: what the server sends, and what is sent to the server.
+        """
+        self._interceptor = interceptor
+        (from_host, self._to_host), (from_server, self._to_server) = host, server
+        async with from_host, self._to_host, anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self._pump_server, from_server)
+            with suppress(*_CLOSED):
+                async for message in from_host:
+                    await self._take_from_host(message)
+            # The host's session has ended. The transport ends when the host leaves it.
+            await anyio.sleep_forever()
+
+    async def abandon_calls(self) -> None:
+        """Cancel every call that :meth:`Interceptor.serve_call` is serving. Returns when they have ended."""
+        while self._calls:
+            for scope in self._calls.values():
+                scope.cancel()
+            await self._call_ended.wait()
+
+    # ── requests of ours ──────────────────────────────────────────────────────────────────────
+
+    async def request(
+        self,
+        errors: RequestErrors,
+        params: JSONObject,
+        timeout_s: float | None,
+        request_id: RequestId | None = None,
+        metadata: Any = None,
+    ) -> Reply:
+        """Send a request to the server, and wait for its reply.
+
+        Args:
+            errors: Of this request, which name its method.
+            params: Its params.
+            timeout_s: Seconds to wait for the reply; ``None`` waits for as long as there is a connection.
+            request_id: A random text, since the host's session numbers its requests; ``None`` makes one.
+            metadata: For the transport, as the SDK has it.
+
+        Raises:
+            SessionError: No reply came within the time, or there is no connection any more.
+        """
+        sent, reply = not self.closed.is_set(), None
+        try:
+            reply = await self._ask(self._to_server, errors.method, params, timeout_s, request_id, metadata)
+        except _CLOSED:
+            self.closed.set()
+        if reply is not None:
+            return reply
+        if self.closed.is_set():
+            raise errors.closed("connection of the host's session", sent=sent)
+        raise errors.timed_out(timeout_s or 0.0)
+
+    async def ask_host(self, method: str, params: JSONObject | None) -> Reply:
+        """Send a request to the host's session, as if the server had asked, and wait for the reply.
+
+        A caller that is cancelled takes the request back.
+        """
+        reply, request_id = None, uuid4().hex
+        with suppress(*_CLOSED):
+            try:
+                reply = await self._ask(self._to_host, method, params, None, request_id)
+            except anyio.get_cancelled_exc_class():
+                with anyio.move_on_after(_CANCEL_S, shield=True):
+                    await self._notify_cancelled(self._to_host, request_id)
+                raise
+        return RpcError(INTERNAL_ERROR, "the host's session has ended", None) if reply is None else reply
+
+    def tell_host(self, message: JSONObject) -> None:
+        """Send the host's session a notification, unless it does not keep up with reading."""
+        with suppress(anyio.WouldBlock, *_CLOSED):
+            self._to_host.send_nowait(make_message(message))
+
+    async def answer(self, request_id: RequestId, reply: Reply) -> bool:
+        """Answer a request of the server's. Returns whether there was a connection to do so."""
+        return await self._send(self._to_server, {"id": request_id, **reply_fields(reply)})
+
+    async def notify(self, method: str, params: JSONObject) -> bool:
+        """Send a notification to the server. Returns whether there was a connection to do so."""
+        return await self._send(self._to_server, {"method": method, "params": params})
+
+    async def cancel_request(self, request_id: RequestId) -> None:
+        """Tell the server that nobody waits for the reply to a request any more."""
+        await self._notify_cancelled(self._to_server, request_id)
+
+    async def _ask(
+        self,
+        stream: Any,
+        method: str,
+        params: JSONObject | None,
+        timeout_s: float | None,
+        request_id: RequestId | None,
+        metadata: Any = None,
+    ) -> Reply | None:
+        if self.closed.is_set():
+            return None
+        request_id = uuid4().hex if request_id is None else request_id
+        given = {} if params is None else {"params": params}
+        waiting = self._waiting[request_id] = _Waiting()
+        try:
+            with anyio.move_on_after(timeout_s):
+                await stream.send(make_message({"id": request_id, "method": method, **given}, metadata))
+                await waiting.came.wait()
+        finally:
+            del self._waiting[request_id]
+            if waiting.reply is None:  # it may come late, and is not for the other side either
+                self._given_up[request_id] = None
+                if len(self._given_up) > _MAX_GIVEN_UP:
+                    del self._given_up[next(iter(self._given_up))]
+        return waiting.reply
+
+    async def _notify_cancelled(self, stream: Any, request_id: RequestId) -> None:
+        params = {"requestId": request_id, "reason": "The client does not wait for the reply any more."}
+        await self._send(stream, {"method": "notifications/cancelled", "params": params})
+
+    async def _send(self, stream: Any, fields: JSONObject) -> bool:
+        if self.closed.is_set():
+            return False
+        with suppress(*_CLOSED):
+            await stream.send(make_message(fields))
+            return True
+        return False
+
+    # ── what the host sends ───────────────────────────────────────────────────────────────────
+
+    async def _take_from_host(self, message: Any) -> None:
+        said = read_message(message)
+        params: JSONObject = said.get("params") or {}
+        match said.get("method"):
+            case None if self._take_reply(said):
+                return
+            case "initialize":
+                self._initialize_id = said["id"]
+                fields = {
+                    "id": said["id"],
+                    "method": "initialize",
+                    "params": self._interceptor.initialize(params),
+                }
+                message = make_message(fields, message.metadata)
+            case "tools/call" if self._interceptor.takes_call(params) and not _resumes(message):
+                assert self._tasks is not None, "the relay runs"
+                # Noted before it begins, since the host may take it back at once.
+                self._calls[said["id"]] = scope = anyio.CancelScope()
+                self._tasks.start_soon(self._serve_call, {**said, "params": params}, message, scope)
+                return
+            case "notifications/cancelled" if id_in(params, "requestId") in self._calls:
+                self._calls[params["requestId"]].cancel()
+                return
+        with suppress(*_CLOSED):
+            await self._to_server.send(message)
+
+    async def _serve_call(self, request: JSONObject, message: Any, scope: anyio.CancelScope) -> None:
+        request_id, served, is_read = request["id"], None, False
+        try:
+            with scope, suppress(*_CLOSED):
+                try:
+                    served = await self._interceptor.serve_call(request, message.metadata)
+                except Exception as error:  # a fault of ours costs one call, and not the connection
+                    logger.exception("A tools/call of the host could not be seen through")
+                    text = f"mcp_tasks_client failed: {type(error).__name__}: {error}"
+                    served = Served(RpcError(INTERNAL_ERROR, text, None))
+                if served is None:
+                    await self._to_server.send(message)
+                    return
+                reply = _Unread(make_message({"id": request_id, **reply_fields(served.reply)}), anyio.Event())
+                await self._to_host.send(reply)
+                await reply.read.wait()
+                is_read = True
+                if served.delivered is not None:
+                    served.delivered()
+        finally:
+            if served is not None and served.dropped is not None and not is_read:
+                await served.dropped()
+            if self._calls.get(request_id) is scope:  # else the host has given its ID to another call
+                del self._calls[request_id]
+            self._call_ended.set()
+            self._call_ended = anyio.Event()
+
+    # ── what the server sends ─────────────────────────────────────────────────────────────────
+
+    async def _pump_server(self, from_server: Any) -> None:
+        try:
+            with suppress(*_CLOSED):
+                async for message in from_server:
+                    passed = self._take_from_server(message)
+                    if passed is not None:
+                        await self._pass_to_host(passed)
+        finally:
+            self.closed.set()
+            for waiting in self._waiting.values():
+                waiting.came.set()
+            for scope in self._calls.values():
+                scope.cancel()
+            self._to_host.close()
+
+    async def _pass_to_host(self, message: Any) -> None:
+        with suppress(*_CLOSED):  # the host reads no more
+            await self._to_host.send(message)
+
+    def _take_from_server(self, message: Any) -> Any | None:
+        """What the host's session gets of a message; ``None`` is nothing. A fault of ours withholds none."""
+        if isinstance(message, Exception):
+            return message
+        try:
+            said = read_message(message)
+            if "method" not in said:
+                if "result" in said and said.get("id") == self._initialize_id:
+                    self._interceptor.initialized(said["result"])
+                return None if self._take_reply(said) else self._rewrite_list(said, message)
+            if "id" in said:
+                is_taken = self._take_request(said, message)
+            else:
+                is_taken = self._take_notification(said["method"], said.get("params") or {})
+            return None if is_taken else message
+        except Exception as error:
+            logger.warning(
+                "A message of the server could not be read: %s: %s", type(error).__name__, quote(str(error))
+            )
+            return message
+
+    def _rewrite_list(self, said: JSONObject, message: Any) -> Any:
+        """A reply for the host, in which a list of tools is as the interceptor wants it."""
+        result = said.get("result")
+        if not isinstance(result, dict) or "tools" not in result:
+            return message
+        listed = self._interceptor.listed(result)
+        return message if listed is None else make_message({"id": said["id"], "result": listed})
+
+    def _take_request(self, said: JSONObject, message: Any) -> bool:
+        scope, before = self._requests.get(said["id"], (None, None))
+        if before == said:
+            return True  # the same request over a second stream
+        if scope is not None:
+            scope.cancel()  # the server has given its ID to another request
+        if not self._interceptor.takes_request(said):
+            return False
+        assert self._tasks is not None, "the relay runs"
+        scope = anyio.CancelScope()
+        self._requests[said["id"]] = scope, said
+        self._tasks.start_soon(self._serve_request, said, message, scope)
+        return True
+
+    async def _serve_request(self, said: JSONObject, message: Any, scope: anyio.CancelScope) -> None:
+        with scope:
+            try:
+                reply = await self._interceptor.serve_request(said)
+            finally:
+                if self._requests.get(said["id"], (None,))[0] is scope:
+                    del self._requests[said["id"]]
+            if reply == "to host":
+                await self._pass_to_host(message)
+            elif reply != "kept":
+                await self.answer(said["id"], reply)
+
+    def _take_notification(self, method: str, params: JSONObject) -> bool:
+        if method == "notifications/cancelled" and params.get("requestId") in self._requests:
+            self._requests[params["requestId"]][0].cancel()
+            return True
+        return self._interceptor.takes_notification(method, params)
+
+    def _take_reply(self, said: JSONObject) -> bool:
+        """Take the reply to a request of ours, even if nobody waits for it any more."""
+        request_id = said.get("id")
+        if not isinstance(request_id, str):
+            return False
+        waiting = self._waiting.get(request_id)
+        if waiting is None:
+            return self._given_up.pop(request_id, "no") is None
+        waiting.reply = said.get("error") or said.get("result", {})
+        waiting.came.set()
+        return True
+
+
+def error_of(errors: RequestErrors, reply: RpcError) -> SessionError:
+    """The error that an error reply means. Some are made up by the host's transport in the server's name."""
+    if reply.data is None and reply.code is not None and was_made_up(reply.code, reply.message):
+        return errors.lost(reply.message)
+    return errors.for_rpc_error(reply)
+
+
+def _resumes(message: Any) -> bool:
+    """Whether a call goes on by a resumption token of the SDK, so that it was sent before."""
+    return getattr(message.metadata, "resumption_token", None) is not None

@@ -1,0 +1,263 @@
+"""Dropped in: durable tasks for ``mcp.Client`` and ``fastmcp.Client``, by one argument.
+
+::
+
+    async with mcp.Client(url, extensions=[TasksExtension()]) as client:
+        result = await client.call_tool("deploy", {"service": "web"})
+
+The SDK sends ``tools/call`` and hands a task in the reply to the extension's resolver, which drives the
+call in the caller's own task until there is a result. Nothing runs beside it: no engine, no background
+task, no connection of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, ClassVar, Literal, Self
+from weakref import WeakKeyDictionary
+
+from mcp import ClientSession
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import CallToolResult, Result
+from pydantic import (
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
+
+from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
+from ...engine.cancellation import OnAbandon
+from ...engine.environment import Environment
+from ...engine.inline import InlineEngine
+from ...engine.live_call import OnUpdate
+from ...engine.progress import tell_progress
+from ...engine.runner import Runner
+from ...errors import RemoteProtocolError
+from ...handle import detach
+from ...journal.base import Journal
+from ...journal.sqlite import choose_journal
+from ...machine.record import Scope
+from ...policy import PollPolicy
+from ...protocol import EXTENSION_ID, JSONObject, MalformedError
+from ...protocol.replies import Created, read_call_reply
+from ...protocol.text import quote
+from ...sessions.base import Limits, Snapshot
+from . import introspection
+from .sdk_session import SdkSession, host_callbacks
+
+__all__ = ["ClaimedTask", "TasksExtension"]
+
+
+class ClaimedTask(Result):
+    """A task as the answer to ``tools/call``, whatever its shape: nothing in it may cost its ID."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+
+    result_type: Literal["task"] = Field(default="task", alias="resultType")
+    _raw: JSONObject = PrivateAttr(default_factory=dict)
+    _progress: ProgressFnT | None = PrivateAttr(default=None)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            claimed = handler(value)
+        except ValidationError:
+            if not isinstance(value, dict):
+                raise
+            claimed = cls.model_construct()
+        if isinstance(value, dict):
+            claimed._raw = value
+            claimed._progress = introspection.progress_callback_of_reply()
+        return claimed
+
+    @property
+    def raw(self) -> JSONObject:
+        """The reply as it came."""
+        return self._raw
+
+    @property
+    def task_id(self) -> str | None:
+        """For :meth:`TasksClient.attach`, where the SDK refused to go on with the task."""
+        task_id = self._raw.get("taskId")
+        return task_id if isinstance(task_id, str) else None
+
+
+@cache
+def _claimed_task_like(theirs: type[Result]) -> type[ClaimedTask]:
+    """A model that is FastMCP's as well, so that ``fastmcp_tasks.call_tool_task`` gives its handle."""
+    return type("FastMCPClaimedTask", (ClaimedTask, theirs), {"__module__": __name__})
+
+
+class TasksExtension(ClientExtension):
+    """Durable tasks in a client of the official SDK or of FastMCP: pass it in ``extensions=[...]``.
+
+    ``call_tool`` then returns the result of a task as it returns any other, and the task is journaled
+    first. What a crash left unfinished, ``TasksClient(client).resume()`` takes up. Several clients may
+    share one extension, also at the same time.
+
+    Two kinds of calls see a task through themselves, so that it is not journaled.
+    ``client.session.call_tool(...)`` raises ``UnexpectedClaimedResult``, unless it is given
+    ``allow_claimed=True``: ``TasksClient(client).attach(error.result.task_id)`` takes the task up.
+    ``fastmcp_tasks.call_tool_task(client, ...)`` gives FastMCP's own handle; ``fastmcp_tasks`` must have been
+    imported before the client is made.
+
+    Where the connection was negotiated at an older version of the protocol, the SDK asks no extension:
+    ``call_tool`` is a plain call, as without this one, and a tool that requires a task answers with an
+    error result. A client that is given a :class:`TasksTransport` gets their results there.
+
+    Args:
+        journal: ``None`` is the user's default SQLite file; a path is another file; a
+            :class:`Journal` is used as it is.
+        endpoint: Names the server in the journal; ``None`` derives it from the client's URL or
+            command, and is refused where the client has neither.
+        principal: On whose behalf; records of one principal are never used for another.
+        elicitation: Answers ``elicitation/create``. Like the next two, ``None`` leaves it to the
+            client's own callback.
+        sampling: Answers ``sampling/createMessage``.
+        roots: Answers ``roots/list``.
+        poll: Latency against load.
+        on_abandon: What happens to the task of a call that times out or is cancelled.
+        on_update: Gets each changed :class:`Task` of every call. A call's own progress callback is
+            given the status messages besides.
+        environment: Clock, jitter, process and probe, for tests; ``None`` is the real ones.
+
+    Raises:
+        TypeError: ``journal`` is none of the above.
+        ValueError: ``on_abandon`` is neither word; or, when the client is made, its server has no
+            address and ``endpoint`` is not given.
+    """
+
+    identifier = EXTENSION_ID
+
+    def __init__(
+        self,
+        *,
+        journal: Journal | str | os.PathLike[str] | None = None,
+        endpoint: str | None = None,
+        principal: str = "",
+        elicitation: ElicitationCallback | None = None,
+        sampling: SamplingCallback | None = None,
+        roots: RootsCallback | None = None,
+        poll: PollPolicy | None = None,
+        on_abandon: OnAbandon = "detach",
+        on_update: OnUpdate | None = None,
+        environment: Environment | None = None,
+    ) -> None:
+        self.journal = choose_journal(journal)
+        self.endpoint = endpoint
+        self.principal = principal
+        self.elicitation = elicitation
+        self.sampling = sampling
+        self.roots = roots
+        self.poll = poll or PollPolicy()
+        self.on_abandon = on_abandon
+        self.on_update = on_update
+        self.environment = environment or Environment()
+        self.engine = InlineEngine(
+            journal=self.journal,
+            policy=self.poll,
+            on_abandon=on_abandon,
+            handle_of=detach,
+            environment=self.environment,
+        )
+
+    def claims(self) -> Sequence[ResultClaim[Any]]:
+        """Tasks, and who sees them through. The SDK asks once for each client that is made.
+
+        Raises:
+            ValueError: The client's server has no address, and the extension was given no ``endpoint``.
+        """
+        address = introspection.address_of(introspection.client_being_made(self))
+        endpoint = self.endpoint or (address.endpoint if address is not None else None)
+        if endpoint is None:
+            raise ValueError(
+                "the journal needs a name for this server, which has neither URL nor command; "
+                'give it one that stays: TasksExtension(endpoint="my-server")'
+            )
+        theirs = introspection.fastmcp_created_task()
+        model = ClaimedTask if theirs is None else _claimed_task_like(theirs)
+        return (ResultClaim(result_type="task", model=model, resolve=Resolver(self, endpoint)),)
+
+
+class Resolver:
+    """Sees the tasks of one client through.
+
+    Args:
+        extension: Whose tasks they are.
+        endpoint: The server's name in the journal.
+    """
+
+    def __init__(self, extension: TasksExtension, endpoint: str) -> None:
+        self.extension = extension
+        self._scope = Scope(endpoint, extension.principal)
+        self._runners: WeakKeyDictionary[ClientSession, Runner] = WeakKeyDictionary()
+
+    async def __call__(self, claimed: ClaimedTask, context: ClaimContext) -> CallToolResult:
+        """The result of a task, when it is there.
+
+        Raises:
+            TasksClientError: There will be none, or not in the time that the call was given.
+        """
+        try:
+            reply = read_call_reply(claimed.raw)
+        except MalformedError as error:
+            raise RemoteProtocolError(
+                f"The task that the server made of {quote(context.tool_name)!r} cannot be used: {error}. "
+                "Report it to the server's author."
+            ) from None
+        assert isinstance(reply, Created)  # it is for its resultType that it was claimed
+        runner = self._runners.get(context.session)
+        if runner is None:
+            runner = self._runners[context.session] = self._make_runner(context.session)
+        return await self.extension.engine.see_through(
+            Snapshot(reply.task, reply.session_data),
+            context.tool_name,
+            runner=runner,
+            scope=self._scope,
+            timeout=context.read_timeout_seconds,
+            listeners=_listeners(self.extension.on_update, claimed._progress),
+        )
+
+    def _make_runner(self, session: ClientSession) -> Runner:
+        """What drives all calls over one connection. Its session caps their polls."""
+        extension = self.extension
+        # Weakly, because the runner is kept for as long as the session is, and must not keep it alive.
+        current = _weakly(session)
+        given: dict[str, Any] = {
+            "elicitation": extension.elicitation,
+            "sampling": extension.sampling,
+            "roots": extension.roots,
+        }
+        ours = SdkSession(
+            current,
+            endpoint=self._scope.endpoint,
+            limits=Limits(tasks_in_flight=extension.poll.polls_in_flight),
+            capabilities=Callbacks(**given).capabilities,
+        )
+        return extension.engine.make_runner(ours, host_callbacks(current, **given))
+
+
+def _weakly(session: ClientSession) -> Callable[[], ClientSession]:
+    """The session, for as long as somebody else keeps it."""
+    reference = weakref.ref(session)
+
+    def current() -> ClientSession:
+        alive = reference()
+        if alive is None:
+            raise RuntimeError("the session is gone")
+        return alive
+
+    return current
+
+
+def _listeners(on_update: OnUpdate | None, progress: ProgressFnT | None) -> list[OnUpdate]:
+    told = tell_progress(progress) if progress is not None else None
+    return [listener for listener in (on_update, told) if listener is not None]

@@ -1,0 +1,253 @@
+"""What we rely on beyond the public interface of the official SDK 2.x and FastMCP 4.x.
+
+Every private name, frame and error text that the drop-in needs stands here, each in a function that
+says what it reads and what is lost without it. A function that does not find what it looks for
+answers with the value that does least harm. ``tests/sessions/sdk/test_introspection.py`` has one test
+for each, and fails first on a release that has changed one.
+
+Importing this module imports neither package, because :func:`is_client` is asked before either is needed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp_types import CLIENT_CAPABILITIES_META_KEY
+
+from ...protocol import JSONObject
+from ...protocol.params import declare_tasks
+
+if TYPE_CHECKING:
+    from mcp import ClientSession
+    from mcp.shared.dispatcher import ProgressFnT
+    from mcp_types import Result
+
+__all__ = [
+    "Address",
+    "DeclaringMeta",
+    "address_of",
+    "client_being_made",
+    "extensions_of",
+    "fastmcp_created_task",
+    "is_client",
+    "is_closed",
+    "progress_callback_of_reply",
+    "result_of_invalid_reply",
+    "send_request_code",
+    "was_made_up",
+]
+
+_PACKAGES: Final = frozenset({"mcp", "fastmcp"})
+_CLASSES: Final = frozenset({"Client", "ClientSession"})
+
+_MADE_UP: Final = (
+    (-32000, "SSE stream "),
+    (-32001, "Request '"),  # … timed out
+    (-32001, "Timed out after "),
+    (-32600, "Redirect to "),
+    (-32600, "Session terminated"),
+    (-32600, "Unexpected content type"),
+    (-32600, "server answered a request with 202"),
+    (-32601, "Not Found"),
+    (-32603, "Server returned an error response"),
+    (-32700, "Failed to parse"),
+)
+"""Code, and beginning of the message, of the errors that the SDK answers in a server's name."""
+
+_CLOSED: Final = (-32000, "Connection closed")
+
+
+# ── the host's client ─────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server is."""
+
+    endpoint: str
+    """The server's name in the journal."""
+
+    ephemeral: bool
+    """Whether the server, and with it its tasks, ends with the connection."""
+
+
+def is_client(candidate: object) -> bool:
+    """Whether ``candidate`` is a client or a session of the official SDK or of FastMCP.
+
+    Reads the names of its classes and of their modules. If a class is renamed, ``TasksClient`` takes the
+    client for something that it cannot use, and says what it takes.
+    """
+    return any(
+        kind.__name__ in _CLASSES and kind.__module__.partition(".")[0] in _PACKAGES
+        for kind in type(candidate).__mro__
+    )
+
+
+def address_of(client: object) -> Address | None:
+    """The address of a client's server; ``None`` if the server is in this process, or cannot be seen.
+
+    Reads ``mcp.Client.server``, which is what the client was given, and ``fastmcp.Client.transport``, which
+    is what the client has made of it: of either, ``url``, or ``command``, ``args`` and ``cwd``. Without
+    them the host is asked for an ``endpoint``.
+
+    Raises:
+        ValueError: The URL is not an absolute ``http`` or ``https`` URL.
+    """
+    # Imported on use, because it imports httpx, which can take as long as all of this package.
+    from ...sessions.http.endpoint_names import name_of_command, name_of_url, parse_url
+
+    for server in (getattr(client, "server", None), getattr(client, "transport", None)):
+        url = server if isinstance(server, str) else getattr(server, "url", None)
+        if isinstance(url, str):
+            return Address(name_of_url(parse_url(url)), ephemeral=False)
+        command = getattr(server, "command", None)
+        if isinstance(command, str):
+            arguments = list(getattr(server, "args", None) or ())
+            name = name_of_command(command, arguments, getattr(server, "cwd", None))
+            return Address(name, ephemeral=True)
+    return None
+
+
+def extensions_of(client: object) -> list[object]:
+    """The extensions that a client was made with.
+
+    Reads ``mcp.Client.extensions``, which is public, and ``fastmcp.Client._extensions_arg``. Of a session,
+    it reads ``ClientSession._result_claims``, whose resolvers may have an ``extension``. Without them
+    ``TasksClient(client)`` has its own options and defaults.
+    """
+    claims = getattr(client, "_result_claims", None)
+    if isinstance(claims, dict):
+        return [getattr(claim.resolve, "extension", None) for several in claims.values() for claim in several]
+    given = getattr(client, "extensions", None) or getattr(client, "_extensions_arg", None)
+    return list(given or ())
+
+
+def client_being_made(extension: object) -> object | None:
+    """The client whose constructor asks the extension for its claims; ``None`` if anybody else asks.
+
+    Reads the variable ``self`` in the frames of our callers, beyond the extension itself and as long as they
+    belong to the two packages: an extension is not told which client it is made for. Without it the host
+    is asked for an ``endpoint``.
+    """
+    for frame in _callers():
+        owner: object = frame.f_locals.get("self")
+        if frame.f_globals.get("__name__") == __name__ or owner is extension:
+            continue
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _PACKAGES:
+            return None
+        if is_client(owner):
+            return owner
+    return None
+
+
+def fastmcp_created_task() -> type[Result] | None:
+    """FastMCP's own model of a created task; ``None`` as long as ``fastmcp_tasks`` is not loaded.
+
+    Reads ``fastmcp_tasks.client_models.ClientCreateTaskResult``: ``call_tool_task`` takes nothing else for a
+    task. It is not imported here, because importing it has every FastMCP client in the process declare tasks.
+    Without it ``call_tool_task`` raises a ``ToolError`` that does not say which task it leaves at the server.
+    """
+    return getattr(sys.modules.get("fastmcp_tasks.client_models"), "ClientCreateTaskResult", None)
+
+
+# ── the session ───────────────────────────────────────────────────────────────────────────────────
+
+
+class DeclaringMeta(dict[str, Any]):
+    """``_meta`` of one request of ours, which declares more than the session does.
+
+    Relies on how ``ClientSession.send_request`` stamps a request: it assigns the session's capabilities to
+    an item of the ``_meta`` that :meth:`Request.model_dump` gave. The public ``ClientSession.adopt()`` would
+    not do: it declares what the session's constructor was given, for every request of the session, so that
+    the host's own calls would be answered with tasks as well. Without the assignment nothing more is
+    declared, so that the server answers each call itself, or asks for the capability.
+
+    Args:
+        meta: The entries to begin with.
+        capabilities: Declared besides the session's own.
+    """
+
+    def __init__(self, meta: Mapping[str, Any], capabilities: JSONObject) -> None:
+        super().__init__(meta)
+        self._ours = capabilities
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == CLIENT_CAPABILITIES_META_KEY:
+            value = declare_tasks({**value, **self._ours})
+        super().__setitem__(name, value)
+
+
+def is_closed(session: ClientSession, code: int, message: str) -> bool:
+    """Whether a request failed because the session's connection is closed.
+
+    Reads the words of the SDK's error, and ``ClientSession._dispatcher._closed``, because a proxy may say
+    the same words about a connection of its own. Without the attribute the words alone count: the
+    observation ends, and ``resume()`` takes it up. Without the words a task is polled in vain, for as
+    long as somebody waits for it.
+    """
+    dispatcher = getattr(session, "_dispatcher", None)
+    return (code, message) == _CLOSED and bool(getattr(dispatcher, "_closed", True))
+
+
+def was_made_up(code: int, message: str) -> bool:
+    """Whether a JSON-RPC error without ``data`` is the SDK's own, so that it says nothing about the server.
+
+    Reads the words of the SDK's errors, because their codes may be a server's as well. Without them a
+    reply that an HTTP server or a gateway garbled counts as the MCP server's own refusal.
+    """
+    return any(code == theirs and message.startswith(words) for theirs, words in _MADE_UP)
+
+
+# ── the code that has a reply in its hands ────────────────────────────────────────────────────────
+
+
+def result_of_invalid_reply(error: BaseException) -> JSONObject | None:
+    """The result in which the SDK found a fault, as it came; ``None`` if it cannot be found.
+
+    Reads the variable ``raw`` of ``ClientSession.send_request`` in the traceback: the SDK checks a reply
+    against the core protocol first, and its error has the faults, but not the whole reply. Without it a
+    task in such a reply is lost.
+    """
+    code = send_request_code()
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        raw = frame.f_locals.get("raw") if frame.f_code is code else None
+        if isinstance(raw, dict):
+            return raw
+    return None
+
+
+def progress_callback_of_reply() -> ProgressFnT | None:
+    """The progress callback of the call whose reply the SDK is reading at this moment, further up the stack.
+
+    Reads the argument ``progress_callback`` of ``ClientSession.send_request`` in the frames of our callers,
+    because the SDK hands a claimed result to an extension without it. Without it a host that has given a
+    progress callback gets the result, and no messages on the way.
+    """
+    code = send_request_code()
+    found: dict[str, Any] = next((frame.f_locals for frame in _callers() if frame.f_code is code), {})
+    return found.get("progress_callback")
+
+
+@cache
+def send_request_code() -> CodeType | None:
+    """The code of ``ClientSession.send_request``, also if a decorator was wrapped around the method.
+
+    Called as our modules are imported, so that what replaces the method later does not hide its code.
+    """
+    from mcp import ClientSession
+
+    return getattr(inspect.unwrap(ClientSession.send_request), "__code__", None)
+
+
+def _callers() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -1,0 +1,187 @@
+"""One record per call: what the journal knows of it, and its state as JSON text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Final, TypeAlias, TypedDict
+
+from pydantic import Field, TypeAdapter
+
+from ..protocol.task import Task
+from ..protocol.text import quote, shorten
+from .states import Completed, Failed, Finished, Gone, Observing, State
+
+__all__ = ["Scope", "TaskRecord", "TaskReference", "dump_state", "load_state"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The endpoint and the principal of a record: it is never read or sent beyond them."""
+
+    endpoint: str
+    principal: str = ""
+
+
+class TaskReference(TypedDict):
+    """What it takes to find a task again: JSON, for a queue, a database row, another process.
+
+    It holds the task ID, with which anybody who can reach the server can act on the task.
+    """
+
+    endpoint: str
+    principal: str
+    tool: str | None
+    task_id: str | None
+    record_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRecord:
+    """What the journal knows of one call.
+
+    Times are local wall clock, in seconds since the epoch. ``repr`` shortens the task ID.
+    """
+
+    record_id: str
+    """Ours, and random."""
+
+    scope: Scope
+    tool: str | None
+    """``None`` for a task attached by its bare ID."""
+
+    arguments_digest: str | None = None
+    """SHA-256 of the canonical arguments; the arguments themselves are not stored."""
+
+    idempotency_key: str | None = None
+    state: State = field(repr=False)
+    created_at: float
+    updated_at: float
+    delivered_at: float | None = None
+    """When the outcome was handed to the host; ``None`` while it was not."""
+
+    owner: str | None = None
+    """The client that drives the call, or drove it when it died; ``None`` once it was released."""
+
+    fence: int = 0
+    """Grows whenever the record is taken, so that a late owner can be told from the present one."""
+
+    @property
+    def task(self) -> Task | None:
+        """The latest snapshot, its result or error included; ``None`` before there is a task."""
+        match self.state:
+            case Observing():
+                return self.state.task
+            case Finished(task=Task() as task, outcome=Completed(result=result)):
+                return task.model_copy(update={"result": result})
+            case Finished(task=Task() as task, outcome=Failed() as failed):
+                error = {"code": failed.code, "message": failed.message, "data": failed.data}
+                return task.model_copy(update={"error": error})
+            case Finished():
+                return self.state.task
+            case _:
+                return None
+
+    @property
+    def task_id(self) -> str | None:
+        """The server's task ID. Whoever knows it can act on the task."""
+        task = self.state.task if isinstance(self.state, Observing | Finished) else None
+        return task.task_id if task else None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the journal stores it. A plain call without key and task has nothing to be found by."""
+        return self.idempotency_key is not None or self.task_id is not None
+
+    @property
+    def status(self) -> str:
+        """A task's status in the specification's words, else where the call stands.
+
+        ``calling``, ``gathering`` and ``outcome_unknown`` before there is a task;
+        ``not_found``, ``expired`` and ``violated`` for ends that are no status.
+        """
+        match self.state:
+            case Observing():
+                return self.state.task.status
+            case Finished(outcome=outcome):
+                return outcome.why if outcome.kind == "gone" else outcome.kind
+            case _:
+                return self.state.kind
+
+    @property
+    def finished(self) -> bool:
+        """Whether the call is over, delivered or not."""
+        return isinstance(self.state, Finished)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the server did not know the task when it was last asked."""
+        return isinstance(self.state, Finished) and isinstance(self.state.outcome, Gone)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is a task to observe, or an outcome that nobody has received yet."""
+        return isinstance(self.state, Observing) or (self.finished and self.delivered_at is None)
+
+    @property
+    def expires_at(self) -> float | None:
+        """When the time-to-live of an observed task has passed; ``None`` if it has none."""
+        state = self.state
+        if not isinstance(state, Observing) or state.ttl_ms is None:
+            return None
+        return state.received_at + state.ttl_ms / 1000
+
+    def __repr__(self) -> str:
+        task_id = shorten(self.task_id) if self.task_id else None
+        status = quote(self.status, self.task_id)
+        return (
+            f"TaskRecord(tool={self.tool!r}, task_id={task_id!r}, status={status!r}, "
+            f"idempotency_key={self.idempotency_key!r})"
+        )
+
+
+_TaggedState: TypeAlias = Annotated[State, Field(discriminator="kind")]
+
+
+@cache
+def _states() -> TypeAdapter[State]:
+    """Built on use: building takes longer than the rest of this module, and an import needs none."""
+    return TypeAdapter(_TaggedState)
+
+
+def dump_state(state: State) -> str:
+    """A state as JSON text in plain ASCII.
+
+    ASCII, because a server's strings may hold lone surrogates, which no encoding can carry. Fields
+    of a snapshot that the protocol does not name are left out: no decision needs them, and a server
+    could fill the disk with them.
+
+    Raises:
+        TypeError: A value has no JSON form.
+    """
+    return _JSON.encode(state)
+
+
+def _members(value: object) -> dict[str, Any]:
+    """What is not JSON in a state: a snapshot, and the dataclasses. Results are never copied."""
+    if isinstance(value, Task):
+        # Unset fields of a snapshot stay unset: an absent ttlMs and a null one differ.
+        return {alias: getattr(value, name) for name, alias in _TASK_FIELDS if name in value.model_fields_set}
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_TASK_FIELDS: Final = [(name, field.alias or name) for name, field in Task.model_fields.items()]
+_JSON: Final = json.JSONEncoder(separators=(",", ":"), default=_members)  # made once: dumps would make one
+
+
+def load_state(text: str) -> State:
+    """The state that :func:`dump_state` wrote, in this version or an earlier one.
+
+    Raises:
+        ValueError: The text is not a state.
+    """
+    raw: Any = json.loads(text)
+    return _states().validate_python(raw, by_alias=True, by_name=False)

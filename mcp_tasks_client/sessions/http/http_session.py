@@ -1,0 +1,346 @@
+"""The native session: MCP 2026-07-28 over Streamable HTTP.
+
+One POST per request, no session at the server. Decisions that are not the protocol's:
+
+- ``tasks/*`` never wait for the server's list of tools: an unfinished task can be observed at once
+  after a restart. ``tools/call`` does, since only the list says which arguments also travel
+  as headers.
+- ``tasks/get``, the other ``tasks/*`` and ``tools/call`` have separate caps, so that long calls never
+  starve the polls, and polls that hang never keep a cancellation from leaving.
+- A reply that has arrived is returned even if its reader is cancelled meanwhile.
+- ``subscriptions/listen``, which may live for hours, is under no cap.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+import anyio
+import httpx
+from mcp_types import Tool
+
+from ...errors import RemoteProtocolError, SessionError
+from ...protocol import PROTOCOL_VERSION, JSONObject, MalformedError
+from ...protocol.params import call_params, request_meta, task_params
+from ...protocol.replies import CallReply, read_call_reply
+from ...protocol.task import read_task
+from ...protocol.text import header_value
+from ..base import BeforeSend, Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
+from .body import ACCEPTED_ENCODINGS
+from .channel import HttpChannel, Message, encode_json
+from .endpoint_names import name_of_url, parse_url
+from .http_errors import HEADER_MISMATCH, RequestErrors
+from .param_headers import FIELD_NAME, param_headers
+from .replies import Reply, read_messages
+from .subscription import LISTEN, Subscription, keep_subscribed, listen_params, read_subscription
+from .tool_catalogue import ToolCatalogue
+from .transport import Response, Transport
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["AnyAuth", "AnyClient", "HttpSession"]
+
+T = TypeVar("T")
+
+AnyClient: TypeAlias = "httpx.AsyncClient | httpx2.AsyncClient"
+AnyAuth: TypeAlias = "httpx.Auth | httpx2.Auth | tuple[str, str]"
+
+# One line without outer blanks: what h11 takes, and every server reads alike.
+_FIXED_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Type": "application/json",
+    "Accept": "application/json, text/event-stream",
+    "Accept-Encoding": ", ".join(ACCEPTED_ENCODINGS),
+    "MCP-Protocol-Version": PROTOCOL_VERSION,
+}
+_PROTOCOL_HEADERS: Final = frozenset({*map(str.lower, _FIXED_HEADERS), "mcp-method", "mcp-name"})
+_HEADER_VALUE: Final = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
+
+
+class HttpSession(Session):
+    """A server reached by URL.
+
+    No event loop is needed to make one. Use it within one event loop, and :meth:`aclose` it there.
+
+    Args:
+        url: The server's MCP endpoint, ``http`` or ``https``. A user and password in it are sent
+            as Basic auth, unless there is other ``auth``.
+        http_client: An ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; used for everything, with its
+            own auth, headers, proxies and transport, and left open. Its time-outs count if they are not
+            the library's default. A :class:`Transport` is used as it is. ``None``: our own transport.
+        headers: Sent with each request; the protocol's own cannot be replaced.
+        auth: Used for each request, as the library of ``http_client`` takes it.
+        endpoint: The server's name in the journal; ``None`` derives it from ``url``.
+        capabilities: Client capabilities to declare besides the tasks extension.
+        client_info: ``name`` and ``version`` of the host.
+        limits: Sizes, caps and time-outs; ``None`` is the defaults.
+        sleep: Waits, in seconds, before a discovery is repeated and a stream is opened again.
+
+    Attributes:
+        channel: Sends the requests.
+        headers: Sent with each of them.
+        client_info: As given, or ours.
+
+    Raises:
+        ValueError: The URL is not an absolute ``http`` or ``https`` URL, or a header cannot be sent.
+        TypeError: ``http_client`` is of neither library, or ``auth`` not of its.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        http_client: AnyClient | Transport | None = None,
+        headers: Mapping[str, str] | None = None,
+        auth: AnyAuth | None = None,
+        endpoint: str | None = None,
+        capabilities: JSONObject | None = None,
+        client_info: JSONObject | None = None,
+        limits: Limits | None = None,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+    ) -> None:
+        self.limits = limits or Limits()
+        parsed = parse_url(url)
+        self.endpoint = name_of_url(parsed) if endpoint is None else endpoint
+        self.headers: Mapping[str, str] = {**_check_headers(headers), **_FIXED_HEADERS}
+        self._capabilities = capabilities or {}
+        ours = _own_info()
+        self.client_info = client_info or ours
+        self._meta = encode_json(request_meta(self.client_info, self._capabilities, None), "every request")
+        self._poll_slots = anyio.Semaphore(self.limits.tasks_in_flight, fast_acquire=True)
+        self._task_slots = anyio.Semaphore(self.limits.tasks_in_flight, fast_acquire=True)
+        self._call_slots = anyio.Semaphore(self.limits.calls_in_flight, fast_acquire=True)
+        self._ids = itertools.count(1)
+        self._sleep = sleep
+        self._catalogue = ToolCatalogue(self.ask, self.endpoint, sleep)
+        self.channel = HttpChannel(
+            parsed,
+            http_client,
+            auth,
+            user_agent=f"mcp-tasks-client/{ours['version']}",
+            max_idle=2 * self.limits.tasks_in_flight + self.limits.calls_in_flight,
+            max_response_bytes=self.limits.max_response_bytes,
+        )
+
+    def __repr__(self) -> str:
+        return f"<HttpSession {self.endpoint}>"
+
+    async def discover(self) -> None:
+        """Ask the server whether it speaks 2026-07-28, unless it has said so.
+
+        Raises:
+            OtherVersionError: It does not.
+            SessionError: It could not be asked.
+        """
+        await self._catalogue.discover()
+
+    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+        """The tool's description, as the server lists it; ``None`` if it lists none that may be called.
+
+        Raises:
+            RemoteProtocolError: The server does not speak 2026-07-28, or its list is none.
+            SessionError: The server could not be asked.
+        """
+        listed = await self._catalogue.find(name, fresh=fresh)
+        return listed.tool if listed is not None and listed.fault is None else None
+
+    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+        """Send ``tools/call`` once. Never repeats it, whatever happens.
+
+        Raises:
+            SessionError: No result. ``not_executed`` is set if nothing can have happened.
+            ValueError: The name or the arguments have no JSON or no UTF-8 form. Nothing was sent.
+            TypeError: The arguments hold something that has no JSON form. Nothing was sent.
+        """
+        params = call_params(
+            call.name,
+            call.arguments,
+            input_responses=call.input_responses,
+            request_state=call.request_state,
+        )
+        # Made before anything is asked of the server, so that the caller's own mistakes come first.
+        message = self._message("tools/call", params, meta=call.meta, named=header_value(call.name))
+        listed = await self._catalogue.find_for_call(call.name)
+        if listed is not None:
+            _set_headers(message.headers, param_headers(listed.headers, call.arguments))
+        async with self._call_slots:
+            await before_send()
+            try:
+                result = await self._send_call(message, call.hear)
+            except SessionError as error:
+                if error.code == HEADER_MISMATCH:
+                    # Most likely the tool's schema has changed since it was listed.
+                    self._catalogue.forget_tools()
+                raise
+        return _read(read_call_reply, result, message)
+
+    async def get(self, ref: TaskRef) -> Snapshot:
+        """Send ``tasks/get`` once.
+
+        Raises:
+            SessionError: No snapshot; its code is -32602 if the server does not know the task.
+        """
+        message = self._task_message("tasks/get", ref)
+        async with self._poll_slots:
+            result = await self._send(message)
+        task = _read(read_task, result, message)
+        return Snapshot(task, task.request_state)
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        """Send ``tasks/update`` once.
+
+        Raises:
+            SessionError: No acknowledgement.
+            ValueError: The answers have no JSON form. Nothing was sent.
+            TypeError: The answers hold something that has no JSON form. Nothing was sent.
+        """
+        await self._acknowledged(self._task_message("tasks/update", ref, answers))
+
+    async def cancel(self, ref: TaskRef) -> None:
+        """Send ``tasks/cancel`` once.
+
+        Raises:
+            SessionError: No acknowledgement.
+        """
+        await self._acknowledged(self._task_message("tasks/cancel", ref))
+
+    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+        """Send a request that concerns neither a call nor a task once, and return its result as it came.
+
+        Raises:
+            SessionError: No result.
+        """
+        message = self._message(method, params)
+        result = await self._send(message)
+        _refuse_task(result, message)
+        return result
+
+    async def run(self, observed: ObservedTasks) -> None:
+        """Deliver what the server tells on ``subscriptions/listen``; return if it does not offer that."""
+        await keep_subscribed(self._listen, observed, self._sleep)
+
+    async def aclose(self) -> None:
+        """Close the HTTP client, if it is our own, and end what is under way."""
+        await self.channel.aclose()
+
+    async def _listen(self, subscription: Subscription) -> None:
+        task_ids = subscription.task_ids
+        message = self._message(LISTEN, listen_params(task_ids), secrets=tuple(task_ids))
+        # A compressed stream holds back what is to be told until there is more of it.
+        _set_headers(message.headers, {"Accept-Encoding": "identity"})
+        await read_subscription(
+            self.channel, message, subscription, self.limits.task_timeout_s, self.limits.max_response_bytes
+        )
+
+    async def _acknowledged(self, message: Message) -> None:
+        async with self._task_slots:
+            _refuse_task(await self._send(message), message)
+
+    async def _send(self, message: Message) -> JSONObject:
+        # Bounded as a whole: a server that drips, byte by byte, would hold a poll for ever.
+        timeout_s = self.limits.task_timeout_s
+        return await self.channel.send(message, silence_s=timeout_s, total_s=2 * timeout_s)
+
+    async def _send_call(self, message: Message, hear: Callable[[JSONObject], None] | None) -> JSONObject:
+        silence_s = self.limits.call_read_timeout_s
+        if hear is None:
+            return await self.channel.send(message, silence_s=silence_s)
+        _set_headers(message.headers, {"Accept-Encoding": "identity"})  # as for every stream
+        told, max_bytes = hear, self.limits.max_response_bytes
+
+        def read(response: Response) -> Awaitable[Reply]:
+            return read_messages(response, message.request_id, max_bytes, message.errors, told)
+
+        return await self.channel.exchange(message, read, silence_s=silence_s)
+
+    def _task_message(
+        self, method: str, ref: TaskRef, answers: Mapping[str, JSONObject] | None = None
+    ) -> Message:
+        params = task_params(ref.task_id, request_state=ref.session_data, input_responses=answers)
+        try:
+            named = header_value(ref.task_id)
+        except MalformedError as error:
+            raise RemoteProtocolError(
+                f"{method} cannot be sent: the server issued a task ID that no HTTP header can carry "
+                f"({error}). The task can only be reached in another way.",
+                not_executed=True,
+            ) from None
+        return self._message(method, params, named=named, task_id=ref.task_id)
+
+    def _message(
+        self,
+        method: str,
+        params: JSONObject,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        named: str | None = None,
+        task_id: str | None = None,
+        secrets: Sequence[str] = (),
+    ) -> Message:
+        request_id = next(self._ids)
+        own = self._meta
+        if meta is not None:
+            own = encode_json(request_meta(self.client_info, self._capabilities, meta), method)
+        # _meta is most of a poll's body and the same in nearly all requests, so it is encoded once and
+        # spliced in place of the null: 5 microseconds instead of 8, of some 170 that a poll costs.
+        params_json = encode_json({**params, "_meta": None}, method).removesuffix("null}") + own + "}"
+        content = f'{{"jsonrpc":"2.0","id":{request_id},"method":"{method}","params":{params_json}}}'
+        headers = {**self.headers, "Mcp-Method": method}
+        if named is not None:
+            headers["Mcp-Name"] = named
+        return Message(request_id, content.encode("ascii"), headers, RequestErrors(method, task_id, secrets))
+
+
+def _check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The host's headers without those that are the protocol's.
+
+    Raises:
+        ValueError: One cannot be sent.
+    """
+    checked: dict[str, str] = {}
+    for name, value in (headers or {}).items():
+        # Its value stays out of the message: it may well be the credential.
+        if not (FIELD_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
+            raise ValueError(
+                f"the header {name!r} cannot be sent: give it a name without blanks, and one line of "
+                "plain ASCII without a blank at either end"
+            )
+        if name.lower() not in _PROTOCOL_HEADERS:
+            _set_headers(checked, {name: value})
+    return checked
+
+
+def _set_headers(headers: dict[str, str], others: Mapping[str, str]) -> None:
+    """Set headers, in place of those whose names differ in case only."""
+    named = {name.lower() for name in others}
+    for name in [name for name in headers if name.lower() in named]:
+        del headers[name]
+    headers.update(others)
+
+
+def _own_info() -> JSONObject:
+    try:
+        version = importlib.metadata.version("mcp-tasks-client")
+    except importlib.metadata.PackageNotFoundError:
+        version = "0"
+    return {"name": "mcp-tasks-client", "version": version}
+
+
+def _read(read: Callable[[object], T], result: JSONObject, message: Message) -> T:
+    try:
+        return read(result)
+    except MalformedError as error:
+        raise message.errors.malformed(str(error)) from None
+
+
+def _refuse_task(result: JSONObject, message: Message) -> None:
+    """Refuse a task as the answer to what is not ``tools/call``.
+
+    Source: Tasks extension, "Capability Negotiation" (MUST interpret as an invalid response).
+    """
+    if result.get("resultType") == "task":
+        raise message.errors.malformed("a task, which only tools/call may be answered with")

@@ -1,0 +1,215 @@
+"""A host that knows nothing but JSON-RPC over httpx or httpx2, at a scripted server without sockets."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import Any, Final
+
+import anyio
+import httpx
+import httpx2
+
+from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksHttpTransport
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.journal.base import Journal
+from mcp_tasks_client.machine.record import Scope, TaskRecord
+from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.testing import (
+    ScriptedServer,
+    ask,
+    ask_first,
+    complete,
+    fail,
+    form,
+    reply,
+    text_result,
+    work,
+)
+
+__all__ = [
+    "CURRENT",
+    "ENDPOINT",
+    "LIMIT_S",
+    "OLDER",
+    "QUICK",
+    "URL",
+    "Host",
+    "asking_server",
+    "count",
+    "hosted",
+    "recorded",
+    "resume",
+]
+
+LIMIT_S: Final = 20.0
+URL: Final = "http://server.test/mcp"
+ENDPOINT: Final = URL
+CURRENT: Final = "2026-07-28"
+OLDER: Final = "2025-11-25"
+QUICK: Final = PollPolicy(floor_s=0.001, ceiling_s=0.001, jitter=0.0)
+CAPABILITIES: Final[JSONObject] = {"elicitation": {"form": {}}, "roots": {}}
+
+SAMPLING: Final[JSONObject] = {
+    "method": "sampling/createMessage",
+    "params": {"messages": [], "maxTokens": 16},
+}
+
+_META: Final = "io.modelcontextprotocol/"
+
+
+def asking_server(**options: Any) -> ScriptedServer:
+    """A server with one tool for each way in which a call can go."""
+    server = ScriptedServer(endpoint=ENDPOINT, **options)
+    done = complete(text_result("done"))
+    server.tool("plain", [reply(text_result("plain"))])
+    server.tool("slow", [work(0.01, "half way"), work(0.01, "nearly"), done], poll_interval_ms=1)
+    server.tool("bad", [work(0.01), complete({**text_result("no"), "isError": True})], poll_interval_ms=1)
+    server.tool("fails", [work(0.01), fail(-32050, "quota exceeded", {"retryAfter": 7})], poll_interval_ms=1)
+    server.tool("for_ever", [work(math.inf)], poll_interval_ms=1)
+    server.tool("asks", [ask("name", form("Who?", name="string")), done], poll_interval_ms=1, settle_s=0.0)
+    server.tool(
+        "asks_twice",
+        [
+            ask({"a": form("A?", a="string"), "b": form("B?", b="string")}),
+            ask("c", form("C?", c="string")),
+            done,
+        ],
+        poll_interval_ms=1,
+        settle_s=0.0,
+    )
+    first = ask_first("name", form("Who?", name="string"))
+    server.tool("asks_first", [first, work(0.01), done], poll_interval_ms=1)
+    server.tool("asks_model", [ask("m", SAMPLING), done], poll_interval_ms=1)
+    return server
+
+
+class Host:
+    """Sends ``tools/call`` as a session of a version does, and reads the reply.
+
+    Args:
+        client: Of httpx or httpx2.
+        version: Of the protocol.
+        accept: The ``Accept`` header.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        version: str = CURRENT,
+        accept: str = "application/json, text/event-stream",
+        capabilities: JSONObject = CAPABILITIES,
+        url: str = URL,
+    ) -> None:
+        self.client = client
+        self.version = version
+        self.accept = accept
+        self.capabilities = capabilities
+        self.url = url
+        self.notified: list[JSONObject] = []
+        self._ids = itertools.count(0)
+
+    def body(
+        self,
+        name: str,
+        arguments: JSONObject | None = None,
+        meta: Mapping[str, Any] | None = None,
+        **params: Any,
+    ) -> JSONObject:
+        own = dict(meta or {})
+        if self.version == CURRENT:
+            own |= {
+                f"{_META}protocolVersion": CURRENT,
+                f"{_META}clientInfo": {"name": "a host", "version": "1"},
+                f"{_META}clientCapabilities": self.capabilities,
+            }
+        given = {"name": name, "arguments": arguments or {}, **({"_meta": own} if own else {}), **params}
+        return {"jsonrpc": "2.0", "id": next(self._ids), "method": "tools/call", "params": given}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {
+            "Accept": self.accept,
+            "MCP-Protocol-Version": self.version,
+            "Content-Type": "application/json",
+        }
+
+    async def post(self, body: JSONObject, **headers: str) -> Any:
+        given = {**self.headers, "Mcp-Method": body.get("method", ""), **headers}
+        if body.get("method") == "tools/call" and body["params"]["name"].isascii():
+            given["Mcp-Name"] = body["params"]["name"]
+        return await self.client.post(self.url, content=json.dumps(body), headers=given)
+
+    async def call(self, name: str, arguments: JSONObject | None = None, **params: Any) -> JSONObject:
+        """The JSON-RPC response, which has the ID of the request; what came before is in ``notified``."""
+        body = self.body(name, arguments, **params)
+        response = await self.post(body)
+        assert response.status_code == 200, response.text
+        assert json.loads(response.request.content) == body, "stays readable"
+        answer = self.read(response)
+        assert answer["id"] == body["id"]
+        assert type(answer["id"]) is type(body["id"])
+        return answer
+
+    def read(self, response: Any) -> JSONObject:
+        if response.headers["content-type"] == "application/json":
+            answer: JSONObject = json.loads(response.content)
+            return answer
+        assert response.headers["content-type"] == "text/event-stream"
+        data = [
+            line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")
+        ]
+        *before, last = map(json.loads, data)
+        self.notified += before
+        assert isinstance(last, dict)
+        return last
+
+    async def text(self, name: str, arguments: JSONObject | None = None, **params: Any) -> str:
+        answer = await self.call(name, arguments, **params)
+        return str(answer["result"]["content"][0]["text"])
+
+
+@asynccontextmanager
+async def hosted(
+    server: ScriptedServer,
+    journal: Journal | None = None,
+    *,
+    library: ModuleType = httpx2,
+    inner: Any = None,
+    client_options: Mapping[str, Any] | None = None,
+    host_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> AsyncIterator[Host]:
+    """A host whose client has the transport."""
+    options = {"journal": journal if journal is not None else MemoryJournal(), "poll": QUICK, **options}
+    options.setdefault("environment", Environment(clock=server.clock))
+    lib: Any = library
+    transport = TasksHttpTransport(inner or lib.ASGITransport(server.app), **options)
+    with anyio.fail_after(LIMIT_S):
+        async with lib.AsyncClient(transport=transport, **(client_options or {})) as client:
+            yield Host(client, **(host_options or {}))
+
+
+def count(server: ScriptedServer, method: str) -> int:
+    """How many requests of a method have reached the server."""
+    return len(server.witness.log(method))
+
+
+async def recorded(journal: Journal, *, pending: bool = False) -> list[TaskRecord]:
+    async with journal:
+        return await journal.records(Scope(ENDPOINT), pending=pending)
+
+
+async def resume(server: ScriptedServer, journal: Journal, **options: Any) -> list[str]:
+    """The results of what is left, as another client of the journal gets them."""
+    transport = httpx.ASGITransport(server.app)
+    async with httpx.AsyncClient(transport=transport) as http:
+        options = {"poll": QUICK, "environment": Environment(clock=server.clock), **options}
+        async with TasksClient(URL, http_client=http, journal=journal, **options) as client:
+            results = [await handle.result() for handle in await client.resume()]
+    return [str(result.content[0].text) for result in results]  # type: ignore[union-attr]  # texts

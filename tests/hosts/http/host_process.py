@@ -1,0 +1,59 @@
+"""A host in a process of its own, to be killed.
+
+``python -m tests.hosts.http.host_process URL JOURNAL TOOL [around]``. An ``mcp.Client`` whose HTTP
+client has the transport calls the tool; with the last word, one around whose MCP transport it stands. Prints
+``reached`` once its task is in the journal, and ``asked`` when asked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+import anyio
+import mcp
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ElicitResult
+
+from mcp_tasks_client import TasksTransport, tasks_http_client
+from mcp_tasks_client.engine.crash_points import Point, Probe
+from mcp_tasks_client.engine.environment import Environment
+
+
+class Announce(Probe):
+    """Says when a task is journaled."""
+
+    async def before(self, point: Point) -> None:
+        pass
+
+    async def after(self, point: Point) -> None:
+        if point == "commit: TaskCreated":
+            print("reached", flush=True)
+
+
+async def ask(context: Any, params: Any) -> ElicitResult:
+    print("asked", flush=True)
+    await anyio.sleep_forever()
+    raise AssertionError("for ever is over")
+
+
+async def main(url: str, journal: str, tool: str, where: str = "beneath") -> None:
+    options: Any = {"journal": journal, "elicitation": ask, "environment": Environment(probe=Announce())}
+    if where == "around":
+        async with mcp.Client(TasksTransport(streamable_http_client(url), endpoint=url, **options)) as client:
+            await client.call_tool(tool, {})
+    http = tasks_http_client(**options)
+    async with http, mcp.Client(streamable_http_client(url, http_client=http)) as client:
+        await client.call_tool(tool, {})
+
+
+def end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    anyio.run(main, *sys.argv[1:])

@@ -1,0 +1,205 @@
+"""Clients of the official SDK at real servers, with a transport of ours beneath or around their own.
+
+What every way in has in common, ``tests/test_ways_in.py`` shows, on trio as well.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final, get_args
+from uuid import uuid4
+
+import anyio
+import anyio.to_thread
+import httpx
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from mcp_tasks_client import MemoryJournal, TasksClient, idempotency_key, tasks_http_client
+from tests.legacy_servers import LegacyServer
+from tests.real_server import RealServer
+
+from ._host import OLDER, Host
+from .sdk_client import LIMIT_S, Person, Way, client_at, pending, text
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)]
+
+ROOT: Final = Path(__file__).parents[3]
+WAYS: Final = get_args(Way)
+
+
+# ── a server of 2026-07-28 ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("way", "asks"), [*((way, "transport") for way in WAYS), ("beneath, legacy", "host")]
+)
+async def test_a_client_gets_the_results_of_tasks_whatever_it_negotiated(
+    real_server: RealServer, way: Way, asks: str
+) -> None:
+    person, journal = Person(), MemoryJournal()
+    async with client_at(real_server.url, person, journal, way=way, asks=asks) as client:
+        assert text(await client.call_tool("must_task", {"n": 7})) == "7"
+        assert text(await client.call_tool("slow", {"seconds": 0.2})) == "rested"
+        assert text(await client.call_tool("plain", {"x": 3})) == "3"
+        assert (await client.call_tool("typed", {})).structured_content == {
+            "name": "Bern",
+            "inhabitants": 137_000,
+        }
+        assert text(await client.call_tool("ask_name", {})) == "Hello, Ada"
+        assert text(await client.call_tool("ask_many", {})) == "XL and red: yes"
+        assert text(await client.call_tool("ask_plainly", {})) == "2 kg of item:tea"
+        assert text(await client.call_tool("ask_then_task", {})) == "tea, after a question"
+        refused = await client.call_tool("fail_tool", {})
+        assert (refused.is_error, text(refused)) == (True, "the tool said no")
+        with pytest.raises(MCPError) as failed:
+            await client.call_tool("fail_rpc", {})
+        assert (failed.value.code, failed.value.data) == (-32050, {"retryAfter": 7})
+    assert len(person.asked) == len(["name", "colour", "size", "sure", "amount", "name"])
+    assert await pending(real_server.url, journal) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_call_that_the_client_gives_up_is_taken_up_by_url(real_server: RealServer, way: Way) -> None:
+    journal, token = MemoryJournal(), uuid4().hex
+    async with client_at(real_server.url, Person(), journal, way=way) as client:
+        with pytest.raises(MCPError, match="timed out"):
+            await client.call_tool("count", {"token": token, "seconds": 1.0}, read_timeout_seconds=0.5)
+        assert text(await client.call_tool("runs", {"token": token})) == "1"
+    async with TasksClient(real_server.url, journal=journal) as durable:
+        (handle,) = await durable.resume()
+        assert text(await handle.result()) == "1"
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_key_in_the_metadata_joins_the_call(real_server: RealServer, way: Way) -> None:
+    token = uuid4().hex
+    meta: Any = {"mcp-tasks-client/idempotency-key": token}
+    async with client_at(real_server.url, way=way) as client:
+        for _ in range(2):
+            assert text(await client.call_tool("count", {"token": token}, meta=meta)) == "1"
+        assert text(await client.call_tool("count", {"token": token})) == "2"
+
+
+@pytest.mark.parametrize("way", ["beneath", "beneath, legacy"])  # context does not cross the streams
+async def test_a_key_reaches_the_call_through_the_client_s_own_tasks(
+    real_server: RealServer, way: Way
+) -> None:
+    token = uuid4().hex
+    async with client_at(real_server.url, way=way) as client:
+        for _ in range(2):
+            with idempotency_key(token):
+                assert text(await client.call_tool("count", {"token": token})) == "1"
+        assert text(await client.call_tool("count", {"token": token})) == "2"
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_calls_may_be_made_together(real_server: RealServer, way: Way) -> None:
+    person, said = Person(), list[str]()
+    async with client_at(real_server.url, person, way=way) as client, anyio.create_task_group() as calls:
+
+        async def call(tool: str, arguments: dict[str, Any]) -> None:
+            said.append(text(await client.call_tool(tool, arguments)))
+
+        for _ in range(4):
+            calls.start_soon(call, "slow", {"seconds": 0.2})
+            calls.start_soon(call, "ask_name", {})
+    assert sorted(said) == ["Hello, Ada"] * 4 + ["rested"] * 4
+    assert len(person.asked) == 4
+
+
+def run_until(word: str, *arguments: str | Path) -> None:
+    """Run a host until it says a word, and kill it there."""
+    command = [sys.executable, "-m", "tests.hosts.http.host_process", *map(str, arguments)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            while (said := process.stdout.readline()) != f"{word}\n":
+                assert said, "it ended by itself"
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("where", "tool", "word", "expected"),
+    [("beneath", "ask_name", "asked", "Hello, Ada"), ("around", "slow", "reached", "rested")],
+)
+async def test_what_a_killed_host_has_left_is_resumed_by_url(
+    real_server: RealServer, tmp_path: Path, tool: str, word: str, expected: str, where: str
+) -> None:
+    journal, person = tmp_path / "journal.sqlite3", Person()
+    with anyio.fail_after(LIMIT_S):
+        await anyio.to_thread.run_sync(run_until, word, real_server.url, journal, tool, where)
+        async with TasksClient(real_server.url, journal=journal, elicitation=person.elicit) as client:
+            (handle,) = await client.resume()
+            assert text(await handle.result()) == expected
+
+
+# ── a server of the older generation ──────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("asks", ["host", "transport"])
+async def test_at_a_server_of_the_older_generation_too(legacy_server: LegacyServer, asks: str) -> None:
+    person, journal = Person(), MemoryJournal()
+    async with client_at(legacy_server.url, person, journal, asks=asks) as client:
+        said = {
+            tool: text(await client.call_tool(tool, {"hint_ms": 50}))
+            for tool in ("plain", "slow", "asks", "samples")
+        }
+        assert said == {"plain": "plain", "slow": "rested", "asks": "Hello, Ada", "samples": "4"}
+        assert text(await client.call_tool("asks_twice", {"hint_ms": 50})) == "Ada and Ada"
+    assert len(person.asked) == 4
+    assert await pending(legacy_server.url, journal) == []
+
+
+async def test_calls_at_such_a_server_may_be_made_together(legacy_server: LegacyServer) -> None:
+    person, said = Person(), list[str]()
+    async with client_at(legacy_server.url, person) as client, anyio.create_task_group() as calls:
+
+        async def call(tool: str, hint_ms: int) -> None:
+            said.append(text(await client.call_tool(tool, {"hint_ms": hint_ms})))
+
+        for hint_ms in (50, 100, 150):
+            for tool in ("slow", "asks"):
+                calls.start_soon(call, tool, hint_ms)
+    assert sorted(said) == ["Hello, Ada"] * 3 + ["rested"] * 3
+    assert len(person.asked) == 3
+
+
+async def test_a_plain_tool_of_such_a_server_is_called_in_the_host_s_own_session(
+    legacy_server: LegacyServer,
+) -> None:
+    async with client_at(legacy_server.url, Person()) as client:
+        await client.call_tool("plain", {})
+        (plain,) = [one for one in legacy_server.witness("tools/call") if one.params["name"] == "plain"][-1:]
+        await client.call_tool("slow", {})
+        slow = legacy_server.witness("tools/call")[-1]
+    assert plain.session_id != slow.session_id
+
+
+async def test_a_client_that_knows_nothing_but_json_rpc(legacy_server: LegacyServer) -> None:
+    journal = MemoryJournal()
+    http = tasks_http_client(library="httpx", journal=journal, trust_env=False, elicitation=Person().elicit)
+    with anyio.fail_after(LIMIT_S):
+        async with http:
+            assert isinstance(http, httpx.AsyncClient)
+            host = Host(http, url=legacy_server.url, version=OLDER)
+            assert await host.text("slow", {"hint_ms": 50}) == "rested"
+            assert await host.text("asks", {"hint_ms": 50}) == "Hello, Ada"
+
+
+@pytest.mark.parametrize("tool", ["slow", "asks"])
+async def test_what_a_killed_host_has_left_at_such_a_server_is_resumed_by_url(
+    legacy_server: LegacyServer, tmp_path: Path, tool: str
+) -> None:
+    journal, person = tmp_path / "journal.sqlite3", Person()
+    with anyio.fail_after(LIMIT_S):
+        word = "asked" if tool == "asks" else "reached"
+        await anyio.to_thread.run_sync(run_until, word, legacy_server.url, journal, tool)
+        async with TasksClient(legacy_server.url, journal=journal, elicitation=person.elicit) as client:
+            (handle,) = await client.resume()
+            assert text(await handle.result()) == ("rested" if tool == "slow" else "Hello, Ada")

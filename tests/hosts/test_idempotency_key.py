@@ -1,0 +1,238 @@
+"""A key for a call, given where code of others makes the call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+from mcp_types import ElicitResult
+
+from mcp_tasks_client import JournalError, MemoryJournal, SqliteJournal, idempotency_key
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.hosts.idempotency_key import current_key
+from mcp_tasks_client.testing import (
+    FaultPlan,
+    HttpError,
+    LostReply,
+    ask,
+    complete,
+    form,
+    raising,
+    text_result,
+    work,
+)
+
+from .http._host import OLDER, URL, Host, asking_server, count, hosted, recorded
+
+pytestmark = pytest.mark.anyio
+
+META: Final = "mcp-tasks-client/idempotency-key"
+
+
+async def with_meta(host: Host, tool: str, key: str, arguments: Any = None) -> Any:
+    return await host.call(tool, arguments, meta={META: key})
+
+
+async def in_block(host: Host, tool: str, key: str, arguments: Any = None) -> Any:
+    with idempotency_key(key):
+        return await host.call(tool, arguments)
+
+
+WAYS: Final = [with_meta, in_block]
+
+
+@pytest.mark.parametrize("call", WAYS)
+@pytest.mark.parametrize("tool", ["slow", "plain"])
+async def test_a_call_that_is_repeated_joins_the_one_that_there_is(
+    call: Any, tool: str, tmp_path: Path
+) -> None:
+    server, path = asking_server(), tmp_path / "journal.sqlite3"
+    said: list[str] = []
+
+    async def make(host: Host) -> None:
+        said.append((await call(host, tool, "order-42"))["result"]["content"][0]["text"])
+
+    async with hosted(server, SqliteJournal(path)) as host:
+        async with anyio.create_task_group() as calls:
+            for _ in range(3):
+                calls.start_soon(make, host)
+        await make(host)
+    async with hosted(server, SqliteJournal(path), host_options={"version": OLDER}) as host:
+        await make(host)
+    assert len(set(said)) == 1
+    assert len(said) == 5
+    assert count(server, "tools/call") == 1
+    assert "order-42" not in str([arrival.params for arrival in server.witness.arrivals])
+
+
+async def test_those_who_share_a_call_do_not_poll_and_ask_each_for_itself() -> None:
+    asked: list[str] = []
+    said: list[str] = []
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        await anyio.sleep(0.05)
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    server = asking_server()
+    question = ask("name", form("Who?", name="string"))
+    server.tool("steady", [work(0.1), question, complete(text_result("done"))], poll_interval_ms=50)
+    async with hosted(server, elicitation=elicit) as host, anyio.create_task_group() as calls:
+
+        async def call() -> None:
+            said.append((await in_block(host, "steady", "k"))["result"]["content"][0]["text"])
+
+        calls.start_soon(call)
+        while not asked:
+            await anyio.sleep(0.001)
+        for _ in range(2):
+            calls.start_soon(call)
+    assert (said, asked) == (["done"] * 3, ["Who?"])
+    server.witness.check()
+
+
+@pytest.mark.parametrize("call", WAYS)
+async def test_a_host_that_timed_out_and_calls_again_gets_the_result_of_its_first_call(call: Any) -> None:
+    server, journal = asking_server(), MemoryJournal()
+    async with hosted(server, journal) as host:
+        with anyio.move_on_after(0.2):
+            await call(host, "for_ever", "k")
+        assert [record.owner for record in await recorded(journal)] == [None]
+        with anyio.move_on_after(0.2):
+            await call(host, "for_ever", "k")
+    assert count(server, "tools/call") == 1
+
+
+class Used(MemoryJournal):
+    """Counts its users."""
+
+    users = 0
+
+    async def open(self) -> None:
+        self.users += 1
+        await super().open()
+
+    async def aclose(self) -> None:
+        self.users -= 1
+        await super().aclose()
+
+    def aclose_soon(self) -> None:
+        self.users -= 1
+        super().aclose_soon()
+
+
+@pytest.mark.parametrize("reads", [[True, True], [False, True], [True, False], [False, False]])
+async def test_each_of_those_who_share_a_call_reads_its_outcome_or_does_not(reads: list[bool]) -> None:
+    server, journal = asking_server(), Used()
+    async with hosted(server, journal) as host:
+        replies: list[Any] = []
+
+        async def make() -> None:
+            body = json.dumps(host.body("slow", meta={META: "order-42"}))
+            request = host.client.build_request("POST", URL, content=body, headers=host.headers)
+            replies.append(await host.client.send(request, stream=True))
+
+        async with anyio.create_task_group() as calls:
+            for _ in reads:
+                calls.start_soon(make)
+        for reply, is_read in zip(replies, reads, strict=True):
+            if is_read:
+                await reply.aread()
+            await reply.aclose()
+        assert journal.users == 0
+        (record,) = await recorded(journal)
+        assert (record.delivered_at is not None) == any(reads)
+    assert count(server, "tools/call") == 1
+
+
+async def test_whoever_joined_a_call_drives_it_on_when_the_first_has_gone() -> None:
+    server = asking_server()
+    said: list[str] = []
+    async with hosted(server) as host, anyio.create_task_group() as calls:
+        gone = anyio.CancelScope()
+
+        async def first() -> None:
+            with gone:
+                await in_block(host, "slow", "k")
+
+        async def second() -> None:
+            said.append((await in_block(host, "slow", "k"))["result"]["content"][0]["text"])
+
+        calls.start_soon(first)
+        while not count(server, "tools/call"):
+            await anyio.lowlevel.checkpoint()
+        calls.start_soon(second)
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+        gone.cancel()
+    assert said == ["done"]
+    assert count(server, "tools/call") == 1
+
+
+@pytest.mark.parametrize("call", WAYS)
+async def test_a_key_stands_for_one_call(call: Any) -> None:
+    async with hosted(asking_server()) as host:
+        await call(host, "plain", "k")
+        for tool, arguments in (("slow", None), ("plain", {"x": 1})):
+            failed = await call(host, tool, "k", arguments)
+            assert "belongs to a call with" in failed["error"]["message"]
+
+
+async def test_a_call_whose_reply_was_lost_is_sent_again_only_if_the_host_allows_it() -> None:
+    server = asking_server()
+    server.misbehave("tools/call", LostReply())
+    async with hosted(server) as host:
+        for _ in range(2):
+            failed = await in_block(host, "plain", "k")
+            assert 'on_unknown="resend"' in failed["error"]["message"]
+        with idempotency_key("k", on_unknown="resend"):
+            assert await host.text("plain") == "plain"
+    assert count(server, "tools/call") == 2
+
+
+async def test_a_keyed_call_is_not_made_without_the_journal() -> None:
+    server = asking_server()
+    server.misbehave("server/discover", *[HttpError(503)] * 3)
+    async with hosted(server) as host:
+        failed = await in_block(host, "plain", "k")
+        assert failed["error"]["code"] == -32603
+        assert not count(server, "tools/call")
+
+
+@pytest.mark.parametrize("tool", ["plain", "slow"])
+async def test_a_reply_that_the_journal_refused_is_given_to_the_next_call_under_the_key(tool: str) -> None:
+    server, plan = asking_server(), FaultPlan()
+    reply = "commit: CallReturned" if tool == "plain" else "commit: TaskCreated"
+    plan.at(reply, "before", raising(JournalError("the disk is full")))
+    async with hosted(server, environment=Environment(clock=server.clock, probe=plan)) as host:
+        assert (await with_meta(host, tool, "k"))["error"]["message"] == "the disk is full"
+        said = [(await with_meta(host, tool, "k")).get("result", {}).get("content") for _ in range(2)]
+    assert said == [[{"type": "text", "text": "plain" if tool == "plain" else "done"}]] * 2
+    assert count(server, "tools/call") == 1
+
+
+async def test_a_call_that_the_server_refused_is_sent_by_the_next_one_though_the_journal_failed() -> None:
+    server, plan = asking_server(), FaultPlan()
+    server.misbehave("tools/call", HttpError(429))
+    plan.at("commit: CallRefused", "before", raising(JournalError("the disk is full")))
+    async with hosted(server, environment=Environment(clock=server.clock, probe=plan)) as host:
+        assert (await with_meta(host, "plain", "k"))["error"]["message"] == "the disk is full"
+        assert "result" in await with_meta(host, "plain", "k")
+    assert count(server, "tools/call") == 2
+
+
+def test_a_block_ends_where_it_ends() -> None:
+    with idempotency_key("a"):
+        with idempotency_key("b", on_unknown="resend"):
+            assert current_key() == ("b", "resend")
+        assert current_key() == ("a", "raise")
+    assert current_key() is None
+
+
+@pytest.mark.parametrize(("key", "options"), [("", {}), ("k", {"on_unknown": "ignore"})])
+def test_keys_that_make_no_sense_are_refused(key: str, options: Any) -> None:
+    with pytest.raises(ValueError, match=r"empty|on_unknown"), idempotency_key(key, **options):
+        pass

@@ -1,0 +1,210 @@
+"""The session that finds out, once, whether the server speaks another version of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+import anyio.lowlevel
+import pytest
+from mcp_types import Tool
+
+from mcp_tasks_client.by_url import OTHER_VERSION, DiscoveringSession
+from mcp_tasks_client.errors import RemoteProtocolError, SessionError
+from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.protocol.replies import CallReply, Returned
+from mcp_tasks_client.protocol.task import read_task
+from mcp_tasks_client.sessions.base import (
+    BeforeSend,
+    Limits,
+    ObservedTasks,
+    Session,
+    Snapshot,
+    TaskRef,
+    ToolCall,
+)
+from mcp_tasks_client.sessions.http.http_session import HttpSession
+
+from .scripted import REF, TASK, ScriptedServer, Turnstile, error, fail_to_get, http, result
+
+pytestmark = pytest.mark.anyio
+
+
+class Other(Session):
+    """A session of another version, which notes what is asked of it."""
+
+    def __init__(self, http: HttpSession) -> None:
+        self._http = http
+        self.asked: list[str] = []
+        self.runs = anyio.Event()
+
+    @property
+    def endpoint(self) -> str:
+        return self._http.endpoint
+
+    @property
+    def limits(self) -> Limits:
+        return self._http.limits
+
+    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+        self.asked.append(f"tool {fresh}")
+        return None
+
+    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+        await before_send()
+        self.asked.append("call")
+        return Returned({})
+
+    async def get(self, ref: TaskRef) -> Snapshot:
+        self.asked.append("get")
+        return Snapshot(read_task({**TASK, "status": "completed"}), "memo")
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        self.asked.append("update")
+
+    async def cancel(self, ref: TaskRef) -> None:
+        self.asked.append("cancel")
+
+    async def run(self, observed: ObservedTasks) -> None:
+        self.runs.set()
+        await anyio.sleep_forever()
+
+    async def aclose(self) -> None:
+        self.asked.append("aclose")
+
+
+class Nobody:
+    """No task is observed."""
+
+    def refs(self) -> Mapping[str, TaskRef]:
+        return {}
+
+    async def changed(self) -> None:
+        await anyio.sleep_forever()
+
+    def deliver(self, snapshot: Snapshot) -> None:
+        raise AssertionError("of no task")
+
+
+class Maker:
+    """Makes the other session, and keeps what it made."""
+
+    def __init__(self) -> None:
+        self.made: list[Other] = []
+
+    def __call__(self, http: HttpSession) -> Session:
+        self.made.append(Other(http))
+        return self.made[-1]
+
+
+@pytest.fixture
+def maker() -> Maker:
+    return Maker()
+
+
+@pytest.fixture
+def discovering(session: HttpSession, maker: Maker) -> DiscoveringSession:
+    return DiscoveringSession(session, maker)
+
+
+async def test_a_server_that_speaks_2026_07_28_is_asked_once_and_no_other_session_is_made(
+    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker
+) -> None:
+    await discovering.get(REF)
+    await discovering.cancel(REF)
+    await discovering.update(REF, {})
+    await discovering.call(ToolCall(name="deploy"), anyio.lowlevel.checkpoint)
+    assert server.methods == [
+        "server/discover",
+        "tasks/get",
+        "tasks/cancel",
+        "tasks/update",
+        "tools/list",
+        "tools/call",
+    ]
+    await discovering.aclose()
+    assert maker.made == []
+
+
+async def test_every_member_is_that_of_the_other_session_once_the_server_speaks_another_version(
+    server: ScriptedServer, session: HttpSession, discovering: DiscoveringSession, maker: Maker
+) -> None:
+    server.answers("server/discover", error(-32601, 404))
+    assert (await discovering.get(REF)).session_data == "memo"
+    await discovering.update(REF, {})
+    await discovering.cancel(REF)
+    await discovering.call(ToolCall(name="deploy"), anyio.lowlevel.checkpoint)
+    await discovering.tool("deploy", fresh=True)
+    assert (discovering.endpoint, discovering.limits) == (session.endpoint, session.limits)
+    await discovering.aclose()
+    (other,) = maker.made
+    assert other.asked == ["get", "update", "cancel", "call", "tool True", "aclose"]
+    assert server.methods == ["server/discover"]
+    assert "session is closed" in str(await fail_to_get(session)), "the channel is closed by us"
+
+
+async def test_what_another_version_noted_of_a_task_does_not_reach_a_server_that_was_upgraded(
+    server: ScriptedServer, discovering: DiscoveringSession
+) -> None:
+    ref = TaskRef(REF.task_id, OTHER_VERSION + "{}")
+    for send in (discovering.get(ref), discovering.update(ref, {}), discovering.cancel(ref)):
+        with pytest.raises(RemoteProtocolError, match="made in another version") as caught:
+            await send
+        assert (caught.value.retryable, caught.value.not_executed) == (False, True)
+    await discovering.get(TaskRef(REF.task_id, "a state"))
+    assert server.methods == ["server/discover", "tasks/get"]
+
+
+async def test_requests_that_begin_together_share_one_decision(
+    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker
+) -> None:
+    gate = Turnstile(error(-32601, 404))
+    server.answers("server/discover", gate)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(discovering.get, REF)
+            await gate.holds(1)
+            gate.open.set()
+    assert server.methods == ["server/discover"]
+    (other,) = maker.made
+    assert other.asked == ["get"] * 20
+
+
+async def test_a_server_that_cannot_be_asked_decides_nothing(
+    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker
+) -> None:
+    async def before_send() -> None:
+        raise AssertionError("nothing may be sent")
+
+    server.answers("server/discover", http(503))
+    with pytest.raises(SessionError, match="HTTP 503") as caught:
+        await discovering.call(ToolCall(name="deploy"), before_send)
+    assert (caught.value.retryable, caught.value.not_executed) == (True, True)
+    server.answers("server/discover", result({"supportedVersions": ["2026-07-28"]}))
+    await discovering.get(REF)
+    assert maker.made == []
+
+
+@pytest.mark.parametrize("speaks_other", [False, True])
+async def test_run_waits_for_the_first_request_and_runs_the_session_that_stands(
+    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker, speaks_other: bool
+) -> None:
+    if speaks_other:
+        server.answers("server/discover", error(-32601, 404))
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(discovering.run, Nobody())
+            await anyio.wait_all_tasks_blocked()
+            assert server.methods == [], "an idle client asks nothing"
+            await discovering.get(REF)
+            if speaks_other:
+                await maker.made[0].runs.wait()
+            group.cancel_scope.cancel()
+
+
+async def test_closing_before_any_request_makes_no_session(
+    discovering: DiscoveringSession, maker: Maker
+) -> None:
+    await discovering.aclose()
+    assert maker.made == []

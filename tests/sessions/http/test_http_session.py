@@ -1,0 +1,436 @@
+"""What a session sends, how many requests at once, and what it makes of the results."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from mcp_tasks_client.errors import RemoteProtocolError
+from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
+from mcp_tasks_client.sessions.base import Limits, TaskRef, ToolCall
+from mcp_tasks_client.sessions.http.http_session import HttpSession
+
+from ..._requirements import requirement
+from .scripted import (
+    REF,
+    TASK,
+    TASK_ID,
+    URL,
+    ScriptedServer,
+    Turnstile,
+    fail_to_get,
+    http,
+    result,
+    rpc_id,
+    send_call,
+)
+
+pytestmark = pytest.mark.anyio
+
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "host", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
+}
+
+
+@pytest.mark.parametrize(
+    "url", ["", "server.example/mcp", "ftp://x/", "http://", "/mcp", "http://h:port/", "x\n"]
+)
+def test_a_url_that_is_none_is_refused_with_advice(url: str) -> None:
+    with pytest.raises(ValueError, match="https://host/mcp"):
+        HttpSession(url)
+
+
+def test_a_synchronous_client_is_refused() -> None:
+    with httpx.Client() as client, pytest.raises(TypeError, match=r"httpx2\.AsyncClient, not Client"):
+        HttpSession(URL, http_client=client)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["secret\n", " secret", "sécret", "secret\r\nX: y", "secret\0"])
+def test_a_header_that_cannot_be_sent_is_refused_without_being_quoted(value: str) -> None:
+    with pytest.raises(ValueError, match="'X-Key' cannot be sent") as caught:
+        HttpSession(URL, headers={"X-Key": value})
+    assert "cret" not in str(caught.value)
+
+
+def test_a_header_name_must_be_a_token() -> None:
+    with pytest.raises(ValueError, match="cannot be sent"):
+        HttpSession(URL, headers={"X Key": "v"})
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint"),
+    [
+        ("https://server.example/mcp", "https://server.example/mcp"),
+        ("HTTPS://Server.EXAMPLE:443/MCP/", "https://server.example/MCP/"),
+        ("HTTP://server.example:80", "http://server.example/"),
+        ("http://server.example:8000/a/../b", "http://server.example:8000/b"),
+        ("http://user:secret@server.example/mcp#secret", "http://server.example/mcp"),
+        ("http://[::1]:8000/mcp", "http://[::1]:8000/mcp"),
+        ("https://é.example/é", "https://xn--9ca.example/%C3%A9"),
+        ("https://server.example/mcp?", "https://server.example/mcp"),
+        (
+            "https://server.example/mcp?key=secret",
+            "https://server.example/mcp?sha256=" + hashlib.sha256(b"key=secret").hexdigest()[:16],
+        ),
+    ],
+)
+def test_the_endpoint_is_the_url_in_a_normal_form_without_secrets(url: str, endpoint: str) -> None:
+    session = HttpSession(url)
+    assert session.endpoint == endpoint
+    assert "secret" not in repr(session)
+
+
+def test_the_endpoint_can_be_given() -> None:
+    assert HttpSession(URL, endpoint="prod").endpoint == "prod"
+
+
+PROTOCOL_HEADERS = {
+    "content-type": "application/json",
+    "accept": "application/json, text/event-stream",
+    "accept-encoding": "gzip, deflate",
+    "mcp-protocol-version": "2026-07-28",
+}
+
+
+async def get(session: HttpSession) -> None:
+    await session.get(TaskRef("t", "state"))
+
+
+async def update(session: HttpSession) -> None:
+    await session.update(TaskRef("t"), {"name": {"action": "accept", "content": {"name": "Ü"}}})
+
+
+async def cancel(session: HttpSession) -> None:
+    await session.cancel(TaskRef("t", "state"))
+
+
+async def call(session: HttpSession) -> None:
+    await send_call(
+        session,
+        ToolCall(
+            name="deploy",
+            arguments={"a": [1, None]},
+            meta={"trace": 1, "io.modelcontextprotocol/clientInfo": {}},
+        ),
+    )
+
+
+async def later_round(session: HttpSession) -> None:
+    await send_call(
+        session, ToolCall(name="deploy", input_responses={"k": {"action": "decline"}}, request_state="")
+    )
+
+
+@pytest.mark.parametrize(
+    ("send", "method", "name", "params"),
+    [
+        (get, "tasks/get", "t", {"taskId": "t", "requestState": "state", "_meta": META}),
+        (
+            update,
+            "tasks/update",
+            "t",
+            {
+                "taskId": "t",
+                "inputResponses": {"name": {"action": "accept", "content": {"name": "Ü"}}},
+                "_meta": META,
+            },
+        ),
+        (cancel, "tasks/cancel", "t", {"taskId": "t", "requestState": "state", "_meta": META}),
+        (
+            call,
+            "tools/call",
+            "deploy",
+            {"name": "deploy", "arguments": {"a": [1, None]}, "_meta": {"trace": 1, **META}},
+        ),
+        (
+            later_round,
+            "tools/call",
+            "deploy",
+            {
+                "name": "deploy",
+                "arguments": {},
+                "inputResponses": {"k": {"action": "decline"}},
+                "requestState": "",
+                "_meta": META,
+            },
+        ),
+    ],
+)
+async def test_a_request_is_exactly_what_the_protocol_says(
+    server: ScriptedServer,
+    session: HttpSession,
+    send: Callable[[HttpSession], Awaitable[None]],
+    method: str,
+    name: str,
+    params: dict[str, Any],
+) -> None:
+    await send(session)
+    assert server.last.method == "POST"
+    assert server.last.url == URL
+    assert server.sent == {"jsonrpc": "2.0", "id": rpc_id(server.last), "method": method, "params": params}
+    expected = {**PROTOCOL_HEADERS, "mcp-method": method, "mcp-name": name}
+    assert {k: server.last.headers.get_list(k) for k in expected} == {k: [v] for k, v in expected.items()}
+
+
+async def test_requests_that_name_nothing_have_no_mcp_name(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    await session.tool("deploy")
+    assert server.methods == ["server/discover", "tools/list"]
+    assert [json.loads(r.content)["params"] for r in server.requests] == [{"_meta": META}] * 2
+    assert [r.headers.get("mcp-name") for r in server.requests] == [None, None]
+    assert [r.headers["mcp-method"] for r in server.requests] == server.methods
+
+
+async def test_every_request_has_an_id_of_its_own(server: ScriptedServer, session: HttpSession) -> None:
+    await send_call(session)
+    await session.get(REF)
+    await session.get(REF)
+    ids = [rpc_id(request) for request in server.requests]
+    assert len(set(ids)) == len(ids) == 5
+
+
+async def test_capabilities_and_client_are_declared_with_each_request(server: ScriptedServer) -> None:
+    session = server.session(capabilities={"sampling": {}, "extensions": {"x/y": {"z": 1}}})
+    await session.get(REF)
+    meta = server.sent["params"]["_meta"]
+    assert meta["io.modelcontextprotocol/clientCapabilities"] == {
+        "sampling": {},
+        "extensions": {"x/y": {"z": 1}, "io.modelcontextprotocol/tasks": {}},
+    }
+    info = meta["io.modelcontextprotocol/clientInfo"]
+    assert info["name"] == "mcp-tasks-client"
+    assert isinstance(info["version"], str)
+
+
+@pytest.mark.parametrize(
+    "task_id",
+    [
+        pytest.param("x" * 65536, id="64 KiB"),
+        pytest.param("two\r\nlines", id="newline"),
+        pytest.param("\x00", id="NUL"),
+        pytest.param("💼 tâche", id="not ASCII"),
+        'say "hi"',
+        " blank ",
+        "=?base64?eA==?=",
+        "a'b\\c",
+    ],
+)
+async def test_any_task_id_arrives_byte_for_byte(
+    server: ScriptedServer, session: HttpSession, task_id: str
+) -> None:
+    await session.get(TaskRef(task_id))
+    header = server.last.headers["mcp-name"]
+    if header != task_id:
+        assert header.startswith("=?base64?")
+        assert header.endswith("?=")
+        header = base64.b64decode(header[9:-2]).decode()
+    assert header == server.sent["params"]["taskId"] == task_id
+
+
+@pytest.mark.parametrize("send", [HttpSession.get, HttpSession.cancel])
+async def test_a_task_id_that_no_header_can_carry_is_the_servers_fault(
+    server: ScriptedServer, session: HttpSession, send: Callable[[HttpSession, TaskRef], Awaitable[object]]
+) -> None:
+    with pytest.raises(RemoteProtocolError, match="no HTTP header can carry") as caught:
+        await send(session, TaskRef("\ud800" * 9))
+    assert caught.value.not_executed
+    assert not caught.value.retryable
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}, b"x", {(1,): 2}])
+async def test_arguments_that_are_not_json_are_refused_before_anything_is_sent(
+    server: ScriptedServer, session: HttpSession, value: object
+) -> None:
+    with pytest.raises((ValueError, TypeError), match="params of tools/call must be plain JSON"):
+        await send_call(session, ToolCall(name="deploy", arguments={"a": value}))
+    with pytest.raises((ValueError, TypeError), match="params of tasks/update must be plain JSON"):
+        await session.update(REF, {"a": {"content": value}})
+    assert server.requests == []
+
+
+async def test_arguments_without_end_are_refused_before_anything_is_sent(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        await send_call(session, ToolCall(name="deploy", arguments={"a": deep}))
+    circle: dict[str, Any] = {}
+    circle["circle"] = circle
+    with pytest.raises(ValueError, match="must be plain JSON"):
+        await send_call(session, ToolCall(name="deploy", arguments=circle))
+    assert server.requests == []
+
+
+async def test_a_tool_name_without_utf_8_form_is_the_callers_mistake(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    with pytest.raises(ValueError, match="UTF-8"):
+        await send_call(session, ToolCall(name="\ud800"))
+    assert server.requests == []
+
+
+async def test_a_lone_surrogate_in_an_argument_is_sent(server: ScriptedServer, session: HttpSession) -> None:
+    await send_call(session, ToolCall(name="deploy", arguments={"a": "\ud800"}))
+    assert server.sent["params"]["arguments"] == {"a": "\ud800"}
+
+
+async def test_headers_are_added_but_never_replace_the_protocols(server: ScriptedServer) -> None:
+    session = server.session(
+        headers={"X-Tenant": "t", "mcp-METHOD": "other", "Accept": "*/*", "accept-encoding": "br"}
+    )
+    await session.get(REF)
+    assert server.last.headers["x-tenant"] == "t"
+    assert server.last.headers.get_list("mcp-method") == ["tasks/get"]
+    assert {k: server.last.headers.get_list(k) for k in PROTOCOL_HEADERS} == {
+        k: [v] for k, v in PROTOCOL_HEADERS.items()
+    }
+
+
+@pytest.mark.parametrize("verb", ["tasks", "calls"])
+async def test_no_more_requests_are_under_way_than_allowed(server: ScriptedServer, verb: str) -> None:
+    session = server.session(limits=Limits(tasks_in_flight=3, calls_in_flight=4))
+    await session.tool("deploy")
+    gate = Turnstile(result(TASK))
+    for method in ("tasks/get", "tasks/cancel", "tools/call"):
+        server.answers(method, gate)
+    allowed = 3 if verb == "tasks" else 4
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                if verb == "tasks":
+                    group.start_soon(session.get, REF)
+                else:
+                    group.start_soon(send_call, session)
+            await gate.holds(allowed)
+            assert gate.inside == allowed
+            gate.open.set()
+    assert gate.most == allowed
+
+
+async def test_long_calls_do_not_starve_the_polls(server: ScriptedServer) -> None:
+    session = server.session(limits=Limits(tasks_in_flight=1, calls_in_flight=1))
+    await session.tool("deploy")
+    gate = Turnstile(result({"content": []}))
+    server.answers("tools/call", gate)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(send_call, session)
+            await gate.holds(1)
+            assert (await session.get(REF)).task.status == "working"
+            gate.open.set()
+
+
+async def test_polls_that_hang_starve_neither_cancellations_nor_answers(server: ScriptedServer) -> None:
+    session = server.session(limits=Limits(tasks_in_flight=1))
+    gate = Turnstile(result(TASK))
+    server.answers("tasks/get", gate)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(session.get, REF)
+            await gate.holds(1)
+            await session.cancel(REF)
+            await session.update(REF, {"k": {"action": "decline"}})
+            gate.open.set()
+
+
+@pytest.mark.parametrize("verb", ["cancel", "update"])
+async def test_no_more_answers_and_cancellations_are_under_way_than_allowed(
+    server: ScriptedServer, verb: str
+) -> None:
+    session = server.session(limits=Limits(tasks_in_flight=2))
+    gate = Turnstile(result({}))
+    server.answers(f"tasks/{verb}", gate)
+    arguments: tuple[Any, ...] = (REF, {}) if verb == "update" else (REF,)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(4):
+                group.start_soon(getattr(session, verb), *arguments)
+            await gate.holds(2)
+            gate.open.set()
+    assert gate.most == 2
+
+
+async def test_a_slot_is_given_back_after_a_failure_and_after_cancellation(server: ScriptedServer) -> None:
+    session = server.session(limits=Limits(tasks_in_flight=1))
+    server.answers("tasks/get", http(500))
+    await fail_to_get(session)
+    gate = Turnstile(result(TASK))
+    server.answers("tasks/get", gate)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.get, REF)
+            group.start_soon(session.get, REF)
+            await gate.holds(1)
+            group.cancel_scope.cancel()
+        server.answers("tasks/get", result(TASK))
+        await session.get(REF)
+
+
+async def test_a_call_answers_with_a_result_a_task_or_questions(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    returned = {"content": [], "isError": True, "x-own": [1]}
+    asked = {"resultType": "input_required", "inputRequests": {"k": {"method": "x"}}, "requestState": "s"}
+    created = {**TASK, "resultType": "task", "content": []}
+    server.answers("tools/call", result(returned), result(asked), result(created))
+    assert await send_call(session) == Returned(returned)
+    assert await send_call(session) == InputRequired({"k": {"method": "x"}}, "s")
+    reply = await send_call(session)
+    assert isinstance(reply, Created)
+    assert reply.task.task_id == TASK_ID
+
+
+@pytest.mark.parametrize(
+    "value", [{"resultType": "task", "status": "working"}, {"resultType": "input_required"}]
+)
+async def test_a_call_reply_that_cannot_be_read_is_malformed(
+    server: ScriptedServer, session: HttpSession, value: object
+) -> None:
+    server.answers("tools/call", result(value))
+    with pytest.raises(RemoteProtocolError) as caught:
+        await send_call(session)
+    assert caught.value.retryable
+    assert not caught.value.not_executed
+
+
+async def test_any_result_acknowledges(server: ScriptedServer, session: HttpSession) -> None:
+    for method in ("tasks/update", "tasks/cancel"):
+        server.answers(method, result({"resultType": "complete", "_meta": {}, "content": [], "status": 7}))
+    await session.update(REF, {"k": {}})
+    await session.cancel(REF)
+
+
+async def test_a_snapshot_may_call_itself_a_task(server: ScriptedServer, session: HttpSession) -> None:
+    server.answers("tasks/get", result({**TASK, "resultType": "task"}))
+    assert (await session.get(REF)).task.task_id == TASK_ID
+
+
+@requirement("create:unsupported-request")
+@pytest.mark.parametrize("method", ["server/discover", "tools/list", "tasks/update", "tasks/cancel"])
+async def test_nothing_but_a_call_may_be_answered_with_a_task(
+    server: ScriptedServer, session: HttpSession, method: str
+) -> None:
+    """MUST interpret this as an invalid response to the request (Capability Negotiation)."""
+    server.answers(
+        method, result({**TASK, "resultType": "task", "supportedVersions": ["2026-07-28"], "tools": []})
+    )
+    with pytest.raises(RemoteProtocolError, match="only tools/call"):
+        await {
+            "tasks/update": lambda: session.update(REF, {}),
+            "tasks/cancel": lambda: session.cancel(REF),
+        }.get(method, lambda: session.tool("deploy"))()
