@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
@@ -13,11 +14,13 @@ from mcp_types import CallToolResult, EmptyResult, InitializeResult, ListToolsRe
 
 from .callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from .engine.cancellation import OnAbandon
+from .engine.endpoint import Endpoint
 from .engine.engine import Engine
 from .engine.environment import Environment
 from .engine.idempotency import OnUnknown
-from .engine.live_call import LiveCall, OnUpdate
+from .engine.live_call import OnUpdate
 from .engine.progress import ProgressCallback, tell_progress
+from .errors import TasksClientError
 from .handle import TaskHandle, TaskReference
 from .hosts.sdk.introspection import is_client
 from .hosts.stand_in import introduce, list_tools, ping
@@ -27,6 +30,7 @@ from .machine.record import Scope, TaskRecord
 from .own_task import OwnTask
 from .policy import PollPolicy, ReceivePolicy
 from .sessions.base import Session, ToolCall
+from .uncut import run_to_its_end
 
 if TYPE_CHECKING:
     import fastmcp
@@ -135,14 +139,13 @@ class TasksClient:
                 )
             else:
                 session = server
+            self._session, self._inputs = session, inputs
+            self._scope = Scope(endpoint or session.endpoint, principal or "")
             self._engine = Engine(
-                session=session,
                 journal=choose_journal(journal),
-                inputs=inputs,
                 policy=policy,
-                scope=Scope(endpoint or session.endpoint, principal or ""),
                 on_abandon="detach" if on_abandon is None else on_abandon,
-                handle_of=self._handle,
+                handle_of=TaskHandle,
                 environment=environment,
             )
             return
@@ -166,22 +169,17 @@ class TasksClient:
             poll=poll,
             on_abandon=on_abandon,
         )
+        self._session, self._inputs, self._scope = over.session, over.inputs, over.scope
         self._engine = Engine(
-            session=over.session,
             journal=over.journal,
-            inputs=over.inputs,
             policy=over.policy,
-            scope=over.scope,
             on_abandon=over.on_abandon,
-            handle_of=self._handle,
+            handle_of=TaskHandle,
             environment=environment or over.environment,
         )
 
-    _own: OwnTask | None = None
-    """The task in which the engine was entered, so that any task of the host's may leave it."""
-
-    def _handle(self, call: LiveCall) -> TaskHandle:
-        return TaskHandle(self._engine, call)
+    _endpoint: Endpoint | None = None
+    """Where calls are made, once the client is open."""
 
     # ── calling ───────────────────────────────────────────────────────────────────────────────
 
@@ -233,11 +231,11 @@ class TasksClient:
         listeners = [] if progress_callback is None else [tell_progress(progress_callback)]
         if on_update is not None:
             listeners.append(on_update)
-        return await self._engine.call(
+        return await self._opened().call(
             _call(name, arguments, meta),
-            timeout=read_timeout_seconds if timeout is None else timeout,
             key=idempotency_key,
             on_unknown=on_unknown,
+            timeout=read_timeout_seconds if timeout is None else timeout,
             listeners=listeners,
         )
 
@@ -257,10 +255,9 @@ class TasksClient:
 
         Args and errors are those of :meth:`call_tool`, up to the server's first answer.
         """
-        call = await self._engine.start(
-            _call(name, arguments, meta), key=idempotency_key, on_unknown=on_unknown
-        )
-        return self._handle(call)
+        endpoint = self._opened()
+        call = await endpoint.start(_call(name, arguments, meta), key=idempotency_key, on_unknown=on_unknown)
+        return TaskHandle(endpoint, call)
 
     # ── finding again ─────────────────────────────────────────────────────────────────────────
 
@@ -276,7 +273,8 @@ class TasksClient:
         Raises:
             JournalError: The journal could not be read.
         """
-        return [self._handle(call) for call in await self._engine.resume()]
+        endpoint = self._opened()
+        return [TaskHandle(endpoint, call) for call in await endpoint.resume()]
 
     async def attach(self, task_id_or_reference: str | TaskReference) -> TaskHandle:
         """A handle for a task that is known by its ID or by a handle's reference.
@@ -289,7 +287,8 @@ class TasksClient:
                 or names a call of which this journal holds nothing.
             JournalError: The journal could not be read or written.
         """
-        return self._handle(await self._engine.attach(task_id_or_reference))
+        endpoint = self._opened()
+        return TaskHandle(endpoint, await endpoint.attach(task_id_or_reference))
 
     async def records(self, *, pending: bool = False) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal, oldest first.
@@ -303,7 +302,7 @@ class TasksClient:
         Raises:
             JournalError: The journal could not be read.
         """
-        return await self._engine.records(pending=pending)
+        return await self._opened().records(pending=pending)
 
     async def prune(self, older_than_s: float | None = None) -> int:
         """Forget what is old, in the whole journal, whoever made it.
@@ -325,7 +324,7 @@ class TasksClient:
         """
         if older_than_s is not None and not older_than_s >= 0:
             raise ValueError(f"older_than_s cannot be negative, got {older_than_s}")
-        return await self._engine.prune(older_than_s)
+        return await self._opened().prune(older_than_s)
 
     # ── what else hosts do with a session ─────────────────────────────────────────────────────
 
@@ -335,8 +334,7 @@ class TasksClient:
         Raises:
             SessionError: The server could not be asked.
         """
-        self._engine.check_open()
-        return await introduce(self._engine.session)
+        return await introduce(self._opened().session)
 
     async def list_tools(
         self, cursor: str | None = None, *, params: PaginatedRequestParams | None = None
@@ -350,8 +348,7 @@ class TasksClient:
         Raises:
             SessionError: The server could not be asked.
         """
-        self._engine.check_open()
-        return await list_tools(self._engine.session, params.cursor if params is not None else cursor)
+        return await list_tools(self._opened().session, params.cursor if params is not None else cursor)
 
     async def send_ping(self) -> EmptyResult:
         """See that the server answers. At 2026-07-28, which has no ping, it is asked what it is.
@@ -359,8 +356,7 @@ class TasksClient:
         Raises:
             SessionError: It does not.
         """
-        self._engine.check_open()
-        return await ping(self._engine.session)
+        return await ping(self._opened().session)
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 
@@ -370,9 +366,10 @@ class TasksClient:
         Raises:
             JournalError: The journal cannot be used; the message says why and what to do.
         """
-        own = OwnTask(self._engine)
-        await own.enter()
-        self._own = own
+        if self._own is not None:
+            raise TasksClientError("A client is opened once. Make another one.")
+        self._own = OwnTask(self._open())
+        await self._own.enter()
         return self
 
     async def __aexit__(
@@ -384,6 +381,26 @@ class TasksClient:
         """Let go of every task, finish what has to be written, close."""
         assert self._own is not None
         await self._own.leave()
+
+    _own: OwnTask | None = None
+    """The task in which everything is open, so that any task of the host's may leave it."""
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[None]:
+        try:
+            async with self._engine:
+                self._endpoint = Endpoint(
+                    self._engine, self._session, self._inputs, self._scope, listens=True
+                )
+                yield
+        finally:
+            await run_to_its_end(self._session.aclose)
+
+    def _opened(self) -> Endpoint:
+        if self._endpoint is None:
+            raise TasksClientError("The client is not open. Use: async with TasksClient(...) as client")
+        self._endpoint.check_open()
+        return self._endpoint
 
 
 def _call(name: str, arguments: Mapping[str, Any] | None, meta: Mapping[str, Any] | None) -> ToolCall:

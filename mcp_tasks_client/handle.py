@@ -8,14 +8,14 @@ from typing import Any
 import anyio
 from mcp_types import CallToolResult
 
-from .engine.engine import Engine
+from .engine.endpoint import Endpoint
 from .engine.live_call import LiveCall
 from .errors import TasksClientError
 from .machine.record import TaskReference
 from .protocol.task import Task
 from .protocol.text import quote, shorten
 
-__all__ = ["TaskHandle", "TaskReference", "detach"]
+__all__ = ["TaskHandle", "TaskReference", "detached"]
 
 
 class TaskHandle:
@@ -27,10 +27,10 @@ class TaskHandle:
     Handles come from :class:`TasksClient`; there is no use in making one.
     """
 
-    __slots__ = ("_call", "_engine", "_reference", "_task")
+    __slots__ = ("_call", "_endpoint", "_reference", "_task")
 
-    def __init__(self, engine: Engine, call: LiveCall) -> None:
-        self._engine: Engine | None = engine
+    def __init__(self, endpoint: Endpoint, call: LiveCall) -> None:
+        self._endpoint: Endpoint | None = endpoint
         self._call: LiveCall | None = call
         self._reference: TaskReference | None = None
         self._task: Task | None = None
@@ -85,14 +85,14 @@ class TaskHandle:
             SessionError: The server refused to be asked, or broke the protocol.
             JournalError: A step could not be made durable, and was therefore not taken.
         """
-        engine, call = self._attached()
+        endpoint, call = self._attached()
         with anyio.move_on_after(timeout) as waiting:
             if not call.record.finished:
-                with engine.held(call):
-                    await engine.wait(call, lambda _: False)
+                async with endpoint.held(call):
+                    await endpoint.wait(call, lambda _: False)
         if not call.record.finished:
-            raise engine.timed_out(call, timeout)
-        return await engine.deliver(call, waiting.deadline)
+            raise endpoint.timed_out(call, timeout)
+        return await endpoint.deliver(call, waiting.deadline)
 
     async def refresh(self) -> Task:
         """The snapshot that the next poll brings.
@@ -103,10 +103,10 @@ class TaskHandle:
         Raises:
             TasksClientError: As :meth:`result`; also if the server made no task of the call.
         """
-        engine, call = self._attached()
+        endpoint, call = self._attached()
         if call.record.finished and call.task is not None:
             return call.task
-        await engine.refresh(call)
+        await endpoint.refresh(call)
         if call.task is None:
             raise TasksClientError("The server answered this call at once; there is no task.", handle=self)
         return call.task
@@ -137,8 +137,8 @@ class TaskHandle:
             DrivenElsewhereError: Another client is making the call, and there is no task yet.
             JournalError: The wish could not be journaled, and was not sent.
         """
-        engine, call = self._attached()
-        await engine.cancel(call)
+        endpoint, call = self._attached()
+        await endpoint.cancel(call)
 
     def __await__(self) -> Generator[Any, Any, CallToolResult]:
         return self.result().__await__()
@@ -151,21 +151,21 @@ class TaskHandle:
     def __reduce__(self) -> tuple[Any, ...]:
         return _detached, (self.reference, self.task)
 
-    def _attached(self) -> tuple[Engine, LiveCall]:
-        if self._engine is None or self._call is None:
+    def _attached(self) -> tuple[Endpoint, LiveCall]:
+        if self._endpoint is None or self._call is None:
             raise TasksClientError(
                 "This handle is detached: nobody here drives its task. Use: "
                 "await client.attach(handle.reference)",
                 handle=self,
             )
-        return self._engine, self._call
+        return self._endpoint, self._call
 
 
 class _Updates(AsyncIterator[Task]):
     """Follows one call. A class, because an abandoned async generator is a warning on trio."""
 
-    def __init__(self, engine: Engine, call: LiveCall) -> None:
-        self._engine = engine
+    def __init__(self, endpoint: Endpoint, call: LiveCall) -> None:
+        self._endpoint = endpoint
         self._call = call
         self._seen: Task | None = None
         self._ended = False
@@ -175,11 +175,11 @@ class _Updates(AsyncIterator[Task]):
         call = self._call
         while not self._ended:
             if not call.over and call.driver is None:
-                self._engine.check_open(call)
-                self._engine.keep(call)
+                self._endpoint.check_open(call)
+                self._endpoint.keep(call)
             self._ended, task = call.over, call.task
             if self._ended:
-                await self._engine.wait(call, lambda _: True)
+                await self._endpoint.wait(call, lambda _: True)
             if task is not None and task != self._seen:
                 self._seen = task
                 return task
@@ -188,7 +188,7 @@ class _Updates(AsyncIterator[Task]):
         raise StopAsyncIteration
 
 
-def detach(call: LiveCall) -> TaskHandle:
+def detached(endpoint: Endpoint, call: LiveCall) -> TaskHandle:
     """A handle of a call that nobody here drives: to be attached first, like those from other processes."""
     return _detached(_reference(call), call.task)
 
@@ -206,6 +206,6 @@ def _reference(call: LiveCall) -> TaskReference:
 
 def _detached(reference: TaskReference, task: Task | None) -> TaskHandle:
     handle = object.__new__(TaskHandle)
-    handle._engine, handle._call = None, None
+    handle._endpoint, handle._call = None, None
     handle._reference, handle._task = reference, task
     return handle

@@ -1,21 +1,80 @@
-"""Something that one task of the host enters and another leaves, as with ``connect()`` and ``cleanup()``.
+"""Tasks of ours, whose parent is no task of the host.
 
-A task group must be left by the task that entered it. So both happen in a third task, which does nothing
-else and ends with the leaving.
+What a host cancels or leaves is one of its own tasks. Work that must not be cut by that runs in a task of
+ours: the driving of a call, or a context manager that one task of the host enters (``connect()``) and another
+one leaves (``cleanup()``).
 """
 
 from __future__ import annotations
 
 import contextvars
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import anyio
 
 from .uncut import on_asyncio, run_to_its_end
 
-__all__ = ["OwnTask"]
+__all__ = ["OwnTask", "OwnTasks", "spawn"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class OwnTasks:
+    """The tasks that one client has started. What one of them raises is logged."""
+
+    def __init__(self) -> None:
+        self._running: dict[anyio.CancelScope, object] = {}
+        self._waited_for: anyio.Event | None = None
+
+    def start(
+        self,
+        work: Callable[[], Awaitable[None]],
+        ended: Callable[[anyio.CancelScope], object] = lambda _: None,
+    ) -> anyio.CancelScope:
+        """Run ``work()`` in a task of its own.
+
+        Args:
+            work: What to run.
+            ended: Called with the scope when the task has ended, also if the loop ended before it began.
+
+        Returns:
+            The scope that cancels the work.
+        """
+        scope = anyio.CancelScope()
+
+        def forget() -> None:
+            self._running.pop(scope, None)
+            if self._waited_for is not None and not self._running:
+                self._waited_for.set()
+            ended(scope)
+
+        self._running[scope] = None
+        # Kept, because asyncio forgets a task that nobody else knows.
+        self._running[scope] = spawn(partial(self._run, work, scope), forget)
+        return scope
+
+    def cancel(self) -> None:
+        """Cancel all of them."""
+        for scope in list(self._running):
+            scope.cancel()
+
+    async def wait(self) -> None:
+        """Return when none runs any more."""
+        while self._running:
+            self._waited_for = anyio.Event()
+            await self._waited_for.wait()
+
+    @staticmethod
+    async def _run(work: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
+        try:
+            with scope:
+                await work()
+        except Exception:
+            logger.exception("a task of this package failed")
 
 
 class OwnTask:
@@ -38,7 +97,7 @@ class OwnTask:
 
     def start(self) -> None:
         """Begin to enter, and wait for nothing. What entering raises, :meth:`leave` raises."""
-        self._task = _spawn(self._run)  # kept, because asyncio forgets a task that nobody else knows
+        self._task = spawn(self._run)  # kept, because asyncio forgets a task that nobody else knows
 
     async def enter(self) -> None:
         """Enter. A caller that is cancelled meanwhile has the entering cancelled, and waits for its end.
@@ -87,12 +146,28 @@ class OwnTask:
             self._entered.set()
 
 
-def _spawn(work: Callable[[], Awaitable[None]]) -> object:
-    """Start a task that no other task is the parent of."""
+def spawn(work: Callable[[], Awaitable[None]], ended: Callable[[], object] = lambda: None) -> object:
+    """Run ``work()`` in a task that no other task is the parent of, in a copy of the caller's context.
+
+    Args:
+        work: What to run. On trio it must raise nothing but a cancellation.
+        ended: Called when the task has ended, also if the event loop ended before the task began.
+
+    Returns:
+        The task, to be kept for as long as it runs.
+    """
     if on_asyncio():
         import asyncio
 
-        return asyncio.ensure_future(work())
+        task = asyncio.ensure_future(work())
+        task.add_done_callback(lambda _: ended())
+        return task
     import trio
 
-    return trio.lowlevel.spawn_system_task(work, context=contextvars.copy_context())
+    async def run() -> None:
+        try:
+            await work()
+        finally:
+            ended()
+
+    return trio.lowlevel.spawn_system_task(run, context=contextvars.copy_context())

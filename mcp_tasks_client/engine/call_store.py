@@ -83,11 +83,13 @@ class CallStore:
 
     Attributes:
         live: The live call of each record, by ``record_id``. Weak: calls that nobody needs are forgotten.
+        joining: Held while a caller joins the call that its key stands for, so that one at a time decides.
     """
 
     def __init__(self, journal: GuardedJournal, policy: PollPolicy, environment: Environment) -> None:
         self.journal = journal
         self.live: WeakValueDictionary[str, LiveCall] = WeakValueDictionary()
+        self.joining = anyio.Lock()
         self._policy = policy
         self._clock = environment.clock
         self._passing = Passage(environment.probe)
@@ -344,13 +346,13 @@ class CallStore:
             call.next_send = None  # it was to be sent as things stood before
         call.ownership, call.journaled = Ours(record.fence), True
 
-    async def release_unfinished(self, call: LiveCall) -> None:
+    async def release_unfinished(self, call: LiveCall, *, to_process: bool = False) -> None:
         """Release a call that nobody here drives any more, unless it is about to be sent, or is finished.
 
         An outcome stays ours until it is delivered.
         """
         if not isinstance(call.record.state, Calling | Finished):
-            await self.release(call)
+            await self.release(call, to_process=to_process)
 
     async def release(self, call: LiveCall, *, to_process: bool = False) -> None:
         """Give up ownership, so that another client can take the record. Logged if it cannot be written.

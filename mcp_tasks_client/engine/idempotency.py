@@ -38,7 +38,6 @@ class Idempotency:
         self._store = store
         self._scope = scope
         self._clock = environment.clock
-        self._joining = anyio.Lock()
 
     async def begin(self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
         """The live call of a tool call: a new one, or the one that its key stands for.
@@ -103,7 +102,7 @@ class Idempotency:
         Raises:
             IdempotencyConflictError: It is another tool's, or has other arguments.
         """
-        async with self._joining:  # one at a time, so that one of them decides
+        async with self._store.joining:  # one at a time, so that one of them decides
             if standing.tool != tool_call.name or standing.arguments_digest != digest(tool_call.arguments):
                 what = f"the tool {standing.tool!r}" if standing.tool != tool_call.name else "other arguments"
                 raise IdempotencyConflictError(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import anyio
 
@@ -22,7 +22,6 @@ from .signal import Signal, make_signal
 from .tool_call import ToolCallAttempt
 
 __all__ = [
-    "HandleOf",
     "LiveCall",
     "Nobody",
     "OnUpdate",
@@ -60,9 +59,6 @@ class Nobody:
 
 
 OnUpdate: TypeAlias = Callable[[Task], Awaitable[None] | None]
-
-HandleOf: TypeAlias = Callable[["LiveCall"], Any]
-"""Makes the handle that errors about a call carry. Handles are made above the engine."""
 
 Ownership: TypeAlias = Ours | Theirs | Nobody
 

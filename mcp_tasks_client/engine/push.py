@@ -7,20 +7,21 @@ server that goes silent costs nothing but latency.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
 import anyio
-from anyio.abc import TaskGroup
 
 from ..errors import DrivenElsewhereError, SessionError
+from ..machine.events import Event
 from ..machine.states import Observing
+from ..own_task import OwnTasks
 from ..sessions.base import Snapshot, TaskRef
-from .call_store import CallStore
+from ..uncut import run_to_its_end
 from .live_call import LiveCall
 from .requests import Requests
-from .runner import Runner
 
 __all__ = ["Push"]
 
@@ -33,30 +34,60 @@ _MOST_WAITING: Final = 8
 class Push:
     """The tasks that are observed at an endpoint, as the session sees them (``ObservedTasks``).
 
+    The session is heard while calls are driven, in a task of its own. In the task of a call it would be cut
+    when that call ends, and what a server says just then, it may say only once.
+
     Args:
-        store: Knows the live calls.
         requests: Makes events of snapshots.
-        runner: Takes the steps.
-        tasks: Where the steps run.
+        tasks: Where the session is heard, and where the steps run.
+        step: Takes a step, and does what follows from it.
+        stays: Whether the session is heard on when no call is driven any more.
     """
 
-    def __init__(self, store: CallStore, requests: Requests, runner: Runner, tasks: TaskGroup) -> None:
-        self._store = store
+    def __init__(
+        self,
+        requests: Requests,
+        tasks: OwnTasks,
+        step: Callable[[LiveCall, Event], Awaitable[None]],
+        stays: Callable[[], bool],
+    ) -> None:
         self._requests = requests
-        self._runner = runner
         self._tasks = tasks
+        self._step = step
+        self._stays = stays
+        self._driven = 0
+        self._hearing: anyio.CancelScope | None = None
+        self._heard = anyio.Lock()  # a new hearing waits until the one before has ended
         self._added = anyio.Event()
         self._by_task: WeakValueDictionary[str, LiveCall] = WeakValueDictionary()
         self._waiting: dict[str, list[Snapshot]] = {}
 
-    async def run(self) -> None:
-        """Have the session deliver what comes unasked, for as long as it does."""
-        try:
-            await self._requests.session.run(self)
-        except SessionError as error:
-            logger.info("Nothing more comes unasked; tasks are polled: %s", error)
-        except Exception as error:
-            logger.warning("Listening failed; tasks are polled: %s: %s", type(error).__name__, error)
+    def join(self) -> None:
+        """Have the session heard while one call is driven."""
+        self._driven += 1
+        if self._hearing is None:
+            self._hearing = self._tasks.start(self._hear)
+
+    async def leave(self) -> None:
+        """Note that a call is not driven any more. The last one ends the hearing, unless that stays."""
+        self._driven -= 1
+        if not self._driven and not self._stays() and self._hearing is not None:
+            self._hearing.cancel()
+            self._hearing = None
+            await run_to_its_end(self._wait_for_end)
+
+    async def _hear(self) -> None:
+        async with self._heard:
+            try:
+                await self._requests.session.run(self)
+            except SessionError as error:
+                logger.info("Nothing more comes unasked; tasks are polled: %s", error)
+            except Exception as error:
+                logger.warning("Listening failed; tasks are polled: %s: %s", type(error).__name__, error)
+
+    async def _wait_for_end(self) -> None:
+        async with self._heard:
+            pass
 
     def add(self, call: LiveCall) -> None:
         """Observe the task of a call, which has just got one or is driven again."""
@@ -88,7 +119,7 @@ class Push:
         waiting = self._waiting.get(task_id)
         if waiting is None:
             self._waiting[task_id] = [snapshot]
-            self._tasks.start_soon(self._take, call, task_id)
+            self._tasks.start(partial(self._take, call, task_id))
         elif len(waiting) < _MOST_WAITING:
             waiting.append(snapshot)
 
@@ -96,7 +127,7 @@ class Push:
         waiting = self._waiting[task_id]
         try:
             while waiting and call.driver is not None and isinstance(call.record.state, Observing):
-                await self._runner.step(call, self._requests.notify(waiting.pop(0)))
+                await self._step(call, self._requests.notify(waiting.pop(0)))
         except DrivenElsewhereError:
             logger.info("Another client drives the task by now: %r", call.record)
         except Exception as error:

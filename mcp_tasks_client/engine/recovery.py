@@ -69,6 +69,12 @@ class Recovery:
             "with the journal that the call was made with"
         )
 
+    async def find_record(self, record_id: str) -> LiveCall | None:
+        """The live call of a record; ``None`` if there is none of that ID, or it is another scope's."""
+        with self._store.remembering():
+            record = await self._store.journal.by_id(record_id)
+            return None if record is None or record.scope != self._scope else self._store.adopt(record)
+
     def _attach(self, task_id: str, tool: str | None, gone: TaskRecord | None) -> LiveCall:
         # The same for all who attach it at the same time, so that one of them gets to drive it.
         name = (self._scope.endpoint, self._scope.principal, task_id, gone.record_id if gone else None)

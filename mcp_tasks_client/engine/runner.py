@@ -12,15 +12,15 @@ left, and then goes from state to state until the call is finished, parks, or no
 Each step is the same three things: ``CallStore.apply`` advances the machine by one event and commits;
 ``Runner.perform`` does what the machine says; whoever waits is told. What comes in from the side (an answer,
 a pushed snapshot, a cancellation) takes its step where it arrives, and rings if this coroutine has to look
-up. The coroutine runs in the task group of an open client, or in the caller's own task.
+up. The coroutine runs in a task of ours (:class:`Engine`).
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final, assert_never
 
@@ -53,13 +53,13 @@ from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..protocol.task import Task
 from ..protocol.text import quote
-from ..sessions.base import Session
-from ..uncut import is_being_cancelled, run_and_hurry
+from ..uncut import is_being_cancelled
 from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment
 from .live_call import LiveCall, OnUpdate, driven_elsewhere, overtaken
 from .prompts import Prompts
+from .push import Push
 from .requests import Requests
 from .tool_call import ToolCallAttempt, lost_reply, missing_arguments
 
@@ -80,13 +80,12 @@ class Runner:
         requests: Sends requests and puts questions.
         policy: Latency against load.
         environment: The clock by which everything waits.
-        inline: Whether calls are driven in their callers' own tasks, so that nobody but a cancellation says
-            that a caller has gone.
+        leaves_questions: Whether a call whose question got no answer is left to this process alone. The
+            reply to the call may ask the host, and another process must not ask another person meanwhile.
 
     Attributes:
         cancellation: Cancels the calls that are driven here.
-        on_observe: Called with each call whose task begins to be polled here.
-        around: Makes what is entered while a call is driven inline.
+        push: Hears the session while calls are driven; ``None`` if nothing is heard.
     """
 
     def __init__(
@@ -96,24 +95,18 @@ class Runner:
         policy: PollPolicy,
         environment: Environment,
         *,
-        inline: bool = False,
+        leaves_questions: bool = False,
     ) -> None:
         self.store = store
         self._requests = requests
         self._policy = policy
         self._environment = environment
         self._clock = environment.clock
-        self._inline = inline
+        self._leaves_questions = leaves_questions
         self.cancellation = Cancellation(
             store, requests, environment.clock, policy.cancel_timeout_s, self.step
         )
-        self.on_observe: Callable[[LiveCall], None] = lambda call: None
-        self.around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-
-    @property
-    def session(self) -> Session:
-        """Where requests go."""
-        return self._requests.session
+        self.push: Push | None = None
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
@@ -122,6 +115,8 @@ class Runner:
 
         What ends the driving otherwise than by an end of the call is in ``call.error``.
         """
+        if self.push is not None:
+            self.push.join()
         try:
             while not call.over:
                 try:
@@ -142,9 +137,10 @@ class Runner:
                 # It was not sent, since whoever wanted it has gone: its intent is taken back.
                 with suppress(TasksClientError):
                     await self.store.apply(call, CallRefused())
-            # The caller of an inline call may have the question asked elsewhere, and releases the call.
-            if not (self._inline and isinstance(call.error, InputUnansweredError)):
-                await self.store.release_unfinished(call)
+            asked_by_reply = self._leaves_questions and isinstance(call.error, InputUnansweredError)
+            await self.store.release_unfinished(call, to_process=asked_by_reply)
+            if self.push is not None:
+                await self.push.leave()
 
     async def _own(self, call: LiveCall) -> None:
         """Become the owner. While another client is, look now and then what becomes of the call."""
@@ -188,7 +184,7 @@ class Runner:
         while not call.over:
             match call.record.state:
                 case Calling():
-                    await (self._call_inline(call) if self._inline else self._call(call))
+                    await self._call(call)
                 case Gathering():
                     await self._gather(call)
                 case Observing():
@@ -236,21 +232,6 @@ class Runner:
         if isinstance(call.record.state, Observing):
             call.tool_call = None  # it is not sent again, and its arguments may be large
 
-    async def _call_inline(self, call: LiveCall) -> None:
-        """``_call`` in the caller's own task. If that is cancelled, the reply still has some time to come."""
-        scope = anyio.CancelScope()
-
-        async def send() -> None:
-            with scope:
-                await self._call(call)
-
-        def hurry() -> None:
-            if call.attempt is not None:
-                call.attempt.cut(self._policy.call_grace_s)
-            scope.cancel()
-
-        await run_and_hurry(hurry, send)
-
     async def _gather(self, call: LiveCall) -> None:
         """Have the host answer what the server asks before it begins; then call again."""
         if call.next_send is None:
@@ -266,7 +247,8 @@ class Runner:
 
     async def _observe(self, call: LiveCall) -> None:
         """Poll when it is due, until the task ends. Questions are before the host meanwhile."""
-        self.on_observe(call)
+        if self.push is not None:
+            self.push.add(call)
         while isinstance(call.record.state, Observing) and not call.over:
             if not call.asks:
                 await self._poll_when_due(call)

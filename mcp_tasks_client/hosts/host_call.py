@@ -16,7 +16,7 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOC
 from ..protocol import PROTOCOL_VERSION, JSONObject, RequestId
 from ..protocol.replies import RpcError, id_in
 from ..sessions.base import ToolCall
-from .idempotency_key import META_KEY
+from .idempotency_key import META_KEY, current_key
 
 __all__ = [
     "ASKED_BY",
@@ -69,6 +69,11 @@ class HostCall:
     """Of the call whose questions this answers."""
 
     answers: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether the call has an idempotency key, in its request or by the block that the caller is in."""
+        return self.key is not None or current_key() is not None
 
 
 def read_message(content: bytes) -> JSONObject | None:

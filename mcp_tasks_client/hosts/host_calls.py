@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from ..engine.inline import InlineEngine
+from ..engine.endpoint import Endpoint
+from ..engine.engine import Engine
 from ..engine.live_call import LiveCall, OnUpdate
-from ..engine.outcome import as_rpc_error, read_raw_outcome
-from ..engine.runner import Runner
-from ..errors import CredentialRefusedError, TasksClientError
-from ..machine.record import Scope
+from ..engine.outcome import as_rpc_error
+from ..errors import CredentialRefusedError, InputUnansweredError, JournalError, TasksClientError
 from ..machine.states import Gathering, Observing
 from ..protocol import JSONObject
 from ..protocol.replies import RpcError
@@ -41,16 +41,19 @@ class Made:
     live: LiveCall | None = None
     """Whose outcome the reply is, to be delivered or dropped; ``None`` if it is no outcome."""
 
+    endpoint: Endpoint | None = None
+    """Where that call was made."""
+
 
 class HostCalls:
     """The calls of one host, each made in the task that asks for it.
 
     Args:
-        engine: Sees the calls through.
+        engine: Drives the calls.
         asks_host: Whether the reply to a call may put the server's questions to the host.
     """
 
-    def __init__(self, engine: InlineEngine, *, asks_host: bool) -> None:
+    def __init__(self, engine: Engine, *, asks_host: bool) -> None:
         self._engine = engine
         self._asks_host = asks_host
         self._unread: set[Made] = set()
@@ -59,9 +62,8 @@ class HostCalls:
         self,
         call: HostCall,
         tool_call: ToolCall,
+        endpoint: Endpoint,
         *,
-        runner: Runner,
-        scope: Scope,
         record_id: str | None,
         listeners: Sequence[OnUpdate] = (),
     ) -> Made:
@@ -70,28 +72,49 @@ class HostCalls:
         Args:
             call: The host's request.
             tool_call: What to call.
-            runner: Drives the calls over the connection.
-            scope: Under which the journal keeps the call.
+            endpoint: Where.
             record_id: Of the call to go on with; ``None`` makes a call.
             listeners: Told of each changed snapshot.
 
         Raises:
             CredentialRefusedError: The host's credential is refused. Every other error is the reply.
         """
-        key, on_unknown = current_key() or (None, "raise")
         try:
-            live = await self._engine.call(
-                tool_call,
-                runner=runner,
-                scope=scope,
-                key=call.key or key,
-                on_unknown=on_unknown,
-                record_id=record_id,
-                answers=call.answers,
-                listeners=listeners,
-            )
+            await self._engine.open_journal()
+        except JournalError as error:
+            return Made(as_rpc_error(error))
+        made: Made | None = None
+        try:
+            made = await self._make(call, tool_call, endpoint, record_id, listeners)
+        finally:
+            if made is None or made.live is None:  # else the journal stays open until the outcome was read
+                self._engine.leave_journal()
+        return made
+
+    async def _make(
+        self,
+        call: HostCall,
+        tool_call: ToolCall,
+        endpoint: Endpoint,
+        record_id: str | None,
+        listeners: Sequence[OnUpdate],
+    ) -> Made:
+        key, on_unknown = current_key() or (None, "raise")
+        begin = partial(endpoint.begin, tool_call, call.key or key, on_unknown)
+        if record_id is not None:
+            begin = partial(endpoint.go_on, tool_call, record_id, call.answers)
+        begun: list[LiveCall] = []
+        reply: JSONObject | RpcError
+        try:
+            await endpoint.see_through(begin, on_unknown, listeners, begun)
+            try:
+                reply = result_for(call, await endpoint.read_raw(begun[-1]))
+            except TasksClientError as error:
+                reply = as_rpc_error(error)
         except CredentialRefusedError:
             raise
+        except InputUnansweredError as error:
+            return Made(await self._ask_or_refuse(call, endpoint, begun[-1], error))
         except TasksClientError as error:
             return Made(as_rpc_error(error))
         except (ValueError, TypeError) as error:
@@ -99,24 +122,17 @@ class HostCalls:
         except Exception as error:
             logger.exception("A call could not be made")
             return Made(RpcError(_INTERNAL_ERROR, repr(error), None))
-        reply: JSONObject | RpcError
-        if live.error is not None:
-            reply = self._ask_or_refuse(call, live, live.error)
-            # While the host asks its person, another process must not ask another one.
-            await self._engine.drop(live, to_process=not isinstance(reply, RpcError))
-            return Made(reply)
-        try:
-            reply = result_for(call, await read_raw_outcome(live.record, runner.session))
-        except TasksClientError as error:
-            reply = as_rpc_error(error)
         except BaseException:
-            await self._engine.drop(live)
+            if begun and begun[-1].record.finished:
+                await endpoint.release(begun[-1])
             raise
-        made = Made(reply, live)
+        made = Made(reply, begun[-1], endpoint)
         self._unread.add(made)
         return made
 
-    def _ask_or_refuse(self, call: HostCall, live: LiveCall, error: Exception) -> JSONObject | RpcError:
+    async def _ask_or_refuse(
+        self, call: HostCall, endpoint: Endpoint, live: LiveCall, error: InputUnansweredError
+    ) -> JSONObject | RpcError:
         """What the host is told of a call that waits for an answer: the questions, if it reads those."""
         state = live.record.state
         questions: dict[str, JSONObject] = {}
@@ -125,7 +141,7 @@ class HostCalls:
         declared = call.capabilities or {}
         answerable = all(ASKED_BY.get(str(q.get("method"))) in declared for q in questions.values())
         if not (self._asks_host and call.is_current and questions and answerable):
-            assert isinstance(error, TasksClientError)
+            await endpoint.release(live)  # any process may have it
             return as_rpc_error(error)
         record_id = live.record.record_id if live.journaled else None
         server_state = state.request_state if isinstance(state, Gathering) else None
@@ -135,18 +151,25 @@ class HostCalls:
 
     def deliver(self, made: Made) -> None:
         """Note that the host has read what :meth:`make` returned."""
-        if made.live is not None and made in self._unread:
+        if made in self._unread:
             self._unread.discard(made)
+            assert made.live is not None
+            assert made.endpoint is not None
             try:
-                self._engine.deliver(made.live)
-            except TasksClientError as error:
-                logger.warning("%r will be given out once more: %s", made.live.record, error)
+                made.endpoint.note_delivery(made.live)
+            finally:
+                self._engine.leave_journal()
 
     async def drop(self, made: Made) -> None:
         """Note that the host never read what :meth:`make` returned. The next ``resume()`` gives it out."""
-        if made.live is not None and made in self._unread:
+        if made in self._unread:
             self._unread.discard(made)
-            await self._engine.drop(made.live)
+            assert made.live is not None
+            assert made.endpoint is not None
+            try:
+                await made.endpoint.release(made.live)
+            finally:
+                self._engine.leave_journal()
 
     async def aclose(self) -> None:
         """Drop what was never read, once all calls have ended, and own nothing any more."""

@@ -199,8 +199,8 @@ class Session(ABC):
     async def run(self, observed: ObservedTasks) -> None:  # noqa: B027  # many servers tell nothing unasked
         """Deliver what the server tells of tasks unasked, for as long as it does.
 
-        Runs while a client is open, and is cancelled when it closes. Polls never depend on it. Returning
-        means that nothing more comes unasked. The default returns at once.
+        Runs while calls are driven, and is cancelled when none is, or when the client closes. Polls never
+        depend on it. Returning means that nothing more comes unasked. The default returns at once.
         """
 
     @abstractmethod

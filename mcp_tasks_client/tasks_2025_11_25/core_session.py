@@ -193,7 +193,7 @@ class CoreTasksSession(Session):
             SessionError: The server could not be asked, or does not speak this generation.
         """
         connection = await self._sessions.begin()
-        listed = await self._catalogue.find(name)
+        listed = await self._catalogue.find(name) if connection.makes_tasks else None
         tool = listed.tool if listed is not None else None
         return self._preference.wants_task(name, tool, server_makes_tasks=connection.makes_tasks)
 

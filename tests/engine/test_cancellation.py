@@ -377,7 +377,7 @@ async def test_a_call_that_is_cancelled_before_its_next_round_can_be_sent_again_
             await world.clock.advance(0.1)
             calls = client._engine.store.live.values()
             (gathering,) = [call for call in calls if isinstance(call.record.state, Gathering)]
-            await client._engine.cancel(gathering)
+            await client._opened().cancel(gathering)
             await world.clock.advance(1)
         assert text(await world.call(client, idempotency_key=KEY, on_unknown="resend")) == "done"
 

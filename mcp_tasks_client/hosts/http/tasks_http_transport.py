@@ -29,14 +29,14 @@ import anyio
 from ...by_url import DiscoveringSession, session_by_url
 from ...callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
+from ...engine.endpoint import Endpoint
+from ...engine.engine import Engine
 from ...engine.environment import Environment
-from ...engine.inline import InlineEngine
 from ...engine.live_call import OnUpdate
 from ...engine.outcome import as_rpc_error
 from ...engine.progress import Progress
-from ...engine.runner import Runner
 from ...errors import CredentialRefusedError, SessionError
-from ...handle import detach
+from ...handle import detached
 from ...journal.base import Journal
 from ...journal.sqlite import choose_journal
 from ...machine.record import Scope
@@ -47,7 +47,6 @@ from ...sessions.base import Limits
 from ...sessions.http.transport_httpx import library_of
 from ..host_call import ASKED_BY, HostCall, as_event, encode_reply, read_host_call, read_message
 from ..host_calls import HostCalls, Made
-from ..idempotency_key import current_key
 from ..questions import HostInputs, asking
 from .own_requests import HostRequest, InnerTransport, serving
 from .reply_stream import Questions, ReplyStream
@@ -161,11 +160,11 @@ class TasksHttpTransport(_AnyTransport):
         self._callbacks: Callbacks | None = None
         if elicitation or sampling or roots:
             self._callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
-        self._engine = InlineEngine(
+        self._engine = Engine(
             journal=choose_journal(journal),
             policy=self._policy,
             on_abandon=on_abandon,
-            handle_of=detach,
+            handle_of=detached,
             environment=self._environment,
         )
         self._calls = HostCalls(self._engine, asks_host=self._callbacks is None)
@@ -302,8 +301,7 @@ class TasksHttpTransport(_AnyTransport):
                 made = await self._calls.make(
                     call,
                     tool_call,
-                    runner=server.runner,
-                    scope=server.scope,
+                    server.endpoint,
                     record_id=request.extensions.get(_RECORD, call.record_id),
                     listeners=listeners,
                 )
@@ -394,35 +392,39 @@ class TasksHttpTransport(_AnyTransport):
 
 
 class _Server:
-    """A session at a server, and what drives calls over it."""
+    """A session at a server, and the calls that are made over it."""
 
-    def __init__(
-        self, session: DiscoveringSession, inputs: Inputs, scope: Scope, engine: InlineEngine
-    ) -> None:
+    def __init__(self, session: DiscoveringSession, inputs: Inputs, scope: Scope, engine: Engine) -> None:
         self.session = session
         self.inputs = inputs
-        self.scope = scope
         self.is_older = False
+        self._scope = scope
         self._engine = engine
-        self._runner: Runner | None = None
+        self._endpoint: Endpoint | None = None
 
     @property
-    def runner(self) -> Runner:
-        """What drives calls, once :meth:`takes` has found out how."""
-        assert self._runner is not None
-        return self._runner
+    def endpoint(self) -> Endpoint:
+        """Where calls are made, once :meth:`takes` has found out how."""
+        assert self._endpoint is not None
+        return self._endpoint
 
     async def takes(self, call: HostCall) -> bool:
         """Whether a call is made here, and not left to the host's own request."""
-        keyed = call.key is not None or current_key() is not None
         try:
             self.is_older = await self.session.other() is not None
-            if self._runner is None:
-                self._runner = self._engine.make_runner(self.session, self.inputs, listens=self.is_older)
+            if self._endpoint is None:
+                self._endpoint = Endpoint(
+                    self._engine,
+                    self.session,
+                    self.inputs,
+                    self._scope,
+                    listens=self.is_older,
+                    leaves_questions=isinstance(self.inputs, HostInputs),
+                )
             # At an older server the host's own session may be what a plain call is about.
-            return keyed or not self.is_older or await self.session.may_make_task(call.tool_call.name)
+            return call.is_keyed or not self.is_older or await self.session.may_make_task(call.tool_call.name)
         except SessionError as error:
-            if keyed:
+            if call.is_keyed:
                 raise
             logger.info("tools/call passes as it is, since the server could not be asked: %s", error)
             return False

@@ -26,11 +26,11 @@ import anyio
 
 from ...callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
+from ...engine.engine import Engine
 from ...engine.environment import Clock, Environment
-from ...engine.inline import InlineEngine
 from ...engine.live_call import OnUpdate
 from ...engine.progress import ProgressByToken
-from ...handle import detach
+from ...handle import detached
 from ...journal.base import Journal
 from ...journal.sqlite import choose_journal
 from ...machine.record import Scope
@@ -41,10 +41,10 @@ from ...sessions.base import Limits
 from ...sessions.http.endpoint_names import is_url, name_of_url, parse_url
 from ...tasks_2025_11_25.task_preference import Preference, TaskPreference
 from ..host_call import is_current
-from .core_calls import CoreTasksCalls
 from .core_router import TaskRouter
-from .current_calls import CurrentCalls
+from .core_server import CoreServer
 from .relay import HostStream, Relay, Served
+from .relayed_calls import RelayedCalls
 
 __all__ = ["TasksTransport"]
 
@@ -120,7 +120,6 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         environment: Environment | None = None,
     ) -> None:
         policy, environment = poll or PollPolicy(), environment or Environment()
-        journal = choose_journal(journal)
         scope = Scope(name_of_url(parse_url(endpoint)) if is_url(endpoint) else endpoint, principal)
         limits = Limits(tasks_in_flight=policy.polls_in_flight, calls_in_flight=_CALLS_IN_FLIGHT)
         callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
@@ -128,44 +127,39 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         self._session_id = session_id
         self._leave_s = 2 * policy.cancel_timeout_s  # the reply with the task ID may be on its way
         self._relay = Relay()
-        progress = ProgressByToken(self._relay.tell_host)
-        self._current = CurrentCalls(
-            self._relay,
-            InlineEngine(
-                journal=journal,
-                policy=policy,
-                on_abandon=on_abandon,
-                handle_of=detach,
-                environment=environment,
-            ),
-            callbacks=callbacks if elicitation or sampling or roots else None,
-            scope=scope,
-            limits=limits,
-            progress=progress,
-            on_update=on_update,
+        self._engine = Engine(
+            journal=choose_journal(journal),
+            policy=policy,
+            on_abandon=on_abandon,
+            handle_of=detached,
+            environment=environment,
         )
+        progress = ProgressByToken(self._relay.tell_host)
         self._router = _Router(
             callbacks,
             environment.clock,
-            current=self._current,
             progress=progress,
-            serve_older=self._serve_older,
+            serve=self._serve,
             hides_task_support=hide_task_support,
         )
-        self._older = CoreTasksCalls(
+        self._calls = RelayedCalls(
             self._relay,
-            self._router,
-            callbacks,
-            journal=journal,
-            policy=policy,
+            self._engine,
+            callbacks=callbacks,
             scope=scope,
             limits=limits,
             progress=progress,
-            on_abandon=on_abandon,
             on_update=on_update,
-            preference=TaskPreference(prefer=task_preference, ttl_s=task_ttl_s),
-            session_id=self._find_session_id,
-            environment=environment,
+            core_server=CoreServer(
+                self._relay,
+                self._router,
+                callbacks,
+                endpoint=scope.endpoint,
+                limits=limits,
+                preference=TaskPreference(prefer=task_preference, ttl_s=task_ttl_s),
+                session_id=self._find_session_id,
+                clock=environment.clock,
+            ),
         )
         self._given: tuple[Any, ...] = ()
         self._own: OwnTask | None = None
@@ -213,21 +207,21 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             tasks.start_soon(self._relay.run, self._router, (from_host, to_host), (from_server, to_server))
             try:
                 # What is said on leaving has to arrive, so the relay runs until then.
-                async with host_reads, host_writes, self._older.engine:
+                async with host_reads, host_writes, self._engine.using_journal():
                     try:
                         yield
                     finally:
                         with anyio.move_on_after(self._leave_s, shield=True):
                             await self._relay.abandon_calls()
                         with anyio.CancelScope(shield=True):  # bounded by the journal's own limits
-                            await self._current.aclose()
+                            await self._calls.aclose()
             finally:
                 tasks.cancel_scope.cancel()
                 # Without the block's own exception, which would come back wrapped in a group.
                 await tasks.__aexit__(None, None, None)
 
-    async def _serve_older(self, params: JSONObject) -> Served | None:
-        return await self._older.serve(params)
+    async def _serve(self, request: JSONObject, metadata: Any) -> Served | None:
+        return await self._calls.serve(request, metadata)
 
     def _find_session_id(self) -> str | None:
         return self._session_id() if callable(self._session_id) else self._session_id
@@ -239,9 +233,8 @@ class _Router(TaskRouter):
     Args:
         inputs: As for :class:`TaskRouter`.
         clock: As for :class:`TaskRouter`.
-        current: Serves the calls of a session at 2026-07-28.
         progress: Of the host's calls.
-        serve_older: Serves those of a session at 2025-11-25, by their params.
+        serve: Serves the host's calls.
         hides_task_support: Whether the host's session does not learn which tools may become tasks.
     """
 
@@ -250,15 +243,13 @@ class _Router(TaskRouter):
         inputs: Inputs,
         clock: Clock,
         *,
-        current: CurrentCalls,
         progress: ProgressByToken,
-        serve_older: Callable[[JSONObject], Awaitable[Served | None]],
+        serve: Callable[[JSONObject, Any], Awaitable[Served | None]],
         hides_task_support: bool,
     ) -> None:
         super().__init__(inputs, clock)
-        self._current = current
         self._progress = progress
-        self._serve_older = serve_older
+        self._serve = serve
         self._hides_task_support = hides_task_support
 
     def takes_call(self, params: JSONObject) -> bool:
@@ -267,9 +258,7 @@ class _Router(TaskRouter):
 
     async def serve_call(self, request: JSONObject, metadata: Any) -> Served | None:
         """See a call of the host's through."""
-        if is_current(request["params"]):
-            return await self._current.serve(request, metadata)
-        return await self._serve_older(request["params"])
+        return await self._serve(request, metadata)
 
     def takes_notification(self, method: str, params: JSONObject) -> bool:
         """Learn of a server's notification. Returns whether the host's session must not have it."""

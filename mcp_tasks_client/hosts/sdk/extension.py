@@ -5,9 +5,9 @@
     async with mcp.Client(url, extensions=[TasksExtension()]) as client:
         result = await client.call_tool("deploy", {"service": "web"})
 
-The SDK sends ``tools/call`` and hands a task in the reply to the extension's resolver, which drives the
-call in the caller's own task until there is a result. Nothing runs beside it: no engine, no background
-task, no connection of its own.
+The SDK sends ``tools/call`` and hands a task in the reply to the extension's resolver, which sees the task
+through for as long as its caller waits. Nothing else runs beside the client, and there is no connection but
+the client's own.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from pydantic import (
 
 from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
+from ...engine.endpoint import Endpoint
+from ...engine.engine import Engine
 from ...engine.environment import Environment
-from ...engine.inline import InlineEngine
 from ...engine.live_call import OnUpdate
 from ...engine.progress import tell_progress
-from ...engine.runner import Runner
 from ...errors import RemoteProtocolError
-from ...handle import detach
+from ...handle import detached
 from ...journal.base import Journal
 from ...journal.sqlite import choose_journal
 from ...machine.record import Scope
@@ -161,11 +161,11 @@ class TasksExtension(ClientExtension):
         self.on_abandon = on_abandon
         self.on_update = on_update
         self.environment = environment or Environment()
-        self.engine = InlineEngine(
+        self.engine = Engine(
             journal=self.journal,
             policy=self.poll,
             on_abandon=on_abandon,
-            handle_of=detach,
+            handle_of=detached,
             environment=self.environment,
         )
 
@@ -198,7 +198,7 @@ class Resolver:
     def __init__(self, extension: TasksExtension, endpoint: str) -> None:
         self.extension = extension
         self._scope = Scope(endpoint, extension.principal)
-        self._runners: WeakKeyDictionary[ClientSession, Runner] = WeakKeyDictionary()
+        self._endpoints: WeakKeyDictionary[ClientSession, Endpoint] = WeakKeyDictionary()
 
     async def __call__(self, claimed: ClaimedTask, context: ClaimContext) -> CallToolResult:
         """The result of a task, when it is there.
@@ -214,22 +214,20 @@ class Resolver:
                 "Report it to the server's author."
             ) from None
         assert isinstance(reply, Created)  # it is for its resultType that it was claimed
-        runner = self._runners.get(context.session)
-        if runner is None:
-            runner = self._runners[context.session] = self._make_runner(context.session)
-        return await self.extension.engine.see_through(
+        endpoint = self._endpoints.get(context.session)
+        if endpoint is None:
+            endpoint = self._endpoints[context.session] = self._make_endpoint(context.session)
+        return await endpoint.see_task_through(
             Snapshot(reply.task, reply.session_data),
             context.tool_name,
-            runner=runner,
-            scope=self._scope,
             timeout=context.read_timeout_seconds,
             listeners=_listeners(self.extension.on_update, claimed._progress),
         )
 
-    def _make_runner(self, session: ClientSession) -> Runner:
-        """What drives all calls over one connection. Its session caps their polls."""
+    def _make_endpoint(self, session: ClientSession) -> Endpoint:
+        """All calls over one connection. Its session caps their polls."""
         extension = self.extension
-        # Weakly, because the runner is kept for as long as the session is, and must not keep it alive.
+        # Weakly, because the endpoint is kept for as long as the session is, and must not keep it alive.
         current = _weakly(session)
         given: dict[str, Any] = {
             "elicitation": extension.elicitation,
@@ -242,7 +240,7 @@ class Resolver:
             limits=Limits(tasks_in_flight=extension.poll.polls_in_flight),
             capabilities=Callbacks(**given).capabilities,
         )
-        return extension.engine.make_runner(ours, host_callbacks(current, **given))
+        return Endpoint(extension.engine, ours, host_callbacks(current, **given), self._scope)
 
 
 def _weakly(session: ClientSession) -> Callable[[], ClientSession]:

@@ -1,10 +1,9 @@
-"""The calls of a host's session at 2025-11-25, whose messages pass through a relay."""
+"""A server of 2025-11-25 behind the transport of a host's session, and who answers its questions."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -13,31 +12,23 @@ from mcp_types import CreateMessageResult, CreateMessageResultWithTools, ElicitR
 from pydantic import BaseModel, TypeAdapter
 
 from ...callbacks import Callbacks, InputContext
-from ...engine.cancellation import OnAbandon
-from ...engine.engine import Engine
-from ...engine.environment import Environment
-from ...engine.live_call import OnUpdate
-from ...engine.outcome import as_rpc_error
-from ...engine.progress import ProgressByToken
-from ...errors import MissingCapabilityError, SessionError, TasksClientError
-from ...handle import detach
-from ...journal.base import Journal
-from ...machine.record import Scope
-from ...policy import PollPolicy, ReceivePolicy
-from ...protocol import JSONObject
-from ...protocol.replies import RpcError, id_in
-from ...sessions.base import Limits, ToolCall
+from ...engine.environment import Clock
+from ...errors import MissingCapabilityError, SessionError
+from ...policy import ReceivePolicy
+from ...protocol.replies import RpcError
+from ...sessions.base import Limits
 from ...sessions.http.endpoint_names import is_url
 from ...tasks_2025_11_25.connection import Hear
 from ...tasks_2025_11_25.core_session import CoreTasksSession
 from ...tasks_2025_11_25.receiver import Receiver
 from ...tasks_2025_11_25.task_preference import TaskPreference
+from ..host_call import HostCall
 from .core_connection import RelayConnection
 from .core_router import TaskRouter
 from .messages import INTERNAL_ERROR
-from .relay import Relay, Served
+from .relay import Relay
 
-__all__ = ["CoreTasksCalls"]
+__all__ = ["CoreServer"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -51,26 +42,22 @@ _ANSWERS: Final[dict[str, TypeAdapter[Any]]] = {
 }
 
 
-class CoreTasksCalls:
-    """Makes the calls of the host's that may become tasks, and brings their replies.
+class CoreServer:
+    """The server, as a session at 2025-11-25 has it.
 
     Args:
         relay: Carries our requests.
         router: Knows how the session began, and whose question is whose.
         callbacks: Answer the server's questions. What these do not answer goes to the host's session.
-        journal: Keeps the calls.
-        policy: Latency against load.
-        scope: Under which the journal keeps the calls.
+        endpoint: The server's name in the journal.
         limits: The bounds to keep.
-        on_abandon: What becomes of the task of a call that the host's session gives up.
-        progress: Of the host's calls.
-        on_update: Told of each changed snapshot; may be ``None``.
         preference: Whether to ask for tasks.
         session_id: Gives the ``Mcp-Session-Id``; ``None`` while it cannot be seen.
-        environment: Clock, jitter, process and probe.
+        clock: By which everything waits.
 
     Attributes:
-        engine: Sees the calls through. To be entered.
+        session: Where requests go.
+        inputs: Who answers questions.
     """
 
     def __init__(
@@ -79,84 +66,59 @@ class CoreTasksCalls:
         router: TaskRouter,
         callbacks: Callbacks,
         *,
-        journal: Journal,
-        policy: PollPolicy,
-        scope: Scope,
+        endpoint: str,
         limits: Limits,
-        on_abandon: OnAbandon,
-        progress: ProgressByToken,
-        on_update: OnUpdate | None,
         preference: TaskPreference,
         session_id: Callable[[], str | None],
-        environment: Environment,
+        clock: Clock,
     ) -> None:
         self._relay = relay
         self._router = router
-        self._progress = progress
-        self._listeners = () if on_update is None else (on_update,)
         self._preference = preference
         self._session_id = session_id
-        inputs = Callbacks(
+        self.inputs = Callbacks(
             elicitation=callbacks.elicitation or self._elicit,
             sampling=callbacks.sampling or self._sample,
             roots=callbacks.roots or self._list_roots,
         )
-        self._session = CoreTasksSession(
+        self.session = CoreTasksSession(
             self._connect,
-            endpoint=scope.endpoint,
+            endpoint=endpoint,
             limits=limits,
             client_info={},  # the host has introduced itself
-            inputs=inputs,
+            inputs=self.inputs,
             # What the server has a client run as tasks is the business of the host's session.
-            receiver=Receiver(Callbacks(), ReceivePolicy(), environment.clock),
+            receiver=Receiver(Callbacks(), ReceivePolicy(), clock),
             preference=preference,
-            clock=environment.clock,
-        )
-        self.engine = Engine(
-            session=self._session,
-            journal=journal,
-            inputs=inputs,
-            policy=policy,
-            scope=scope,
-            on_abandon=on_abandon,
-            handle_of=detach,
-            environment=environment,
+            clock=clock,
         )
 
-    async def serve(self, params: JSONObject) -> Served | None:
-        """See a ``tools/call`` through; ``None`` if the host's own request is to go to the server."""
-        name, arguments, meta = params.get("name"), params.get("arguments"), params.get("_meta")
-        if not isinstance(name, str) or "task" in params:
-            return None  # the host follows a task of its own itself
-        try:
-            if not await self._wants_task(name):
-                return None
-        except MissingCapabilityError as error:
-            return Served(as_rpc_error(error))
-        call = ToolCall(name=name, arguments=arguments or {}, meta=meta)
-        try:
-            with self._progress.telling(id_in(meta, "progressToken")) as tell:
-                outcome, delivered = await self.engine.call_raw(call, listeners=(*self._listeners, *tell))
-        except TasksClientError as error:
-            return Served(as_rpc_error(error))
-        return Served(as_rpc_error(outcome) if isinstance(outcome, TasksClientError) else outcome, delivered)
+    async def takes(self, call: HostCall) -> bool:
+        """Whether a call is made here, and not left to the host's own request.
 
-    async def _wants_task(self, name: str) -> bool:
-        tool, makes_tasks = None, self._router.makes_tasks
-        if makes_tasks:
-            # A list of tools that cannot be had is no reason to hold up a call.
-            with anyio.move_on_after(_LIST_S), suppress(SessionError):
-                tool = await self._session.tool(name)
-        return self._preference.wants_task(name, tool, server_makes_tasks=makes_tasks)
+        Raises:
+            MissingCapabilityError: The host wants tasks always, and the server makes none of the tool.
+        """
+        if call.is_keyed:
+            return True
+        # A list of tools that cannot be had is no reason to hold up a call.
+        with anyio.move_on_after(_LIST_S):
+            try:
+                return await self.session.may_make_task(call.tool_call.name)
+            except MissingCapabilityError:
+                raise
+            except SessionError as error:
+                logger.info("tools/call passes as it is, since the server could not be asked: %s", error)
+        return self._preference.prefer == "always"
 
     def _connect(self, hear: Hear, session_id: str | None) -> RelayConnection:
         # The only MCP session here is the host's, whichever a record names.
         current = self._session_id()
-        if current is None and self._router.makes_tasks and is_url(self._session.endpoint):
+        if current is None and self._router.makes_tasks and is_url(self.session.endpoint):
             logger.warning(
                 "The ID of the MCP session at %s cannot be seen, so that its tasks end with this process. "
                 "Give TasksTransport session_id= where the host's transport knows it.",
-                self._session.endpoint,
+                self.session.endpoint,
             )
         return RelayConnection(self._relay, self._router, hear, current)
 

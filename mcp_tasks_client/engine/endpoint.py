@@ -1,0 +1,498 @@
+"""One server, for one principal, over one session: calls are made there, seen through, and found again."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import anyio
+import anyio.lowlevel
+from mcp_types import CallToolResult
+
+from ..callbacks import Inputs
+from ..errors import OutcomeUnknownError, TasksClientError, WaitTimeoutError
+from ..host_code import was_cancelled_from_inside
+from ..machine.events import TaskCreated
+from ..machine.record import Scope, TaskRecord, TaskReference
+from ..machine.states import Calling
+from ..protocol import JSONObject
+from ..protocol.text import digest
+from ..sessions.base import Session, Snapshot, ToolCall
+from ..uncut import run_to_its_end
+from .call_store import BATCH
+from .engine import Engine
+from .idempotency import Idempotency, OnUnknown, check_repeatable
+from .live_call import LiveCall, OnUpdate, OvertakenError, driven_elsewhere
+from .outcome import read_outcome, read_raw_outcome
+from .push import Push
+from .recovery import Recovery, begin_with_task
+from .requests import Requests
+from .runner import Runner
+
+__all__ = ["Endpoint"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+
+class Endpoint:
+    """The calls of one principal at one server. Thousands of them share it.
+
+    Args:
+        engine: Drives the calls.
+        session: Where requests go.
+        inputs: Who answers questions.
+        scope: Under which the journal keeps what is done here.
+        listens: Whether the session is heard while calls are driven.
+        leaves_questions: Whether the reply to a call may put a question without an answer to the host, so
+            that the call is left to this process.
+
+    Attributes:
+        engine: As given.
+        session: As given.
+        scope: As given.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        session: Session,
+        inputs: Inputs,
+        scope: Scope,
+        *,
+        listens: bool = False,
+        leaves_questions: bool = False,
+    ) -> None:
+        self.engine = engine
+        self.session = session
+        self.scope = scope
+        self._store, environment = engine.store, engine.environment
+        requests = Requests(session, inputs, environment)
+        self._runner = Runner(
+            self._store, requests, engine.policy, environment, leaves_questions=leaves_questions
+        )
+        if listens:
+            step, stays = self._runner.step, lambda: engine.in_background
+            self._runner.push = Push(requests, engine.tasks, step, stays)
+        self._idempotency = Idempotency(self._store, scope, environment)
+        self._recovery = Recovery(self._store, scope, environment)
+
+    # ── calling ───────────────────────────────────────────────────────────────────────────────
+
+    async def call(
+        self,
+        tool_call: ToolCall,
+        *,
+        key: str | None = None,
+        on_unknown: OnUnknown = "raise",
+        timeout: float | None = None,
+        listeners: Sequence[OnUpdate] = (),
+    ) -> CallToolResult:
+        """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
+        begun: list[LiveCall] = []
+        deadline = math.inf
+        begin = partial(self.begin, tool_call, key, on_unknown)
+        if timeout is None:  # without a scope for each call that waits
+            await self.see_through(begin, on_unknown, listeners, begun)
+        else:
+            with anyio.move_on_after(timeout) as waiting:
+                await self.see_through(begin, on_unknown, listeners, begun)
+            if not begun:
+                raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
+            if not begun[-1].record.finished:
+                raise self.timed_out(begun[-1], timeout)
+            deadline = waiting.deadline
+        return await self.deliver(begun[-1], deadline)
+
+    async def start(self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+        """Make a call and observe its task in the background; see :meth:`TasksClient.start_tool`."""
+        while True:
+            call = await self.begin(tool_call, key, on_unknown)
+            try:
+                if not call.record.finished:
+                    async with self.held(call):
+                        await self.wait(call, lambda c: c.task is not None)
+                        self.keep(call)
+                return call
+            except (OvertakenError, OutcomeUnknownError) as error:
+                check_repeatable(error, call, on_unknown)
+
+    async def begin(self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
+        """The live call of a tool call: a new one, or the one that its key stands for.
+
+        Raises:
+            TasksClientError: As from :meth:`Idempotency.begin`.
+        """
+        while True:
+            with suppress(OvertakenError):  # what the key stood for was taken back just then
+                return await self._idempotency.begin(tool_call, key, on_unknown)
+
+    async def go_on(self, tool_call: ToolCall, record_id: str, answers: Mapping[str, JSONObject]) -> LiveCall:
+        """The live call that a host has answered the questions of.
+
+        Args:
+            tool_call: What the host calls, once more.
+            record_id: Of the call.
+            answers: By the key of the question. First answers stay.
+
+        Raises:
+            TasksClientError: There is no such call, or another client has it.
+        """
+        call = await self._recovery.find_record(record_id)
+        if call is None or call.record.tool != tool_call.name:
+            raise TasksClientError(
+                "There is no such call any more: its outcome was delivered, or it is in another journal. "
+                "Make a new call."
+            )
+        if call.record.arguments_digest not in (None, digest(tool_call.arguments)):
+            raise TasksClientError("The answers belong to a call with other arguments. Repeat those.")
+        if call.tool_call is None:
+            call.tool_call = tool_call
+        asked = {q.key for q in getattr(call.record.state, "questions", ()) if q.unanswered}
+        given = {key: answer for key, answer in answers.items() if key in asked}
+        try:
+            if given and not await self._store.take(call):
+                raise driven_elsewhere(call)
+            for key, answer in given.items():
+                await self._runner.answer(call, key, answer)
+        except BaseException:
+            if not call.wanted:
+                await self._store.release_unfinished(call)
+            raise
+        return call
+
+    async def see_through(
+        self,
+        begin: Callable[[], Awaitable[LiveCall]],
+        on_unknown: OnUnknown,
+        listeners: Sequence[OnUpdate],
+        begun: list[LiveCall],
+    ) -> None:
+        """Begin a call, and wait until it is finished. Being cancelled meanwhile abandons it.
+
+        Args:
+            begin: Gives the call, once more if it was overtaken.
+            on_unknown: Under a key, what to do about an earlier call whose reply was lost.
+            listeners: Told of each changed snapshot.
+            begun: Gets the call, before it is waited for.
+
+        Raises:
+            TasksClientError: The call is parked, or was not made.
+        """
+        while True:
+            call = await begin()
+            begun.append(call)
+            if call.record.finished:
+                return
+            try:
+                with call.telling(listeners):
+                    await self._wait_for_end(call)
+                return
+            except (OvertakenError, OutcomeUnknownError) as error:
+                check_repeatable(error, call, on_unknown)
+
+    async def see_task_through(
+        self, created: Snapshot, tool: str, *, timeout: float | None, listeners: Sequence[OnUpdate]
+    ) -> CallToolResult:
+        """Wait for the result of a task that somebody else's ``tools/call`` was answered with.
+
+        The task is journaled before anything else. The result is not checked against the output schema.
+
+        Args:
+            created: The task, as the reply to ``tools/call`` describes it.
+            tool: What was called.
+            timeout: Seconds to wait; ``None`` waits as long as it takes.
+            listeners: Told of each changed snapshot.
+
+        Raises:
+            TasksClientError: As :meth:`TasksClient.call_tool`; ``.handle`` always names the task.
+        """
+        now, jitter = self.engine.environment.clock.time(), self.engine.environment.jitter()
+        first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
+        call = begin_with_task(self._store, self.scope, tool, first)
+        self._store.keep_uncommitted(call)
+        try:
+            # The driver begins before anything is waited for. It commits the task, whatever its caller does.
+            with call.telling(listeners), anyio.move_on_after(timeout):
+                await self._wait_for_end(call)
+            if not call.record.finished:
+                raise self.timed_out(call, timeout)
+            async with self.engine.using_journal():
+                return await self.deliver(call, None)
+        except BaseException as error:
+            if isinstance(error, TasksClientError):
+                error.handle = self.engine.handle_of(self, call)
+            if call.record.finished:
+                await run_to_its_end(self._release_outcome, call)
+            raise
+
+    async def _release_outcome(self, call: LiveCall) -> None:
+        async with self.engine.using_journal():
+            await self.release(call)
+
+    async def _wait_for_end(self, call: LiveCall) -> None:
+        self.hold(call)
+        try:
+            await self.wait(call, _never)
+        except anyio.get_cancelled_exc_class():
+            # Not under others who wait for the same call, and not another client's task.
+            alone = call.waiters == 1 and not call.kept
+            if self.engine.on_abandon == "cancel" and alone and call.ours and not self.engine.closed:
+                await run_to_its_end(self._runner.cancellation.cancel_abandoned, call)
+            raise
+        finally:
+            await self.let_go(call)
+
+    # ── what handles use ──────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def held(self, call: LiveCall) -> AsyncIterator[None]:
+        """Have a call driven for as long as the block lasts, and on if others wait for it too.
+
+        Raises:
+            TasksClientError: The client is closed.
+        """
+        self.hold(call)
+        try:
+            yield
+        finally:
+            await self.let_go(call)
+
+    def hold(self, call: LiveCall) -> None:
+        """Have a call driven until :meth:`let_go`.
+
+        Raises:
+            TasksClientError: The client is closed.
+        """
+        self.check_open(call)
+        call.waiters += 1
+        self.engine.drive(call, self._runner)
+
+    async def let_go(self, call: LiveCall) -> None:
+        """Wait for a call no longer. If nobody else does, it is stopped.
+
+        Where nothing goes on in the background, it has ended when this returns.
+        """
+        call.waiters -= 1
+        if call.wanted:
+            return
+        call.error_told = True  # whoever comes next has the call begun anew
+        self.engine.stop(call)
+        if not self.engine.in_background and call.driver is not None:
+            await run_to_its_end(self.engine.wait_for_stop, call)
+
+    def keep(self, call: LiveCall) -> None:
+        """Have a call driven until it ends, parks, or the client closes."""
+        if not call.over and not self.engine.closed:
+            call.kept = True
+            self.engine.drive(call, self._runner)
+
+    async def wait(self, call: LiveCall, until: Callable[[LiveCall], bool]) -> None:
+        """Wait, while the call is held, until a condition is met or the call is over.
+
+        Raises:
+            Exception: What parked the call; a copy, since several callers may wait for one call.
+        """
+        while not until(call) and not call.over:
+            if call.driver is None:
+                self.engine.drive(call, self._runner)  # whoever had it driven has gone
+            await call.change()
+        if not call.record.finished and call.error is not None:
+            call.error_told = True
+            error = call.error
+            if isinstance(error, TasksClientError):
+                error = copy.copy(error)
+                error.handle = self.engine.handle_of(self, call)
+            raise error from call.error.__cause__
+
+    async def deliver(self, call: LiveCall, deadline: float | None) -> CallToolResult:
+        """Give the host the outcome of a finished call, and only then note that the host has it.
+
+        Args:
+            call: The call.
+            deadline: Until when the output schema may be asked for; ``None`` leaves the result unchecked.
+
+        Raises:
+            TasksClientError: The end is an error.
+        """
+        session = None if self.engine.closed else self.session
+        try:
+            result = await read_outcome(call.record, session, deadline)
+        except TasksClientError as error:
+            error.handle = self.engine.handle_of(self, call)
+            self.note_delivery(call)
+            raise
+        self.note_delivery(call)
+        return result
+
+    async def read_raw(self, call: LiveCall) -> JSONObject:
+        """The result of a finished call as it came, checked as by :meth:`deliver`. Nothing is noted.
+
+        Raises:
+            TasksClientError: The end is an error.
+        """
+        return await read_raw_outcome(call.record, self.session)
+
+    def note_delivery(self, call: LiveCall) -> None:
+        """Note that the host has the outcome of a call."""
+        if not self.engine.closed:  # else the journal is closed, and the next client hands it out again
+            self._store.deliver(call)
+            self.engine.prune_now_and_then()
+
+    async def release(self, call: LiveCall) -> None:
+        """Give up a call whose outcome or question did not reach the host. Any process may resume it.
+
+        Not cancellable.
+        """
+        if call.wanted:
+            return
+        try:
+            if call.record.finished or await self._store.take(call):
+                await self._store.release(call)
+        except TasksClientError as error:
+            logger.warning("%r could not be released: %s", call.record, error)
+
+    async def refresh(self, call: LiveCall) -> None:
+        """Wait for the next poll of a call. It keeps the server's pace.
+
+        Raises:
+            Exception: What parked the call.
+        """
+        async with self.held(call):
+            polls, call.refreshing = call.polls, call.refreshing + 1
+            try:
+                await self.wait(call, lambda c: c.polls > polls)
+            finally:
+                call.refreshing -= 1
+
+    async def cancel(self, call: LiveCall) -> None:
+        """Cancel a call: journal the wish, and tell the server; see :meth:`TaskHandle.cancel`.
+
+        Raises:
+            SessionError: The server could not be told. What may pass is sent again with the polls; what the
+                server refused, only when the call is resumed.
+            JournalError: The wish could not be journaled, and was not sent.
+        """
+        self.check_open(call)
+        try:
+            await self._cancel(call)
+        except TasksClientError as error:
+            error.handle = self.engine.handle_of(self, call)
+            raise
+
+    async def _cancel(self, call: LiveCall) -> None:
+        cancellation, sent = self._runner.cancellation, anyio.Event()
+        failed: list[TasksClientError] = []
+
+        async def send() -> None:
+            try:
+                if not await self.engine.outlast(partial(cancellation.send, call)):
+                    failed.append(_closed_first())
+            except TasksClientError as error:
+                failed.append(error)
+            except anyio.get_cancelled_exc_class():
+                if not was_cancelled_from_inside():
+                    raise
+                failed.append(TasksClientError("tasks/cancel was cancelled from inside of the session."))
+            finally:
+                if call.driver is None:
+                    await self._store.release_unfinished(call)
+                sent.set()
+
+        async def begin() -> bool:
+            wished = await cancellation.wish(call)
+            if wished and self.engine.closed:
+                raise _closed_first()
+            if wished:
+                self.engine.tasks.start(send)  # goes on though the caller goes away
+            return wished
+
+        try:
+            # Not cut by a cancellation: a wish that is journaled as being sent is sent by nobody else.
+            if not await run_to_its_end(begin):
+                return
+        except TasksClientError:
+            if call.driver is None:
+                await self._store.release_unfinished(call)  # whoever else takes the call up cancels it
+            raise
+        await sent.wait()
+        if failed:
+            raise failed[0]
+
+    def timed_out(self, call: LiveCall, timeout: float | None) -> WaitTimeoutError:
+        """The error of a waiting that has ended before the call."""
+        tool = call.record.tool
+        if call.task_id is None:
+            message = (
+                f"The server has not answered the call of {tool!r} within {timeout} seconds. Await "
+                "error.handle.result() at once to wait on; with an idempotency_key the call can be repeated."
+            )
+        else:
+            message = (
+                f"No outcome of {tool!r} within {timeout} seconds. Unless it was cancelled, the task goes "
+                "on: await error.handle.result(), or resume() later."
+            )
+        return WaitTimeoutError(message, handle=self.engine.handle_of(self, call))
+
+    # ── what the journal holds ────────────────────────────────────────────────────────────────
+
+    async def resume(self) -> Sequence[LiveCall]:
+        """Take up every task and undelivered outcome that is free; see :meth:`TasksClient.resume`."""
+        calls = await self._recovery.take_pending()
+        self.check_open()
+        for number, call in enumerate(calls, 1):
+            if call.driver is None:
+                call.error = None  # taken up again, whatever it was parked for
+            self.keep(call)
+            if number % BATCH == 0:
+                await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop
+        return calls
+
+    async def attach(self, wanted: str | TaskReference) -> LiveCall:
+        """Observe a task that is known by its ID or reference; see :meth:`TasksClient.attach`."""
+        if wanted == "":
+            raise ValueError("a task ID cannot be empty")
+        call = await self._recovery.find(wanted)
+        is_new = isinstance(call.record.state, Calling) and bool(call.uncommitted)
+        self.keep(call)
+        if is_new:
+            # Nothing is known of the task yet, so a first look is taken; an error waits for result().
+            call.refreshing += 1
+            try:
+                while not call.polls and not call.over:
+                    await call.change()
+            finally:
+                call.refreshing -= 1
+        return call
+
+    async def records(self, *, pending: bool) -> list[TaskRecord]:
+        """What the journal knows of this endpoint and principal; see :meth:`TasksClient.records`."""
+        return await self.engine.journal.records(self.scope, pending=pending)
+
+    async def prune(self, older_than_s: float | None) -> int:
+        """Forget what is old; see :meth:`TasksClient.prune`."""
+        age_s = self.engine.journal.retention_s if older_than_s is None else older_than_s
+        return await self._store.prune(self.engine.environment.clock.time() - age_s)
+
+    def check_open(self, call: LiveCall | None = None) -> None:
+        """Refuse to begin anything after the end.
+
+        Raises:
+            TasksClientError: The client is closed. It carries the handle of ``call``.
+        """
+        if self.engine.closed:
+            raise TasksClientError(
+                "The client is closed. Open one again and attach the handle's reference, or resume().",
+                handle=None if call is None else self.engine.handle_of(self, call),
+            )
+
+
+def _closed_first() -> TasksClientError:
+    return TasksClientError("The client was closed first; resuming cancels the task.")
+
+
+def _never(call: LiveCall) -> bool:
+    return False

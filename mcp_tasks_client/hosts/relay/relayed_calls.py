@@ -1,0 +1,115 @@
+"""The calls of a host's session whose messages pass through a relay, at either version."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ...callbacks import Callbacks
+from ...engine.endpoint import Endpoint
+from ...engine.engine import Engine
+from ...engine.live_call import OnUpdate
+from ...engine.outcome import as_rpc_error
+from ...engine.progress import ProgressByToken
+from ...errors import MissingCapabilityError
+from ...machine.record import Scope
+from ...protocol import JSONObject
+from ...sessions.base import Limits
+from ..host_call import ASKED_BY, HostCall, read_host_call
+from ..host_calls import HostCalls
+from ..questions import HostInputs
+from .core_server import CoreServer
+from .relay import Relay, Served
+from .relay_session import RelayedCall, RelaySession, relayed
+
+__all__ = ["RelayedCalls"]
+
+
+class RelayedCalls:
+    """Makes each ``tools/call`` of the host's in a task of the relay's, and brings its reply.
+
+    Args:
+        relay: Carries our requests.
+        engine: Drives the calls.
+        callbacks: Answer the server's questions. What these do not answer goes to the host's session.
+        scope: Under which the journal keeps the calls.
+        limits: The bounds to keep.
+        progress: Of the host's calls.
+        on_update: Told of each changed snapshot; may be ``None``.
+        core_server: The server as a session at 2025-11-25 has it.
+    """
+
+    def __init__(
+        self,
+        relay: Relay,
+        engine: Engine,
+        *,
+        callbacks: Callbacks,
+        scope: Scope,
+        limits: Limits,
+        progress: ProgressByToken,
+        on_update: OnUpdate | None,
+        core_server: CoreServer,
+    ) -> None:
+        self._engine = engine
+        self._callbacks = callbacks if callbacks.capabilities else None
+        self._scope = scope
+        self._listeners = () if on_update is None else (on_update,)
+        self._calls = HostCalls(engine, asks_host=self._callbacks is None)
+        self._session = RelaySession(relay, scope.endpoint, limits, self._callbacks)
+        self._progress = progress
+        self._core_server = core_server
+        self._endpoints: dict[frozenset[str], Endpoint] = {}
+        self._core_endpoint: Endpoint | None = None
+
+    async def serve(self, request: JSONObject, metadata: Any) -> Served | None:
+        """The end of a call; ``None`` leaves it to the server.
+
+        Raises:
+            Exception: Faults of ours only.
+        """
+        call = read_host_call({"jsonrpc": "2.0", "method": "tools/call", **request}, "", "application/json")
+        if call is None:
+            return None  # a task that the host sees through itself
+        tool_call, token = call.tool_call, call.progress_token
+        if call.is_current:
+            relayed.set(RelayedCall(call, headers=dict(getattr(metadata, "headers", None) or {})))
+            endpoint = self._find_endpoint(call)
+        else:
+            try:
+                if not await self._core_server.takes(call):
+                    return None
+            except MissingCapabilityError as error:
+                return Served(as_rpc_error(error))
+            endpoint = self._find_core_endpoint()
+        if token is not None:  # the server's own progress passes to the host
+            tool_call = replace(tool_call, meta={**(tool_call.meta or {}), "progressToken": token})
+        with self._progress.telling(token) as tell:
+            made = await self._calls.make(
+                call, tool_call, endpoint, record_id=call.record_id, listeners=(*self._listeners, *tell)
+            )
+        return Served(made.reply, lambda: self._calls.deliver(made), lambda: self._calls.drop(made))
+
+    async def aclose(self) -> None:
+        """Own nothing any more, once all calls have ended."""
+        await self._calls.aclose()
+        await self._core_server.session.aclose()
+
+    def _find_endpoint(self, call: HostCall) -> Endpoint:
+        declared = call.capabilities or {}
+        asked = {name: declared[name] for name in ASKED_BY.values() if name in declared}
+        endpoint = self._endpoints.get(frozenset(asked))
+        if endpoint is None:
+            inputs = self._callbacks or HostInputs(asked)
+            leaves = self._callbacks is None
+            endpoint = Endpoint(self._engine, self._session, inputs, self._scope, leaves_questions=leaves)
+            self._endpoints[frozenset(asked)] = endpoint
+        return endpoint
+
+    def _find_core_endpoint(self) -> Endpoint:
+        if self._core_endpoint is None:
+            server = self._core_server
+            self._core_endpoint = Endpoint(
+                self._engine, server.session, server.inputs, self._scope, listens=True
+            )
+        return self._core_endpoint
