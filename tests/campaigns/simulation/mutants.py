@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -20,7 +21,6 @@ from mcp_tasks_client.engine.cancellation import Cancellation
 from mcp_tasks_client.engine.crash_points import Passage, Point
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.idempotency import Idempotency
-from mcp_tasks_client.engine.inline import InlineEngine
 from mcp_tasks_client.engine.live_call import LiveCall
 from mcp_tasks_client.engine.process_lease import ProcessLease
 from mcp_tasks_client.engine.push import Push
@@ -179,9 +179,9 @@ def nobody_is_ever_taken_for_gone() -> AbstractContextManager[Any]:
 @mutant
 def what_was_released_is_still_driven() -> AbstractContextManager[Any]:
     def release_only(self: Any, live: LiveCall) -> None:
-        self._tasks.start_soon(self.store.release, live)
+        self.tasks.start(partial(self.store.release, live))
 
-    return patch.object(Engine, "_stop", release_only)
+    return patch.object(Engine, "stop", release_only)
 
 
 @mutant
@@ -432,13 +432,6 @@ def who_goes_away_cancels_nothing() -> AbstractContextManager[Any]:
     async def nothing(self: Any, live: LiveCall) -> None: ...
 
     return patch.object(Cancellation, "cancel_abandoned", nothing)
-
-
-@mutant
-def who_goes_away_from_a_dropped_in_call_cancels_nothing() -> AbstractContextManager[Any]:
-    async def nothing(self: Any, call: LiveCall, runner: Any) -> None: ...
-
-    return patch.object(InlineEngine, "_abandon", nothing)
 
 
 # ── what the server tells by itself ───────────────────────────────────────────────────────────

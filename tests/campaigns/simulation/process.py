@@ -45,9 +45,10 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.callbacks import Callbacks
 from mcp_tasks_client.engine.crash_points import Point, Probe
+from mcp_tasks_client.engine.endpoint import Endpoint
+from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.engine.inline import InlineEngine
-from mcp_tasks_client.handle import detach
+from mcp_tasks_client.handle import detached
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
@@ -195,7 +196,7 @@ class Process(Probe):
 
         self._task_ids: dict[int, int] = {}
         self._client: TasksClient | None = None
-        self._inline: InlineEngine
+        self._dropped_in: Engine
         self._inputs: Callbacks
         self._tasks: TaskGroup | None = None
         world.processes.append(self)
@@ -222,7 +223,7 @@ class Process(Probe):
         }
         policy = PollPolicy(call_grace_s=1.0, floor_s=FLOOR_S)
         self._client = client = TasksClient(self.line, poll=policy, **callbacks, **common)
-        self._inline = InlineEngine(policy=policy, handle_of=detach, **common)
+        self._dropped_in = Engine(policy=policy, handle_of=detached, **common)
         self._inputs = Callbacks(**callbacks)
         try:
             with self.scope:
@@ -265,8 +266,8 @@ class Process(Probe):
     def driven(self) -> set[str | None]:
         """The IDs of the tasks that it sees to."""
         assert self._client is not None
-        stores = [self._client._engine.store, self._inline._store]
-        calls = [call for store in stores if store is not None for call in list(store.live.values())]
+        engines = [self._client._engine, self._dropped_in]
+        calls = [call for engine in engines for call in list(engine.store.live.values())]
         return {call.task_id for call in calls if call.driver is not None}
 
     def _die(self) -> None:
@@ -275,8 +276,8 @@ class Process(Probe):
         self.killed = True
         self.clock.kill()
         world.living.discard(self.pid)
-        if (store := self._inline._store) is not None:
-            store._lease.leave(store._owner)  # nothing closes an extension but the end of its process
+        store = self._dropped_in.store
+        store._lease.leave(store._owner)  # nothing closes an extension but the end of its process
         for key in [key for key, asking in world.prompts.items() if asking is self]:
             del world.prompts[key]
         self.ended.set()
@@ -394,12 +395,9 @@ class Process(Probe):
         assert isinstance(reply, Created)
         try:
             with self._waits_for(intent.tool):
-                result = await self._inline.see_through(
-                    Snapshot(reply.task, reply.session_data),
-                    intent.tool,
-                    runner=self._inline.make_runner(self.line, self._inputs),
-                    scope=Scope(self.line.endpoint),
-                )
+                endpoint = Endpoint(self._dropped_in, self.line, self._inputs, Scope(self.line.endpoint))
+                created = Snapshot(reply.task, reply.session_data)
+                result = await endpoint.see_task_through(created, intent.tool, timeout=None, listeners=())
         except JournalError:
             self.tasks.discard(reply.task.task_id)  # only the next dropped-in call would commit it
             raise

@@ -9,7 +9,7 @@ import pytest
 from mcp.shared.message import ClientMessageMetadata
 from mcp_types import ElicitResult, ErrorData
 
-from mcp_tasks_client.hosts.relay import core_calls, core_router
+from mcp_tasks_client.hosts.relay import core_router, core_server
 from mcp_tasks_client.hosts.relay.messages import make_message
 from mcp_tasks_client.hosts.relay.tasks_transport import TasksTransport
 from mcp_tasks_client.journal.memory import MemoryJournal
@@ -87,7 +87,7 @@ async def test_a_call_is_not_hindered_by_a_list_that_cannot_be_had(wire: Wire) -
 async def test_a_call_does_not_wait_for_a_list_that_does_not_come(
     wire: Wire, capabilities: JSONObject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_calls, "_LIST_S", 0.1 if capabilities else LIMIT_S)
+    monkeypatch.setattr(core_server, "_LIST_S", 0.1 if capabilities else LIMIT_S)
     wire.capabilities = capabilities
     wire.replies["tools/list"] = lambda params: None
     async with connected(wire) as session:
@@ -557,7 +557,7 @@ async def test_a_fault_of_ours_costs_the_host_one_call_and_not_its_connection(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(wire) as session:
-        monkeypatch.setattr("mcp_tasks_client.engine.engine.Engine.call_raw", None)
+        monkeypatch.setattr("mcp_tasks_client.hosts.host_calls.HostCalls.make", None)
         said = await session.ask("tools/call", {"name": "slow"})
         assert "TypeError" in said.message
         monkeypatch.setattr(core_router, "read_related_task", None)

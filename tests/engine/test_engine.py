@@ -1,4 +1,4 @@
-"""Calls that are driven in their callers' own tasks."""
+"""An engine that is not entered: calls are driven while somebody waits for them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 
 from mcp_tasks_client.callbacks import Callbacks
 from mcp_tasks_client.engine.call_store import CallStore
+from mcp_tasks_client.engine.endpoint import Endpoint
+from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.engine.inline import InlineEngine
 from mcp_tasks_client.errors import JournalLockedError
-from mcp_tasks_client.handle import detach
+from mcp_tasks_client.handle import detached
+from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
@@ -45,16 +47,20 @@ class Locked(MemoryJournal):
         await super().save(record, known=known)
 
 
+def dropped_in(journal: Journal, session: ScriptedSession) -> Endpoint:
+    engine = Engine(journal=journal, policy=PollPolicy(), on_abandon="detach", handle_of=detached)
+    return Endpoint(engine, session, Callbacks(), SCOPE)
+
+
 @pytest.mark.parametrize("refused", ["open", "save"])
 async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_call(refused: str) -> None:
     journal = Locked()
     session = ScriptedSession(gets={"second": [completed("second", text_result("done"))]})
-    engine = InlineEngine(journal=journal, policy=PollPolicy(), on_abandon="detach", handle_of=detach)
-    runner = engine.make_runner(session, Callbacks())
+    endpoint = dropped_in(journal, session)
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-        return await engine.see_through(created, "tool", runner=runner, scope=SCOPE)
+        return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
 
     journal.refuses = refused
     with pytest.raises(JournalLockedError) as caught:
@@ -69,12 +75,11 @@ async def test_a_task_that_a_journal_could_not_take_is_journaled_with_the_next_c
 async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() -> None:
     journal = Locked()
     session = ScriptedSession(gets={"first": [working("first", poll_interval_ms=60_000)]})
-    engine = InlineEngine(journal=journal, policy=PollPolicy(), on_abandon="detach", handle_of=detach)
-    runner = engine.make_runner(session, Callbacks())
+    endpoint = dropped_in(journal, session)
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=60_000)))
-        return await engine.see_through(created, "tool", runner=runner, scope=SCOPE)
+        return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
 
     async with journal, anyio.create_task_group() as tasks:
         tasks.start_soon(see_through, "first")
@@ -91,72 +96,69 @@ async def test_a_commit_that_fails_for_one_call_leaves_the_others_their_own() ->
         await another.close()
 
 
+class Slow(Locked):
+    """Its commits answer when they are told to, as those of a thread whose disk is slow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = anyio.Event()
+
+    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+        await self.answers.wait()
+        await super().save(record, known=known)
+
+
+@pytest.mark.parametrize("refused", [None, "save"])
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
-async def test_a_task_whose_commit_was_cut_and_failed_is_journaled_with_the_next_call() -> None:
-    class Cut(Locked):
-        """Its first commit never answers, as that of a thread whose disk hangs."""
-
-        first = True
-
-        async def save(self, record: TaskRecord, *, known: bool = False) -> None:
-            if self.first:
-                self.first = False
-                await anyio.sleep_forever()
-            await super().save(record, known=known)
-
-    journal = Cut()
+async def test_a_native_cancellation_waits_for_the_commit_of_the_task(refused: str | None) -> None:
+    journal = Slow()
     session = ScriptedSession(gets={"second": [completed("second", text_result("done"))]})
-    engine = InlineEngine(journal=journal, policy=PollPolicy(), on_abandon="detach", handle_of=detach)
-    runner = engine.make_runner(session, Callbacks())
+    endpoint = dropped_in(journal, session)
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-        return await engine.see_through(created, "tool", runner=runner, scope=SCOPE)
+        return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
 
-    journal.refuses = "save"
+    journal.refuses = refused
     caller = asyncio.ensure_future(see_through("first"))
     await anyio.wait_all_tasks_blocked()
     caller.cancel()
+    await anyio.wait_all_tasks_blocked()
+    assert not caller.done()
+    journal.answers.set()
     with pytest.raises(asyncio.CancelledError):
         await caller
     journal.refuses = None
     assert text(await see_through("second")) == "done"
     async with journal:
-        assert "first" in [record.task_id for record in await journal.records(SCOPE)]
+        assert [(record.task_id, record.owner) for record in await journal.records(SCOPE)] == [
+            ("first", None)
+        ]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
-async def test_a_task_that_was_cut_before_its_first_commit_is_journaled_with_the_next_call() -> None:
-    class Hung(Locked):
-        """Its commits do not answer for as long as it is told to, as those of a thread whose disk hangs."""
-
-        hangs = False
-
-        async def save(self, record: TaskRecord, *, known: bool = False) -> None:
-            if self.hangs:
-                await anyio.sleep_forever()
-            await super().save(record, known=known)
-
-    journal = Hung()
+async def test_a_call_that_is_cancelled_while_it_commits_what_another_left_journals_its_own_task() -> None:
+    journal = Slow()
     session = ScriptedSession(gets={"third": [completed("third", text_result("done"))]})
-    engine = InlineEngine(journal=journal, policy=PollPolicy(), on_abandon="detach", handle_of=detach)
-    runner = engine.make_runner(session, Callbacks())
+    endpoint = dropped_in(journal, session)
 
     async def see_through(task_id: str) -> Any:
         created = Snapshot(read_task(working(task_id, poll_interval_ms=1)))
-        return await engine.see_through(created, "tool", runner=runner, scope=SCOPE)
+        return await endpoint.see_task_through(created, "tool", timeout=None, listeners=())
 
     journal.refuses = "save"
+    journal.answers.set()
     with pytest.raises(JournalLockedError):
         await see_through("first")
-    journal.refuses, journal.hangs = None, True
+    journal.refuses, journal.answers = None, anyio.Event()
     caller = asyncio.ensure_future(see_through("second"))  # waits for the commit of the first
     await anyio.wait_all_tasks_blocked()
     caller.cancel()
+    await anyio.wait_all_tasks_blocked()
+    journal.answers.set()
     with pytest.raises(asyncio.CancelledError):
         await caller
     del caller
-    journal.hangs = False
     assert text(await see_through("third")) == "done"
     async with journal:
-        assert {record.task_id for record in await journal.records(SCOPE)} >= {"first", "second"}
+        assert {record.task_id for record in await journal.records(SCOPE)} == {"first", "second"}
