@@ -55,26 +55,26 @@ class DiscoveringSession(Session):
     def __repr__(self) -> str:
         return repr(self._chosen or self._http)
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
-        return await (self._chosen or await self._choose()).tool(name, fresh=fresh)
+        return await (await self._choose(context)).tool(name, fresh=fresh, context=context)
 
-    async def other(self) -> Session | None:
+    async def other(self, *, context: object = None) -> Session | None:
         """The session of another version, if the server needs one.
 
         Raises:
             SessionError: The server could not be asked; ``not_executed``.
         """
-        chosen = self._chosen or await self._choose()
+        chosen = await self._choose(context)
         return None if chosen is self._http else chosen
 
-    async def may_make_task(self, name: str) -> bool:
+    async def may_make_task(self, name: str, *, context: object = None) -> bool:
         """Whether a call of a tool may become a task."""
-        return await (self._chosen or await self._choose()).may_make_task(name)
+        return await (await self._choose(context)).may_make_task(name, context=context)
 
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
         """Send ``tools/call`` once."""
-        return await (self._chosen or await self._choose()).call(call, before_send)
+        return await (await self._choose(call.context)).call(call, before_send)
 
     async def get(self, ref: TaskRef) -> Snapshot:
         """Ask for the task once."""
@@ -88,9 +88,9 @@ class DiscoveringSession(Session):
         """Send ``tasks/cancel`` once."""
         await (await self._session_of(ref)).cancel(ref)
 
-    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send another request once."""
-        return await (self._chosen or await self._choose()).ask(method, params)
+        return await (await self._choose(context)).ask(method, params, context=context)
 
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells unasked, once a request has found out its version."""
@@ -113,19 +113,21 @@ class DiscoveringSession(Session):
             RemoteProtocolError: The task is one of another version.
             SessionError: The server could not be asked; ``not_executed``.
         """
-        chosen = self._chosen or await self._choose()
+        chosen = await self._choose(ref.context)
         if chosen is self._http and (ref.session_data or "").startswith(OTHER_VERSION):
             raise made_in_another(PROTOCOL_VERSION)
         return chosen
 
-    async def _choose(self) -> Session:
+    async def _choose(self, context: object) -> Session:
         """The session that the server needs.
 
         Raises:
             SessionError: The server could not be asked; ``not_executed``.
         """
+        if self._chosen is not None:
+            return self._chosen
         try:
-            await self._http.discover()
+            await self._http.discover(context)
             chosen: Session = self._http
         except OtherVersionError:
             # Nothing is awaited between this look and the assignment, so that only one other is made.

@@ -12,7 +12,7 @@ A session is never ended by a DELETE: servers bind tasks to it, and end them wit
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..engine.environment import Clock
@@ -97,7 +97,9 @@ class HttpConnection(Connection):
             "capabilities": capabilities,
             "clientInfo": client_info,
         }
-        result = await self.request("initialize", params, timeout_s, total_s=2 * timeout_s)
+        result = await self.request(
+            "initialize", params, timeout_s, context=self.context, total_s=2 * timeout_s
+        )
         agreed = result.get("protocolVersion")
         if not isinstance(agreed, str) or agreed not in HANDSHAKE_VERSIONS:
             raise RemoteProtocolError(
@@ -109,7 +111,7 @@ class HttpConnection(Connection):
         tasks = _member(result.get("capabilities"), "tasks")
         self.cancels_tasks = _member(tasks, "cancel") is not None
         self.makes_tasks = _member(_member(_member(tasks, "requests"), "tools"), "call") is not None
-        await self.notify("notifications/initialized", None, timeout_s)
+        await self.notify("notifications/initialized", None, timeout_s, context=self.context)
 
     async def request(
         self,
@@ -117,6 +119,7 @@ class HttpConnection(Connection):
         params: JSONObject,
         silence_s: float,
         *,
+        context: object,
         total_s: float | None = None,
         task_id: str | None = None,
         request_id: RequestId | None = None,
@@ -128,6 +131,7 @@ class HttpConnection(Connection):
             method: JSON-RPC method.
             params: Its params.
             silence_s: Seconds without a byte after which one response is given up.
+            context: Of the call for whose sake it is sent.
             total_s: Seconds for one response; ``None`` for as long as it takes.
             task_id: The task that the request is about.
             request_id: Its JSON-RPC ID, by which another process can cancel it; ``None`` makes one.
@@ -139,12 +143,12 @@ class HttpConnection(Connection):
         request_id = new_request_id() if request_id is None else request_id
         cursor = cursor or StreamCursor()
         body = {"id": request_id, "method": method, "params": params}
-        message = self._message(method, body, task_id, request_id)
+        message = self._message(method, body, context, task_id, request_id)
 
         async def read(response: Response) -> Reply:
             if method == "initialize":
                 self.session_id = response.header(_SESSION_ID) or None
-            return await self._read(response, message, Source(method, task_id), cursor)
+            return await self._read(response, message, Source(method, task_id, context), cursor)
 
         try:
             return await self._exchange(message, read, silence_s, total_s)
@@ -159,6 +163,7 @@ class HttpConnection(Connection):
         params: JSONObject,
         silence_s: float,
         *,
+        context: object,
         task_id: str | None,
         request_id: RequestId,
         cursor: StreamCursor,
@@ -169,7 +174,7 @@ class HttpConnection(Connection):
             SessionError: The stream cannot be resumed.
         """
         body = {"id": request_id, "method": method, "params": params}
-        message = self._message(method, body, task_id, request_id)
+        message = self._message(method, body, context, task_id, request_id)
         return await self._resume(message, silence_s, task_id, cursor, None)
 
     async def respond(
@@ -177,6 +182,8 @@ class HttpConnection(Connection):
         request_id: RequestId,
         answer: JSONObject | RpcError,
         timeout_s: float,
+        *,
+        context: object,
         task_id: str | None = None,
     ) -> None:
         """Answer a request of the server's.
@@ -190,24 +197,30 @@ class HttpConnection(Connection):
             body["error"] = {"code": answer.code, "message": answer.message, **data}
         else:
             body["result"] = answer
-        await self._tell(self._message("an answer", body, task_id), timeout_s)
+        await self._tell(self._message("an answer", body, context, task_id), timeout_s)
 
-    async def notify(self, method: str, params: JSONObject | None, timeout_s: float) -> None:
+    async def notify(
+        self, method: str, params: JSONObject | None, timeout_s: float, *, context: object
+    ) -> None:
         """Send a notification.
 
         Raises:
             SessionError: The notification may not have arrived.
         """
         body: JSONObject = {"method": method} if params is None else {"method": method, "params": params}
-        await self._tell(self._message(method, body, None), timeout_s)
+        await self._tell(self._message(method, body, context), timeout_s)
 
-    async def listen(self) -> None:
-        """Keep the GET stream open. Returns when the server has none, or the session is lost."""
+    async def listen(self, context: Callable[[], object]) -> None:
+        """Keep the GET stream open. Returns when the server has none, or the session is lost.
+
+        Args:
+            context: Gives the context of a call for whose sake is listened now.
+        """
         cursor, refusals, failures = StreamCursor(), 0, 0
         while not self.lost:
             begun, asked_s = self._clock.monotonic(), 0.0
             try:
-                await self._open_stream(cursor)
+                await self._open_stream(cursor, context())
             except SessionError as error:
                 asked_s = error.retry_after_s or 0.0
                 refusals = refusals + 1 if error.http_status in _NO_STREAM else 0
@@ -223,13 +236,13 @@ class HttpConnection(Connection):
 
     # ── streams ───────────────────────────────────────────────────────────────────────────────
 
-    async def _open_stream(self, cursor: StreamCursor) -> None:
-        message = self._get("the GET stream", cursor)
+    async def _open_stream(self, cursor: StreamCursor, context: object) -> None:
+        message = self._get("the GET stream", cursor, context)
 
         async def read(response: Response) -> Reply:
             if 200 <= response.status < 300:
                 self.listening.set()
-            return await self._read(response, message, Source("GET"), cursor)
+            return await self._read(response, message, Source("GET", None, context), cursor)
 
         await self._channel.exchange(message, read, silence_s=SILENCE_S)
 
@@ -245,10 +258,10 @@ class HttpConnection(Connection):
         while True:
             await self._pause(cursor, failures, lost.retry_after_s if lost is not None else None)
             before = cursor.event_id
-            again = self._get(method, cursor, task_id, message.request_id)
+            again = self._get(method, cursor, message.context, task_id, message.request_id)
 
             async def read(response: Response, again: Message = again) -> Reply:
-                return await self._read(response, again, Source(method, task_id), cursor)
+                return await self._read(response, again, Source(method, task_id, again.context), cursor)
 
             try:
                 return await self._exchange(again, read, silence_s, None)
@@ -305,20 +318,21 @@ class HttpConnection(Connection):
             )
         except SessionError as error:
             if self.session_id is not None and self._begun and _may_deny_session(error):
-                if await self._is_denied_again():
+                if await self._is_denied_again(message.context):
                     self.lost = error.retryable = True
                     error.not_executed = _is_about_session(error)
                 elif message.errors.method != "tools/call":
                     error.retryable = True  # one of several servers has not heard of the session
             raise
 
-    async def _is_denied_again(self) -> bool:
+    async def _is_denied_again(self, context: object) -> bool:
         """Whether a ``ping`` is denied as well. A first denial may be a gateway's."""
         request_id = new_request_id()
-        ping = self._message("ping", {"id": request_id, "method": "ping", "params": {}}, None, request_id)
+        body = {"id": request_id, "method": "ping", "params": {}}
+        ping = self._message("ping", body, context, request_id=request_id)
 
         async def read(response: Response) -> Reply:
-            return await self._read(response, ping, Source("ping"), StreamCursor())
+            return await self._read(response, ping, Source("ping", None, context), StreamCursor())
 
         try:
             await self._channel.exchange(ping, read, silence_s=_PING_S, total_s=_PING_S)
@@ -327,19 +341,30 @@ class HttpConnection(Connection):
         return False
 
     def _get(
-        self, what: str, cursor: StreamCursor, task_id: str | None = None, request_id: RequestId = 0
+        self,
+        what: str,
+        cursor: StreamCursor,
+        context: object,
+        task_id: str | None = None,
+        request_id: RequestId = 0,
     ) -> Message:
         headers = {**self._own_headers(), "Accept": _EVENTS, "Accept-Encoding": "identity"}
         headers.pop("Content-Type", None)
         if cursor.event_id is not None:
             headers["Last-Event-ID"] = header_value(cursor.event_id)
-        return Message(request_id, b"", headers, self._errors(what, task_id), "GET")
+        return Message(request_id, b"", headers, self._errors(what, task_id), "GET", context)
 
     def _message(
-        self, what: str, body: JSONObject, task_id: str | None, request_id: RequestId = 0
+        self,
+        what: str,
+        body: JSONObject,
+        context: object,
+        task_id: str | None = None,
+        request_id: RequestId = 0,
     ) -> Message:
         content = encode_json({"jsonrpc": "2.0", **body}, what).encode("ascii")
-        return Message(request_id, content, self._own_headers(), self._errors(what, task_id))
+        errors = self._errors(what, task_id)
+        return Message(request_id, content, self._own_headers(), errors, context=context)
 
     def _errors(self, what: str, task_id: str | None) -> RequestErrors:
         # A session ID is a credential like a task ID.

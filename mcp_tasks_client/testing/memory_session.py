@@ -52,7 +52,7 @@ class ServerSession(Session):
         self.limits = limits
         self._streams: set[Stream] = set()
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """The tool as it is listed now."""
         await checkpoint()
         return self._requests.listed_tool(name)
@@ -80,7 +80,7 @@ class ServerSession(Session):
         """Send ``tasks/cancel`` once."""
         await self._request("tasks/cancel", _params(ref))
 
-    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send another request once."""
         return await self._request(method, params)
 

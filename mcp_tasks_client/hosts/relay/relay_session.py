@@ -63,7 +63,7 @@ class RelaySession(Session):
         self._capabilities = {} if callbacks is None else callbacks.capabilities
         self._polls = anyio.Semaphore(limits.tasks_in_flight, fast_acquire=True)
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """Nothing: the host's session knows the tools, and checks results itself."""
         return None
 

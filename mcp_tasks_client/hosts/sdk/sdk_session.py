@@ -129,7 +129,7 @@ class SdkSession(Session):
         """As given."""
         return self._ephemeral
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name.
 
         Raises:
@@ -200,7 +200,7 @@ class SdkSession(Session):
         """
         await self._send_word("tasks/cancel", ref, None)
 
-    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send a request that concerns neither a call nor a task once, and return its result as it came.
 
         Raises:

@@ -53,6 +53,7 @@ class Message:
     headers: dict[str, str] = field(repr=False)
     errors: RequestErrors = field(repr=False)
     verb: str = "POST"
+    context: object = field(default=None, repr=False)
 
 
 class HttpChannel:
@@ -155,7 +156,7 @@ class HttpChannel:
         if self._closed or transport.closed:
             what = "http_client" if self._given and not self._closed else "session"
             raise message.errors.closed(what, sent=False)
-        request = Request(message.content, message.headers, silence_s, message.verb)
+        request = Request(message.content, message.headers, silence_s, message.verb, message.context)
         url = self._url
         try:
             for _ in range(_MOST_REDIRECTS + 1):

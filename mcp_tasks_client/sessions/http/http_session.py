@@ -116,7 +116,7 @@ class HttpSession(Session):
         self._call_slots = anyio.Semaphore(self.limits.calls_in_flight, fast_acquire=True)
         self._ids = itertools.count(1)
         self._sleep = sleep
-        self._catalogue = ToolCatalogue(self.ask, self.endpoint, sleep)
+        self._catalogue = ToolCatalogue(self._look_up, self.endpoint, sleep)
         self.channel = HttpChannel(
             parsed,
             http_client,
@@ -129,23 +129,23 @@ class HttpSession(Session):
     def __repr__(self) -> str:
         return f"<HttpSession {self.endpoint}>"
 
-    async def discover(self) -> None:
+    async def discover(self, context: object = None) -> None:
         """Ask the server whether it speaks 2026-07-28, unless it has said so.
 
         Raises:
             OtherVersionError: It does not.
             SessionError: It could not be asked.
         """
-        await self._catalogue.discover()
+        await self._catalogue.discover(context)
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none that may be called.
 
         Raises:
             RemoteProtocolError: The server does not speak 2026-07-28, or its list is none.
             SessionError: The server could not be asked.
         """
-        listed = await self._catalogue.find(name, fresh=fresh)
+        listed = await self._catalogue.find(name, context, fresh=fresh)
         return listed.tool if listed is not None and listed.fault is None else None
 
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
@@ -163,8 +163,10 @@ class HttpSession(Session):
             request_state=call.request_state,
         )
         # Made before anything is asked of the server, so that the caller's own mistakes come first.
-        message = self._message("tools/call", params, meta=call.meta, named=header_value(call.name))
-        listed = await self._catalogue.find_for_call(call.name)
+        message = self._message(
+            "tools/call", params, call.context, meta=call.meta, named=header_value(call.name)
+        )
+        listed = await self._catalogue.find_for_call(call.name, call.context)
         if listed is not None:
             _set_headers(message.headers, param_headers(listed.headers, call.arguments))
         async with self._call_slots:
@@ -208,16 +210,19 @@ class HttpSession(Session):
         """
         await self._acknowledged(self._task_message("tasks/cancel", ref))
 
-    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send a request that concerns neither a call nor a task once, and return its result as it came.
 
         Raises:
             SessionError: No result.
         """
-        message = self._message(method, params)
+        message = self._message(method, params, context)
         result = await self._send(message)
         _refuse_task(result, message)
         return result
+
+    async def _look_up(self, method: str, params: JSONObject, context: object) -> JSONObject:
+        return await self.ask(method, params, context=context)
 
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells on ``subscriptions/listen``; return if it does not offer that."""
@@ -229,7 +234,8 @@ class HttpSession(Session):
 
     async def _listen(self, subscription: Subscription) -> None:
         task_ids = subscription.task_ids
-        message = self._message(LISTEN, listen_params(task_ids), secrets=tuple(task_ids))
+        params = listen_params(task_ids)
+        message = self._message(LISTEN, params, subscription.context, secrets=tuple(task_ids))
         # A compressed stream holds back what is to be told until there is more of it.
         _set_headers(message.headers, {"Accept-Encoding": "identity"})
         await read_subscription(
@@ -269,12 +275,13 @@ class HttpSession(Session):
                 f"({error}). The task can only be reached in another way.",
                 not_executed=True,
             ) from None
-        return self._message(method, params, named=named, task_id=ref.task_id)
+        return self._message(method, params, ref.context, named=named, task_id=ref.task_id)
 
     def _message(
         self,
         method: str,
         params: JSONObject,
+        context: object,
         *,
         meta: Mapping[str, Any] | None = None,
         named: str | None = None,
@@ -292,7 +299,8 @@ class HttpSession(Session):
         headers = {**self.headers, "Mcp-Method": method}
         if named is not None:
             headers["Mcp-Name"] = named
-        return Message(request_id, content.encode("ascii"), headers, RequestErrors(method, task_id, secrets))
+        errors = RequestErrors(method, task_id, secrets)
+        return Message(request_id, content.encode("ascii"), headers, errors, context=context)
 
 
 def _check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:

@@ -46,7 +46,7 @@ class Other(Session):
     def limits(self) -> Limits:
         return self._http.limits
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         self.asked.append(f"tool {fresh}")
         return None
 
