@@ -113,7 +113,8 @@ class Connection(ABC):
         acknowledges: Whether :meth:`respond` returns only when the server has the answer.
         calls: How many ``tools/call`` are under way.
         context: Of the call for whose sake the session was begun, or gone back to.
-        listening: Set once the server can be heard outside of replies, or never will be.
+        listening: Set while no call has to wait: the server can be heard outside of replies, or it never will
+            be, or a call has waited for that in vain. Another event each time that the stream ends.
     """
 
     acknowledges: ClassVar[bool] = True

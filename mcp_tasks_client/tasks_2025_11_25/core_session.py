@@ -73,8 +73,9 @@ __all__ = ["CoreTasksSession", "session_over"]
 _QUESTION_S: Final = 1.0
 """Seconds for which a poll waits for a question to come. A later question is delivered when it comes."""
 
-_LISTENING_S: Final = 1.0
-"""Seconds for which a call waits for the GET stream to open, on which the server may ask."""
+_LISTENING_S: Final = 5.0
+"""Seconds for which a call waits for the GET stream to open, on which the server may ask. Some proxies hold
+the stream back, so that only one call waits that long."""
 
 _MOST_REFUSALS: Final = 3
 """Times that the result of a completed task may be refused. Then the refusal is the result."""
@@ -212,9 +213,7 @@ class CoreTasksSession(Session):
             tool = listed.tool if listed is not None else None
             as_task = self._preference.wants_task(call.name, tool, server_makes_tasks=connection.makes_tasks)
             params = self._call_params(call, as_task=as_task)
-            if self._tracker.running:
-                self._tracker.listen_to(connection)
-                await self._clock.wait(connection.listening, _LISTENING_S)
+            await self._wait_for_stream(connection)
             await before_send()
             try:
                 return await self._send_call(connection, params, call.context)
@@ -222,7 +221,16 @@ class CoreTasksSession(Session):
                 if not (connection.lost and error.not_executed):
                     raise
             self._receiver.forget_session(connection.name)
-            return await self._send_call(await self._sessions.begin(call.context), params, call.context)
+            connection = await self._sessions.begin(call.context)
+            await self._wait_for_stream(connection)
+            return await self._send_call(connection, params, call.context)
+
+    async def _wait_for_stream(self, connection: Connection) -> None:
+        """Return when the server can be heard: what it asks before, it asks nobody."""
+        listening = connection.listening
+        self._tracker.listen_to(connection)
+        await self._clock.wait(listening, _LISTENING_S)
+        listening.set()
 
     def _call_params(self, call: ToolCall, *, as_task: bool) -> JSONObject:
         params = call_params(call.name, call.arguments)

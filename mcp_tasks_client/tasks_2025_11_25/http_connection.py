@@ -1,6 +1,7 @@
 """One MCP session at a server of 2025-11-25, over Streamable HTTP.
 
-The server's own messages come among the events of any response, and on the stream that a GET opens.
+The server's own messages come among the events of any response, and on the stream that a GET opens. Servers
+allow one such stream a session, and do not send again what they said while there was none.
 
 A stream that breaks is resumed by a GET with ``Last-Event-ID``, after the ``retry`` that the server named.
 A server may close the stream of a request on purpose and go on later (SEP-1699), so a ``tools/call`` whose
@@ -14,6 +15,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
+
+import anyio
 
 from ..engine.environment import Clock
 from ..errors import ConnectionLostError, RemoteProtocolError, SessionError
@@ -43,6 +46,11 @@ _SESSION_WORDS: Final = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORE
 _NOT_ABOUT_SESSIONS: Final = frozenset({-32601, -32602})
 
 _RETRY_S: Final = 1.0
+_CONFLICT: Final = 409
+_CONFLICT_RETRY_S: Final = 0.05
+"""Seconds before a GET stream is asked for again that the server refuses because it takes the one before for
+open. It notices within milliseconds that we have closed that one."""
+
 _LONGEST_RETRY_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 3600.0
 _MOST_RESUMPTIONS: Final = 5
@@ -222,17 +230,18 @@ class HttpConnection(Connection):
             try:
                 await self._open_stream(cursor, context())
             except SessionError as error:
-                asked_s = error.retry_after_s or 0.0
-                refusals = refusals + 1 if error.http_status in _NO_STREAM else 0
-                if refusals:
-                    self.listening.set()  # no call has to wait for the stream
-                if refusals >= _MOST_REFUSALS or error.http_status == 405:
-                    return
+                asked_s, status = error.retry_after_s or 0.0, error.http_status
+                refusals = refusals + 1 if status in _NO_STREAM else 0
             else:
-                refusals = 0
+                refusals, status = 0, None
             # What the server says before the stream is open again may be lost.
             failures = 0 if self._clock.monotonic() - begun > _RETRY_S else failures + 1
-            await self._pause(cursor, failures, asked_s)
+            conflict = status == _CONFLICT
+            if refusals or (failures > 1 and not conflict):
+                self.listening.set()  # no call has to wait for a stream that does not stay
+            if refusals >= _MOST_REFUSALS or status == 405:
+                return
+            await self._pause(cursor, failures, asked_s, _CONFLICT_RETRY_S if conflict else _RETRY_S)
 
     # ── streams ───────────────────────────────────────────────────────────────────────────────
 
@@ -240,9 +249,13 @@ class HttpConnection(Connection):
         message = self._get("the GET stream", cursor, context)
 
         async def read(response: Response) -> Reply:
-            if 200 <= response.status < 300:
-                self.listening.set()
-            return await self._read(response, message, Source("GET", None, context), cursor)
+            if not 200 <= response.status < 300:
+                return await self._read(response, message, Source("GET", None, context), cursor)
+            self.listening.set()
+            try:
+                return await self._read(response, message, Source("GET", None, context), cursor)
+            finally:
+                self.listening = anyio.Event()
 
         await self._channel.exchange(message, read, silence_s=SILENCE_S)
 
@@ -276,9 +289,11 @@ class HttpConnection(Connection):
                 # The server does not resume streams: what became of the request is not known.
                 raise (lost or again.errors.lost("its stream cannot be resumed")) from error
 
-    async def _pause(self, cursor: StreamCursor, failures: int, asked_s: float | None) -> None:
-        backoff_s = min(_RETRY_S * 2.0 ** (failures - 1), _LONGEST_RETRY_S) if failures else 0.0
-        wanted_s = _RETRY_S if cursor.retry_s is None and failures else cursor.retry_s or 0.0
+    async def _pause(
+        self, cursor: StreamCursor, failures: int, asked_s: float | None, first_s: float = _RETRY_S
+    ) -> None:
+        backoff_s = min(first_s * 2.0 ** (failures - 1), _LONGEST_RETRY_S) if failures else 0.0
+        wanted_s = cursor.retry_s or 0.0
         await self._clock.sleep(min(max(backoff_s, wanted_s, asked_s or 0.0), _LONGEST_PAUSE_S))
 
     async def _read(
@@ -321,6 +336,7 @@ class HttpConnection(Connection):
                 if await self._is_denied_again(message.context):
                     self.lost = error.retryable = True
                     error.not_executed = _is_about_session(error)
+                    self.listening.set()
                 elif message.errors.method != "tools/call":
                     error.retryable = True  # one of several servers has not heard of the session
             raise

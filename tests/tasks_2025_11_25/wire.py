@@ -279,7 +279,7 @@ class Wire:
         clock: Clock | None = None,
         **options: Any,
     ) -> AsyncIterator[Session]:
-        """A session at the server. It runs if there is something observed."""
+        """A session at the server, which runs as it does in a client."""
         preference = {"task_preference": "auto", "task_ttl_s": 60.0, "receive": None, **options}
         inputs = inputs or Callbacks()
         with anyio.fail_after(LIMIT_S):
@@ -288,8 +288,7 @@ class Wire:
                 http = HttpSession("http://server.example/mcp", http_client=noting)
                 session = session_over(http, inputs=inputs, clock=clock or SystemClock(), **preference)
                 async with anyio.create_task_group() as tasks:
-                    if observed is not None:
-                        tasks.start_soon(session.run, observed)
-                        await anyio.wait_all_tasks_blocked()
+                    tasks.start_soon(session.run, observed or Observed())
+                    await anyio.wait_all_tasks_blocked()
                     yield session
                     tasks.cancel_scope.cancel()

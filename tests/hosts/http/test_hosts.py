@@ -18,6 +18,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from mcp_tasks_client import MemoryJournal, TasksClient, idempotency_key, tasks_http_client
+from tests._requirements import requirement
 from tests.legacy_servers import LegacyServer
 from tests.real_server import RealServer
 
@@ -154,6 +155,18 @@ async def test_at_a_server_of_the_older_generation_too(legacy_server: LegacyServ
         assert text(await client.call_tool("asks_twice", {"hint_ms": 50})) == "Ada and Ada"
     assert len(person.asked) == 4
     assert await pending(legacy_server.url, journal) == []
+
+
+@requirement("2025:any-stream", "law:3")
+async def test_calls_that_ask_on_the_stream_of_the_session_may_follow_one_another_at_once(
+    legacy_server: LegacyServer,
+) -> None:
+    """Both servers allow one such stream a session. What they say while there is none, they do not repeat."""
+    person = Person()
+    async with client_at(legacy_server.url, person) as client:
+        for _ in range(20):
+            assert text(await client.call_tool("asks_aside", {"hint_ms": 5})) == "Hello, Ada"
+    assert len(person.asked) == 20
 
 
 async def test_calls_at_such_a_server_may_be_made_together(legacy_server: LegacyServer) -> None:
