@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, product
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 __all__ = ["AXES", "IMPOSSIBLE", "Cell", "all_cells", "cells", "pairs"]
 
@@ -25,7 +25,8 @@ class Cell(NamedTuple):
     loop: str
 
     def __str__(self) -> str:
-        return ", ".join(self)
+        way = f"{self.way} beside {self.other_way}" if self.company == "two ways" else self.way
+        return ", ".join((way, *self[1:]))
 
     @property
     def older(self) -> bool:
@@ -37,12 +38,22 @@ class Cell(NamedTuple):
         return self.company != "alone"
 
     @property
+    def other_way(self) -> str:
+        """The way of the second client: the same, or the next one that there is."""
+        if self.company != "two ways":
+            return self.way
+        after = AXES.way[AXES.way.index(self.way) + 1 :] + AXES.way
+        return next(
+            way for way in after if not any(is_so(self._replace(way=way)) for is_so in NO_WAY.values())
+        )
+
+    @property
     def one_http_client(self) -> bool:
         """Whether both clients stand on one HTTP client of ours: it is what has the journal object."""
         return self.way in ("http", "httpx") and self.company == "one journal"
 
 
-AXES: Final = Cell(  # type: ignore[call-arg]  # the words of each field
+AXES: Final[Any] = Cell(  # the words of each field
     **{
         # `url`: TasksClient(url). `extension`: mcp.Client with a TasksExtension; for keys, a
         # TasksClient(client) besides. `http`, `httpx`: TasksHttpTransport, beneath an mcp.Client or a host
@@ -50,8 +61,9 @@ AXES: Final = Cell(  # type: ignore[call-arg]  # the words of each field
         "way": ("url", "extension", "http", "httpx", "stream"),
         # The last kind of server hands out no Mcp-Session-Id.
         "version": ("2026-07-28", "2025-11-25", "2025-11-25 stateless"),
-        # Two clients on one journal object, on two objects on one file, or in two processes on one file.
-        "company": ("alone", "one journal", "two journals", "two processes"),
+        # Two clients on one journal object; on two objects on one file; the same by another way; in two
+        # processes on one file.
+        "company": ("alone", "one journal", "two journals", "two ways", "two processes"),
         # Two users have a credential each, and use the same key.
         "users": ("one user", "two users"),
         # An argument of the call, the block `idempotency_key`, or an entry in `_meta`.
@@ -64,8 +76,14 @@ AXES: Final = Cell(  # type: ignore[call-arg]  # the words of each field
     }
 )
 
-IMPOSSIBLE: Final[dict[str, Callable[[Cell], bool]]] = {
+NO_WAY: Final[dict[str, Callable[[Cell], bool]]] = {
     "the SDK asks no extension at 2025-11-25": lambda c: c.way == "extension" and c.older,
+    "the SDK's own stream at 2025-11-25 leaves generators of httpx2 unclosed on trio": lambda c: (
+        c.way in ("http", "stream") and c.older and c.loop == "trio"
+    ),
+}
+IMPOSSIBLE: Final[dict[str, Callable[[Cell], bool]]] = {
+    **NO_WAY,
     "only asyncio cancels natively; trio has nothing but scopes, which anyio's are": lambda c: (
         c.fate.startswith("cancelled") and c.loop == "trio"
     ),
@@ -80,9 +98,6 @@ IMPOSSIBLE: Final[dict[str, Callable[[Cell], bool]]] = {
     ),
     "nobody else is there": lambda c: c.users == "two users" and not c.crowded,
     "there is no newer version": lambda c: c.fate == "upgraded" and not c.older,
-    "the SDK's own stream at 2025-11-25 leaves generators of httpx2 unclosed on trio": lambda c: (
-        c.way in ("http", "stream") and c.older and c.loop == "trio"
-    ),
 }
 
 

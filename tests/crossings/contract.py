@@ -78,13 +78,13 @@ class Crossing:
     # ── the acts ──
 
     def open(self) -> None:
-        self.first.do("open", name="a", user="ada", journal="j")
+        self.first.do("open", name="a", way=self.cell.way, user="ada", journal="j")
         if self.cell.crowded:
             user, journal = (
                 "bob" if self.two_users else "ada",
                 "j" if self.cell.company == "one journal" else "k",
             )
-            self.second.do("open", name="b", user=user, journal=journal)
+            self.second.do("open", name="b", way=self.cell.other_way, user=user, journal=journal)
 
     def begin(self) -> tuple[int, int, int | None]:
         """Make the call that meets its fate; another; and under its key a twin, and one that is refused."""
@@ -168,13 +168,13 @@ class Crossing:
             self.second = self.start()
         if self.key is None:
             return [self.note(outcome) for outcome in self.second.do("resume", user="ada", journal="r")]
-        self.second.do("open", name="r", user="ada", journal="r")
+        self.second.do("open", name="r", way=self.cell.other_way, user="ada", journal="r")
         outcome = self.note(self.second.do("call", client="r", label="again", n=FATED, key=KEY))
         self.second.do("close", client="r")
         return [outcome]
 
     def refuse_what_is_no_key(self) -> None:
-        self.second.do("open", name="r", user="ada", journal="r")
+        self.second.do("open", name="r", way=self.cell.way, user="ada", journal="r")
         for no_key in NO_KEYS:
             outcome = self.note(
                 self.second.do("call", client="r", label="never", n=NEVER, key=no_key, gives_up=True)

@@ -51,6 +51,15 @@ POLL: Final = PollPolicy(jitter=0.0, backoff_floor_s=0.05, call_grace_s=0.3, can
 POOLS: Final = ("AnyIO worker", "Trio thread")
 """Threads of the event loop, which keeps them for the next work."""
 
+KEYS: Final = {
+    "url": ("argument", "block", "meta"),
+    "extension": ("argument",),
+    "http": ("block", "meta"),
+    "httpx": ("block", "meta"),
+    "stream": ("meta",),
+}
+"""How each way takes a key. Beside a client whose key it does not take, a client has the first of these."""
+
 Outcome: TypeAlias = dict[str, Any]
 """``result``, or ``error`` (the name of its class) with ``code`` and ``message``."""
 
@@ -95,9 +104,9 @@ class Program:
 
     # ── what can be told ──
 
-    async def open(self, name: str, user: str, journal: str) -> None:
+    async def open(self, name: str, way: str, user: str, journal: str) -> None:
         """Open a client."""
-        client = self.clients[name] = Client(self, user, self._journal(journal))
+        client = self.clients[name] = Client(self, way, user, self._journal(journal))
         await self.tasks.start(client.run)
 
     async def call(self, client: str, label: str, n: int, key: Any, gives_up: bool = False) -> Outcome:
@@ -111,6 +120,9 @@ class Program:
     async def close(self, client: str) -> None:
         """Leave a client, with whatever calls it still has."""
         await self.clients.pop(client).close()
+        if not self.clients and self.shared is not None:
+            await self.shared.aclose()
+            self.shared = None
 
     async def renew(self, user: str, token: str) -> None:
         """Give a user the next token, to be had when the present one is refused."""
@@ -128,11 +140,8 @@ class Program:
 
     async def leave(self) -> list[str]:
         """Close everything, and say what is left of it."""
-        for client in list(self.clients.values()):
-            await client.close()
-        self.clients.clear()
-        if self.shared is not None:
-            await self.shared.aclose()
+        for client in list(self.clients):
+            await self.close(client)
         self.journals.clear()
         main = threading.main_thread()
         left = [
@@ -198,11 +207,13 @@ class Client:
 
     Args:
         program: Whose it is.
+        way: Its way in.
         user: Whose credential it has.
         journal: Its journal.
     """
 
-    def __init__(self, program: Program, user: str, journal: SqliteJournal) -> None:
+    def __init__(self, program: Program, way: str, user: str, journal: SqliteJournal) -> None:
+        self.way = way
         self.timers: dict[str, asyncio.Timeout] = {}
         self._program = program
         self._user = user
@@ -229,11 +240,11 @@ class Client:
     async def _open(self, stack: AsyncExitStack) -> Any:
         program, cell, options = self._program, self._program.cell, self._options
         credential = program.credential(self._user)
-        if cell.way == "url":
+        if self.way == "url":
             return await stack.enter_async_context(TasksClient(program.url, **options, **credential))
         http: Any
-        if cell.way in ("http", "httpx"):
-            library: Any = httpx2 if cell.way == "http" else httpx
+        if self.way in ("http", "httpx"):
+            library: Any = httpx2 if self.way == "http" else httpx
             if cell.one_http_client:
                 if program.shared is None:
                     program.shared = TasksHttpTransport(library.AsyncHTTPTransport(), **options)
@@ -244,7 +255,7 @@ class Client:
                     library=library.__name__, trust_env=False, timeout=LIMIT_S, **options, **credential
                 )
                 await stack.enter_async_context(http)
-            if cell.way == "httpx":
+            if self.way == "httpx":
                 version = "2025-11-25" if cell.older else "2026-07-28"
                 return JsonRpcHost(http, url=program.url, version=version)
             return await stack.enter_async_context(
@@ -261,13 +272,13 @@ class Client:
         )
         await stack.enter_async_context(http)
         transport: Any = streamable_http_client(program.url, http_client=http, terminate_on_close=False)
-        if cell.way == "stream":
+        if self.way == "stream":
             find = partial(sessions.get, "id")
             around = TasksTransport(transport, endpoint=program.url, session_id=find, **options)
             return await stack.enter_async_context(mcp.Client(around))
         extension = TasksExtension(endpoint=program.url, **options)
         client = await stack.enter_async_context(mcp.Client(transport, extensions=[extension]))
-        if cell.key == "argument":
+        if cell.key != "no key":
             return await stack.enter_async_context(TasksClient(client))
         return client
 
@@ -289,15 +300,15 @@ class Client:
         return outcome
 
     async def _make(self, n: int, key: Any, gives_up_s: float | None) -> Any:
-        cell, arguments = self._program.cell, {"n": n}
-        block, options = (
-            nullcontext() if key is None or cell.key != "block" else idempotency_key(key),
-            dict[str, Any](),
-        )
-        if key is not None and cell.key == "meta":
-            options["meta"] = {META_KEY: key}
-        if key is not None and cell.key == "argument":
-            options["idempotency_key"] = key
+        arguments, options, block = {"n": n}, dict[str, Any](), nullcontext()
+        wanted = self._program.cell.key
+        match None if key is None else wanted if wanted in KEYS[self.way] else KEYS[self.way][0]:
+            case "argument":
+                options["idempotency_key"] = key
+            case "block":
+                block = idempotency_key(key)
+            case "meta":
+                options["meta"] = {META_KEY: key}
         with block:
             if isinstance(self._client, JsonRpcHost):
                 with anyio.fail_after(gives_up_s):

@@ -19,8 +19,9 @@ KNOWN: Final[dict[str, Callable[[Cell], bool]]] = {
         c.way == "url" and c.key in ("block", "meta")
     ),
     "what is no key is dropped without a word": lambda c: c.way in ("http", "httpx") and c.key == "meta",
-    "TasksTransport drops what is no key, and at 2025-11-25 ignores and sends each key": lambda c: (
-        c.way == "stream" and c.key == "meta"
+    "TasksTransport drops what is no key": lambda c: c.way == "stream" and c.key == "meta",
+    "TasksTransport ignores each key at 2025-11-25, and sends it": lambda c: (
+        c.other_way == "stream" and c.older and c.key != "no key"
     ),
     "TasksHttpTransport swallows a native cancellation while tools/call has no reply": lambda c: (
         c.way == "httpx" and c.fate == "cancelled unanswered"
