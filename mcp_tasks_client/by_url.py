@@ -14,21 +14,11 @@ from mcp_types import Tool
 from .callbacks import Inputs
 from .engine.environment import Environment
 from .policy import PollPolicy
-from .protocol import PROTOCOL_VERSION, JSONObject
+from .protocol import JSONObject
 from .protocol.replies import CallReply
-from .sessions.base import (
-    OTHER_VERSION,
-    BeforeSend,
-    Limits,
-    ObservedTasks,
-    Session,
-    Snapshot,
-    TaskRef,
-    ToolCall,
-    made_in_another,
-)
+from .sessions.base import BeforeSend, Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
 from .sessions.http.http_session import HttpSession
-from .sessions.http.tool_catalogue import OtherVersionError
+from .sessions.tool_catalogue import OtherVersionError
 
 __all__ = ["DiscoveringSession", "session_by_url"]
 
@@ -78,15 +68,15 @@ class DiscoveringSession(Session):
 
     async def get(self, ref: TaskRef) -> Snapshot:
         """Ask for the task once."""
-        return await (await self._session_of(ref)).get(ref)
+        return await (await self._choose(ref.context)).get(ref)
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         """Send the answers once."""
-        await (await self._session_of(ref)).update(ref, answers)
+        await (await self._choose(ref.context)).update(ref, answers)
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""
-        await (await self._session_of(ref)).cancel(ref)
+        await (await self._choose(ref.context)).cancel(ref)
 
     async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send another request once."""
@@ -105,18 +95,6 @@ class DiscoveringSession(Session):
                 await self._chosen.aclose()
         finally:
             await self._http.aclose()
-
-    async def _session_of(self, ref: TaskRef) -> Session:
-        """The session that the server needs.
-
-        Raises:
-            RemoteProtocolError: The task is one of another version.
-            SessionError: The server could not be asked; ``not_executed``.
-        """
-        chosen = await self._choose(ref.context)
-        if chosen is self._http and (ref.session_data or "").startswith(OTHER_VERSION):
-            raise made_in_another(PROTOCOL_VERSION)
-        return chosen
 
     async def _choose(self, context: object) -> Session:
         """The session that the server needs.

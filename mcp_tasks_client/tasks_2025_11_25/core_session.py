@@ -50,7 +50,7 @@ from ..sessions.base import (
     made_in_another,
 )
 from ..sessions.http.http_session import HttpSession
-from ..sessions.http.tool_catalogue import ToolCatalogue
+from ..sessions.tool_catalogue import ToolCatalogue
 from .connection import Connection, Hear, finish_soon, is_answer
 from .http_connection import HttpConnection
 from .inbound import Inbound

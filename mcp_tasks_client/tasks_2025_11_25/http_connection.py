@@ -25,10 +25,10 @@ from ..protocol.replies import RpcError
 from ..protocol.text import header_value, quote
 from ..sessions.http.body import drain
 from ..sessions.http.channel import HttpChannel, Message, ReadResponse, encode_json
-from ..sessions.http.http_errors import CREDENTIAL_STATUSES, RequestErrors
 from ..sessions.http.replies import Reply, read_messages, read_reply
 from ..sessions.http.sse import EventParser
 from ..sessions.http.transport import Response
+from ..sessions.request_errors import CREDENTIAL_STATUSES, RequestErrors
 from .connection import SILENCE_S, Connection, Hear, Source, StreamCursor, is_answer, new_request_id
 from .shapes import CORE_TASKS_VERSION, HANDSHAKE_VERSIONS
 

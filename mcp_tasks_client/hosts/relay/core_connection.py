@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint
 from ...errors import ConnectionLostError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError
-from ...sessions.http.http_errors import RequestErrors
+from ...sessions.request_errors import RequestErrors
 from ...tasks_2025_11_25.connection import Connection, Hear, Source, StreamCursor
 from ...tasks_2025_11_25.shapes import read_created_task
 from .core_router import TaskRouter

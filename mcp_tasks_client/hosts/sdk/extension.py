@@ -241,6 +241,7 @@ class Resolver:
             endpoint=self._scope.endpoint,
             limits=Limits(tasks_in_flight=extension.poll.polls_in_flight),
             capabilities=Callbacks(**given).capabilities,
+            sleep=extension.environment.clock.sleep,
         )
         return extension.engine.make_runner(ours, host_callbacks(current, **given))
 

@@ -16,8 +16,8 @@ from ...errors import SessionError
 from ...protocol import JSONObject, MalformedError
 from ...protocol.task import read_task
 from ..base import GATEWAY_STATUSES, ObservedTasks, Snapshot, latest_context
+from ..request_errors import TOO_MANY_REQUESTS
 from .channel import HttpChannel, Message
-from .http_errors import TOO_MANY_REQUESTS
 from .replies import Reply, read_messages
 from .transport import Response
 

@@ -18,13 +18,18 @@ from functools import partial
 from typing import Final, TypeVar
 
 import anyio
-from mcp_types import Tool
+from mcp_types import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Tool,
+)
 from pydantic import ValidationError
 
-from ...errors import RemoteProtocolError, SessionError
-from ...protocol import PROTOCOL_VERSION, JSONObject, MalformedError
-from ...protocol.text import quote
-from .http_errors import UNSUPPORTED_VERSION
+from ..errors import RemoteProtocolError, SessionError
+from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError
+from ..protocol.text import quote
 from .param_headers import HeaderMap, header_map
 
 __all__ = ["ListedTool", "OtherVersionError", "ToolCatalogue", "read_tool"]
@@ -43,14 +48,10 @@ _MOST_TOOLS: Final = 100_000
 _MOST_ABSENT: Final = 1000
 """Names that are remembered as not listed, at most."""
 
-_METHOD_NOT_FOUND: Final = -32601
-_INVALID_REQUEST: Final = -32600
-_INVALID_PARAMS: Final = -32602
-
 # How servers of other versions answer a method, a header and a request without a session that
 # they do not know.
 _OTHER_VERSION_CODES: Final = frozenset(
-    {UNSUPPORTED_VERSION, _METHOD_NOT_FOUND, _INVALID_REQUEST, _INVALID_PARAMS}
+    {UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND, INVALID_REQUEST, INVALID_PARAMS}
 )
 _OTHER_VERSION_STATUSES: Final = frozenset({400, 404, 405, 406, 415})
 
@@ -168,7 +169,7 @@ class ToolCatalogue:
             result = await self._request("server/discover", {}, context)
         except SessionError as error:
             offered = error.data.get("supported") if isinstance(error.data, dict) else None
-            if error.code == UNSUPPORTED_VERSION and _has_ours(offered):
+            if error.code == UNSUPPORTED_PROTOCOL_VERSION and _has_ours(offered):
                 # The server refuses what it offers. The protocol has the client ask again in a version of
                 # the list, and the only one that is ours is the one it was asked in.
                 error.retryable = True
@@ -215,7 +216,7 @@ class ToolCatalogue:
         try:
             page = await self._request("tools/list", {} if cursor is None else {"cursor": cursor}, context)
         except SessionError as error:
-            if error.code == _METHOD_NOT_FOUND:
+            if error.code == METHOD_NOT_FOUND:
                 return {"tools": []}
             raise
         if not isinstance(page.get("tools"), list) or not isinstance(page.get("nextCursor"), str | None):
