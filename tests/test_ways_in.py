@@ -318,20 +318,6 @@ async def test_a_time_out_leaves_a_task_that_the_next_connection_brings_home(
     assert host.asked == list(case.asks) or gone
 
 
-@requirement("law:2")
-@doors(modes="native wrapped")
-async def test_a_key_stands_for_one_call(door: Door) -> None:
-    case = door.server.question
-    before = door.server.calls(door.way)
-    for _ in range(2):
-        async with door.opened() as opened:
-            assert opened.ours is not None
-            for _ in range(2):
-                result = await opened.ours.call_tool(case.tool, case.arguments, idempotency_key="k")
-                assert content(result) == case.expected
-    assert door.server.calls(door.way) == before + 1
-
-
 # ── several at once, and one after the other ──
 
 

@@ -68,10 +68,18 @@ AXES: Final[Any] = Cell(  # the words of each field
         "users": ("one user", "two users"),
         # An argument of the call, the block `idempotency_key`, or an entry in `_meta`.
         "key": ("no key", "argument", "block", "meta"),
-        # What happens to the call: its time is over; its asyncio task is cancelled, while the tool works or
-        # before the server has replied; its process is killed; its credential expires and is renewed; its
+        # What happens to the call: its time is over; its asyncio task is cancelled, or its process killed,
+        # while the tool works or before the server has replied; its credential expires and is renewed; its
         # server is upgraded.
-        "fate": ("given up", "cancelled", "cancelled unanswered", "killed", "renewed", "upgraded"),
+        "fate": (
+            "given up",
+            "cancelled",
+            "cancelled unanswered",
+            "killed",
+            "killed unanswered",
+            "renewed",
+            "upgraded",
+        ),
         "loop": ("asyncio", "trio"),
     }
 )

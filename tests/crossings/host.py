@@ -46,7 +46,6 @@ GIVES_UP_S: Final = 0.5
 """Seconds until the host's own time-out. Its call has become a task by then."""
 
 META_KEY: Final = "mcp-tasks-client/idempotency-key"
-POLL: Final = PollPolicy(jitter=0.0, backoff_floor_s=0.05, call_grace_s=0.3, cancel_timeout_s=1.0)
 
 POOLS: Final = ("AnyIO worker", "Trio thread")
 """Threads of the event loop, which keeps them for the next work."""
@@ -159,6 +158,11 @@ class Program:
     def _journal(self, name: str) -> SqliteJournal:
         return self.journals.setdefault(name, SqliteJournal(self.path))
 
+    @property
+    def poll(self) -> PollPolicy:
+        grace_s = 0.3 if self.cell.fate == "cancelled unanswered" else 5.0
+        return PollPolicy(jitter=0.0, backoff_floor_s=0.05, call_grace_s=grace_s, cancel_timeout_s=1.0)
+
     def principal(self, user: str) -> str:
         """As the guide says: one for each user, but where both are on one HTTP client, which has one."""
         return "" if self.cell.one_http_client else user
@@ -174,7 +178,7 @@ class Program:
             self.url,
             journal=self._journal(journal),
             principal=self.principal(user),
-            poll=POLL,
+            poll=self.poll,
             **self.credential(user),
         )
 
@@ -217,7 +221,7 @@ class Client:
         self.timers: dict[str, asyncio.Timeout] = {}
         self._program = program
         self._user = user
-        self._options = {"journal": journal, "principal": program.principal(user), "poll": POLL}
+        self._options = {"journal": journal, "principal": program.principal(user), "poll": program.poll}
         self._client: Any = None
         self._calls: set[anyio.CancelScope] = set()
         self._closing, self._closed = anyio.Event(), anyio.Event()

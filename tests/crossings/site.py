@@ -73,6 +73,7 @@ class Site:
         done: Whether the tasks are over.
         withheld: Arguments of the calls that it does not answer yet.
         runs: How often the tool has run, by its argument.
+        polls: How often its task was asked for.
         refused: How often it has refused a credential, by that.
         seen: All that has arrived, as text.
         crossed: What came under the name of another.
@@ -88,6 +89,7 @@ class Site:
         self.done = False
         self.withheld: set[int] = set()
         self.runs: Counter[int] = Counter()
+        self.polls: Counter[int] = Counter()
         self.refused: Counter[str] = Counter()
         self.seen: list[str] = []
         self.crossed: list[str] = []
@@ -243,6 +245,7 @@ class Site:
             raise Refused(INVALID_PARAMS, "no such task", 200)
         if task.session != session:
             raise Refused(INVALID_PARAMS, "no such task in this session", 200)
+        self.polls[task.n] += 1
         return task
 
     def _state(self, task: Task, ttl: str, hint: str) -> JSONObject:
