@@ -124,6 +124,15 @@ os.read(0, 1)
         assert sorted(stored(path)) == sorted(one.record_id for one in given)
         assert 1 <= commits <= 20
 
+    async def test_who_writes_alone_does_not_wait_for_others(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_GATHER_S", 1000.0)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                for _ in range(200):  # the next one is often there before the thread looks
+                    await journal.save(record(record_id="r"))
+
     async def test_readers_need_no_transaction(self, path: Path, spy: Spy) -> None:
         with anyio.fail_after(30):
             async with SqliteJournal(path, busy_timeout_s=SHORT_S) as journal:
