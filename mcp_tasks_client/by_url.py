@@ -14,21 +14,11 @@ from mcp_types import Tool
 from .callbacks import Inputs
 from .engine.environment import Environment
 from .policy import PollPolicy
-from .protocol import PROTOCOL_VERSION, JSONObject
+from .protocol import JSONObject
 from .protocol.replies import CallReply
-from .sessions.base import (
-    OTHER_VERSION,
-    BeforeSend,
-    Limits,
-    ObservedTasks,
-    Session,
-    Snapshot,
-    TaskRef,
-    ToolCall,
-    made_in_another,
-)
+from .sessions.base import BeforeSend, Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
 from .sessions.http.http_session import HttpSession
-from .sessions.http.tool_catalogue import OtherVersionError
+from .sessions.tool_catalogue import OtherVersionError
 
 __all__ = ["DiscoveringSession", "session_by_url"]
 
@@ -55,42 +45,42 @@ class DiscoveringSession(Session):
     def __repr__(self) -> str:
         return repr(self._chosen or self._http)
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name."""
-        return await (self._chosen or await self._choose()).tool(name, fresh=fresh)
+        return await (await self._choose(context)).tool(name, fresh=fresh, context=context)
 
-    async def other(self) -> Session | None:
+    async def other(self, *, context: object = None) -> Session | None:
         """The session of another version, if the server needs one.
 
         Raises:
             SessionError: The server could not be asked; ``not_executed``.
         """
-        chosen = self._chosen or await self._choose()
+        chosen = await self._choose(context)
         return None if chosen is self._http else chosen
 
-    async def may_make_task(self, name: str) -> bool:
+    async def may_make_task(self, name: str, *, context: object = None) -> bool:
         """Whether a call of a tool may become a task."""
-        return await (self._chosen or await self._choose()).may_make_task(name)
+        return await (await self._choose(context)).may_make_task(name, context=context)
 
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
         """Send ``tools/call`` once."""
-        return await (self._chosen or await self._choose()).call(call, before_send)
+        return await (await self._choose(call.context)).call(call, before_send)
 
     async def get(self, ref: TaskRef) -> Snapshot:
         """Ask for the task once."""
-        return await (await self._session_of(ref)).get(ref)
+        return await (await self._choose(ref.context)).get(ref)
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         """Send the answers once."""
-        await (await self._session_of(ref)).update(ref, answers)
+        await (await self._choose(ref.context)).update(ref, answers)
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""
-        await (await self._session_of(ref)).cancel(ref)
+        await (await self._choose(ref.context)).cancel(ref)
 
-    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send another request once."""
-        return await (self._chosen or await self._choose()).ask(method, params)
+        return await (await self._choose(context)).ask(method, params, context=context)
 
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells unasked, once a request has found out its version."""
@@ -106,26 +96,16 @@ class DiscoveringSession(Session):
         finally:
             await self._http.aclose()
 
-    async def _session_of(self, ref: TaskRef) -> Session:
-        """The session that the server needs.
-
-        Raises:
-            RemoteProtocolError: The task is one of another version.
-            SessionError: The server could not be asked; ``not_executed``.
-        """
-        chosen = self._chosen or await self._choose()
-        if chosen is self._http and (ref.session_data or "").startswith(OTHER_VERSION):
-            raise made_in_another(PROTOCOL_VERSION)
-        return chosen
-
-    async def _choose(self) -> Session:
+    async def _choose(self, context: object) -> Session:
         """The session that the server needs.
 
         Raises:
             SessionError: The server could not be asked; ``not_executed``.
         """
+        if self._chosen is not None:
+            return self._chosen
         try:
-            await self._http.discover()
+            await self._http.discover(context)
             chosen: Session = self._http
         except OtherVersionError:
             # Nothing is awaited between this look and the assignment, so that only one other is made.

@@ -63,6 +63,9 @@ class InputContext:
     task: Task | None
     """The latest snapshot; ``None`` if the server asks before there is a task."""
 
+    context: object = field(default=None, repr=False)
+    """What the way in brought along with the call, such as a host's request. Of no use to a callback."""
+
 
 ParamsT = TypeVar("ParamsT", bound=BaseModel)
 

@@ -2,7 +2,8 @@
 
 ``anyio`` scopes can be shielded against. ``asyncio.Task.cancel()`` knows no shield: it raises in
 whatever the task awaits at that moment. So on asyncio the work runs in a task of its own, which
-nobody else knows and therefore nobody cancels.
+nobody cancels while the event loop runs, since nobody else knows it. ``asyncio.run`` cancels every task
+once its coroutine is done; it waits for this one instead.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import ParamSpec, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import anyio
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["is_being_cancelled", "on_asyncio", "run_and_hurry", "run_to_its_end"]
 
@@ -31,7 +36,7 @@ async def run_to_its_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwarg
         asyncio.CancelledError: The caller was cancelled natively, or the work cancelled itself.
     """
     with anyio.CancelScope(shield=True):
-        result = await (_in_a_task(work(*args, **kwargs)) if on_asyncio() else work(*args, **kwargs))
+        result = await (_in_uncut_task(work(*args, **kwargs)) if on_asyncio() else work(*args, **kwargs))
     return result  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
 
 
@@ -90,10 +95,31 @@ async def _in_a_hurried_task(hurry: Callable[[], object], work: Awaitable[T]) ->
     return task.result()
 
 
-async def _in_a_task(work: Awaitable[T]) -> T:
+async def _in_uncut_task(work: Awaitable[T]) -> T:
+    async def run() -> T:
+        return await work
+
+    task: asyncio.Task[T] = _uncut_task()(run())
+    return await _in_a_task(task)
+
+
+@cache
+def _uncut_task() -> type[asyncio.Task[Any]]:
+    """The class of tasks that whoever ends the event loop cannot cancel, but time-outs within them can."""
     import asyncio
 
-    task = asyncio.ensure_future(work)
+    class UncutTask(asyncio.Task[Any]):
+        def cancel(self, msg: Any = None) -> bool:
+            # asyncio.run and its like cancel all tasks while the loop stands still, and then wait for them.
+            return self.get_loop().is_running() and super().cancel(msg)
+
+    return UncutTask
+
+
+async def _in_a_task(task: asyncio.Future[T]) -> T:
+    """What a task returns, once it is done."""
+    import asyncio
+
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -46,6 +46,7 @@ class Sent:
     call: ToolCall | None = None
     answers: Mapping[str, JSONObject] = field(default_factory=dict)
     session_data: str | None = None
+    context: object = field(default=None, repr=False)
 
 
 class ScriptedSession(Session):
@@ -75,6 +76,7 @@ class ScriptedSession(Session):
         endpoint: str = "scripted",
     ) -> None:
         self.sent: list[Sent] = []
+        self.looked_up_with: list[object] = []
         self.calls = list(calls)
         self.gets = {task_id: list(steps) for task_id, steps in (gets or {}).items()}
         self.updates = list(updates)
@@ -98,14 +100,15 @@ class ScriptedSession(Session):
         """The defaults."""
         return Limits()
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """The tool as given."""
+        self.looked_up_with.append(context)
         return self.tools.get(name)
 
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
         """Play the next step of ``calls``."""
         await before_send()
-        self._log("tools/call", call=call, session_data=call.request_state)
+        self._log("tools/call", call=call, session_data=call.request_state, context=call.context)
         reply = read_call_reply(await self._play(self.calls))
         if isinstance(reply, Created):
             self.gets.setdefault(reply.task.task_id, [reply.task.to_wire()])
@@ -113,25 +116,29 @@ class ScriptedSession(Session):
 
     async def get(self, ref: TaskRef) -> Snapshot:
         """Play the next step of the task's script."""
-        self._log("tasks/get", task_id=ref.task_id, session_data=ref.session_data)
+        self._log_task("tasks/get", ref)
         task = read_task(await self._play(self._known(ref)))
         return Snapshot(task, task.request_state)
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         """Play the next step of ``updates``."""
-        self._log("tasks/update", task_id=ref.task_id, answers=dict(answers), session_data=ref.session_data)
+        self._log_task("tasks/update", ref, answers=dict(answers))
         self._known(ref)
         await self._play(self.updates)
 
     async def cancel(self, ref: TaskRef) -> None:
         """Play the next step of ``cancels``."""
-        self._log("tasks/cancel", task_id=ref.task_id, session_data=ref.session_data)
+        self._log_task("tasks/cancel", ref)
         self._known(ref)
         await self._play(self.cancels)
 
     async def aclose(self) -> None:
         """Note that it was closed."""
         self.closed = True
+
+    def _log_task(self, method: str, ref: TaskRef, **what: Any) -> None:
+        told = {"session_data": ref.session_data, "context": ref.context}
+        self._log(method, task_id=ref.task_id, **told, **what)
 
     def _log(self, method: str, **what: Any) -> None:
         at = self.clock.monotonic() if self.clock is not None else anyio.current_time()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -271,18 +270,6 @@ async def test_arguments_that_belong_into_headers_go_there_too(real_server: Real
     (seen, encoded) = [e for e in real_server.witness(method="tools/call") if e.subject == "routed"][-2:]
     assert seen.mcp_params == {"mcp-param-region": "eu-west"}
     assert encoded.mcp_params["mcp-param-region"].startswith("=?base64?")
-
-
-@requirement("law:2", "law:3")
-async def test_another_client_over_the_same_journal_carries_on(real_server: RealServer) -> None:
-    journal, token = MemoryJournal(), uuid.uuid4().hex
-    async with opened(real_server, journal=journal) as client:
-        with pytest.raises(TimeoutError):
-            await client.call_tool("count", {"token": token, "seconds": 1}, idempotency_key="k", timeout=0.2)
-    async with opened(real_server, journal=journal) as client:
-        await client.call_tool("count", {"token": token, "seconds": 1}, idempotency_key="k")
-        await client.call_tool("count", {"token": token, "seconds": 1}, idempotency_key="k")
-        assert text(await client.call_tool("runs", {"token": token})) == "1"
 
 
 async def test_many_at_once(real_server: RealServer) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -94,6 +95,8 @@ class CallStore:
         self._clock = environment.clock
         self._passing = Passage(environment.probe)
         self._lease, self._owner = ProcessLease.join(journal, environment)
+        # A client that is dropped without being closed is gone as well, and so is what it owns.
+        weakref.finalize(self, self._lease.drop, self._owner).atexit = False
         self._pruned_at = -math.inf
         self._remembering = 0
         self._remembered: set[LiveCall] = set()

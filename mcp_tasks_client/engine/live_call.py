@@ -69,6 +69,8 @@ class LiveCall:
     Attributes:
         record: What is known, and journaled as far as it has to be.
         tool_call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
+        context: What whoever has the call driven brings along. It goes with each request for the call, is
+            opaque here, and is never journaled.
         ownership: Who may write the record.
         journaled: Whether the journal has, or had, the record.
         due_is_exact: Whether the record's due time counts every poll that was sent. False after a crash of
@@ -100,6 +102,7 @@ class LiveCall:
         "asks",
         "attempt",
         "committing",
+        "context",
         "driver",
         "due",
         "due_is_exact",
@@ -123,6 +126,7 @@ class LiveCall:
     def __init__(self, record: TaskRecord, ownership: Ownership, tool_call: ToolCall | None = None) -> None:
         self.record = record
         self.tool_call = tool_call
+        self.context: object = None if tool_call is None else tool_call.context
         self.ownership: Ownership = ownership
         self.journaled = not isinstance(ownership, Ours)
         self.due_is_exact = isinstance(ownership, Ours)
@@ -165,7 +169,7 @@ class LiveCall:
         """What the session needs to reach the task."""
         state = self.record.state
         assert isinstance(state, Observing), "tasks/* is sent for tasks that are being observed"
-        return TaskRef(state.task.task_id, state.session_data)
+        return TaskRef(state.task.task_id, state.session_data, self.context)
 
     @property
     def ours(self) -> bool:

@@ -29,13 +29,16 @@ __all__ = ["as_rpc_error", "read_outcome", "read_raw_outcome"]
 _INTERNAL_ERROR: Final = -32603
 
 
-async def read_outcome(record: TaskRecord, session: Session | None, deadline: float | None) -> CallToolResult:
+async def read_outcome(
+    record: TaskRecord, session: Session | None, deadline: float | None, context: object = None
+) -> CallToolResult:
     """The result of a finished call.
 
     Args:
         record: Of the call.
         session: Knows the tool's output schema; ``None`` if nothing can be asked any more.
         deadline: Until when the schema may be asked for; ``None`` leaves the result unchecked.
+        context: Of the call.
 
     Raises:
         TaskError: The call ended otherwise: failed, cancelled, expired, not found.
@@ -47,7 +50,7 @@ async def read_outcome(record: TaskRecord, session: Session | None, deadline: fl
     again = "make a new call" + (" under a new idempotency key" if record.idempotency_key is not None else "")
     match state.outcome:
         case Completed(result=raw):
-            return await read_result(raw, tool, task_id, session, deadline)
+            return await read_result(raw, tool, task_id, session, deadline, context)
         case Failed() as failed:
             why = "failed without saying why" if failed.code is None else f"ended in error {failed.code}"
             said = f": {quote(failed.message, task_id).rstrip('.')}" if failed.message else ""
@@ -81,13 +84,13 @@ async def read_outcome(record: TaskRecord, session: Session | None, deadline: fl
             assert_never(never)
 
 
-async def read_raw_outcome(record: TaskRecord, session: Session | None) -> JSONObject:
+async def read_raw_outcome(record: TaskRecord, session: Session | None, context: object = None) -> JSONObject:
     """The result of a finished call as it came, checked as :func:`read_outcome` does.
 
     Raises:
         TasksClientError: As :func:`read_outcome`.
     """
-    await read_outcome(record, session, math.inf)
+    await read_outcome(record, session, math.inf, context)
     state = record.state
     assert isinstance(state, Finished)
     assert isinstance(state.outcome, Completed), "all else has raised"

@@ -2,8 +2,11 @@
 
 The journal lets an owner write only the records that it took last. The *lease* is kept once per process
 and journal, however many clients and calls there are, and the journal itself renews it in time. An
-owner is gone when its client has closed, its process has ended, or, where the process cannot be seen
-from here (another host, another container), when its lease has run out.
+owner is gone when its client has closed or was dropped, its process has ended, or, where the process cannot
+be seen from here (another host, another container), when its lease has run out.
+
+The clients hold their lease, and so does the journal while it renews it. Nothing else does, so that nothing
+of a client stays that was dropped without being closed.
 """
 
 from __future__ import annotations
@@ -13,9 +16,14 @@ import logging
 import threading
 import uuid
 from collections.abc import Hashable
+from copy import copy
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
+
+import anyio
 
 from ..journal.base import Journal, Judge, Lease
+from ..uncut import on_asyncio
 from .environment import Clock, Environment
 from .process import Process
 
@@ -37,17 +45,25 @@ class _Sighting(NamedTuple):
     until: float
 
 
+class _Store:
+    """A lease on its way into the journal."""
+
+    def __init__(self) -> None:
+        self.ended = anyio.Event()
+        self.error: Exception | None = None
+
+
 class ProcessLease:
     """The lease of this process in one journal, shared by all of its clients there.
 
     Args:
-        journal: Where the lease is kept.
+        journal: The ``identity`` of the journal that keeps the lease.
         process: The process that we are.
         environment: Clock, and how long a lease lasts.
     """
 
-    def __init__(self, journal: Journal, process: Process, environment: Environment) -> None:
-        self._journal = journal
+    def __init__(self, journal: Hashable, process: Process, environment: Environment) -> None:
+        self._key = journal, process
         self._process = process
         self._clock: Clock = environment.clock
         self._lease_s = environment.lease_s
@@ -55,6 +71,7 @@ class ProcessLease:
         self._numbers = itertools.count(1)
         self._owners: set[str] = set()
         self._renewed_at: float | None = None
+        self._storing: dict[tuple[int, bool], _Store] = {}  # by thread and event loop
         self._sightings: dict[str, _Sighting] = {}
 
     @classmethod
@@ -65,7 +82,9 @@ class ProcessLease:
             key = (journal.identity, process)
             lease = _LEASES.get(key)
             if lease is None:
-                lease = _LEASES[key] = cls(journal, process, environment)
+                lease = _LEASES[key] = cls(*key, environment)
+            if not lease._owners:  # so that nothing of theirs could be taken meanwhile
+                lease._renewed_at = None
             owner = f"{lease._lease_id}/{next(lease._numbers)}"
             lease._owners.add(owner)
             return lease, owner
@@ -82,14 +101,21 @@ class ProcessLease:
     def leave(self, owner: str) -> tuple[str, ...]:
         """End a client. Returns the names to release in the journal: the last client gives up the lease."""
         names = (owner, self.name_for_process(owner))
+        self.drop(owner)
+        return (*names, self._lease_id) if self.end() else names
+
+    def drop(self, owner: str) -> None:
+        """Note that a client is there no more. For finalizers: takes no lock, and is done at once."""
+        self._owners.discard(owner)
+
+    def end(self) -> bool:
+        """Give up the lease, unless a client holds it. Returns whether it is given up."""
         with _lock:
-            self._owners.discard(owner)
             if self._owners:
-                return names
-            key = (self._journal.identity, self._process)
-            if _LEASES.get(key) is self:  # else this one was left before, and there is a newer one
-                del _LEASES[key]
-            return (*names, self._lease_id)
+                return False
+            if _LEASES.get(self._key) is self:  # else it was given up before, and there is a newer one
+                del _LEASES[self._key]
+            return True
 
     # ── renewing ──────────────────────────────────────────────────────────────────────────────
 
@@ -99,18 +125,42 @@ class ProcessLease:
         renewed_at = self._renewed_at
         return renewed_at is None or renewed_at + self._lease_s < self._clock.time() + self._renew_s
 
+    @property
+    def lease_id(self) -> str:
+        """Which lease it is, in the journal."""
+        return self._lease_id
+
     async def enrol(self, journal: Journal) -> None:
-        """Store a lease that lasts, before anything is owned."""
-        if not self.is_short:
-            return
-        lease, before = self._lease(), self._renewed_at
-        self._renewed_at = lease.renewed_at  # at once, so that of many first calls only one stores it
+        """Store a lease that lasts, before anything is owned. Of many who come at once one stores it.
+
+        Raises:
+            JournalError: It could not be stored, by whichever of them.
+        """
+        # An event loop waits for its own stores only. A second loop stores the lease once more.
+        here = threading.get_ident(), on_asyncio()
+        while self.is_short:
+            store = self._storing.get(here)
+            if store is None:
+                await self._store(journal, here)
+                return
+            await store.ended.wait()
+            if store.error is not None:
+                raise copy(store.error)
+            # Else it is stored; or whoever stored it was cancelled, and another one has to.
+
+    async def _store(self, journal: Journal, here: tuple[int, bool]) -> None:
+        store = self._storing[here] = _Store()
+        lease, is_first = self._lease(), self._renewed_at is None
         try:
-            had_lapsed = not await journal.renew(lease) and before is not None
-        except BaseException:
-            self._renewed_at = before
+            had_lapsed = not await journal.renew(lease) and not is_first
+        except Exception as error:
+            store.error = error
             raise
-        self.renewed(lease, had_lapsed=had_lapsed)
+        else:
+            self.renewed(lease, had_lapsed=had_lapsed)
+        finally:
+            del self._storing[here]
+            store.ended.set()
 
     def due(self) -> Lease | None:
         """The lease to store now; ``None`` while it is not time, or no client holds it any more."""
@@ -185,4 +235,4 @@ class ProcessLease:
         return False
 
 
-_LEASES: Final[dict[tuple[Hashable, Process], ProcessLease]] = {}
+_LEASES: Final[WeakValueDictionary[tuple[Hashable, Process], ProcessLease]] = WeakValueDictionary()

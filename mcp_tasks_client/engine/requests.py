@@ -89,7 +89,7 @@ class Requests:
             The event, and for a refused or lost call the error to tell the caller.
         """
         assert call.tool_call is not None, "only a call that was made here can be sent"
-        request = call.tool_call
+        request = replace(call.tool_call, context=call.context)
         if send.input_responses or send.request_state is not None:
             request = replace(request, input_responses=send.input_responses, request_state=send.request_state)
         try:
@@ -193,7 +193,8 @@ class Requests:
 
     async def ask(self, call: LiveCall, ask: Ask) -> Event:
         """Put one question to the host."""
-        context = InputContext(tool=call.record.tool, key=ask.key, task=call.record.task)
+        record = call.record
+        context = InputContext(tool=record.tool, key=ask.key, task=record.task, context=call.context)
         try:
             answer = await self._passing(ASK, self._inputs.answer, context, ask.request)
         except NoAnswerError as error:

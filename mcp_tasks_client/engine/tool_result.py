@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -29,7 +30,12 @@ _SLICE: Final = 500
 
 
 async def read_result(
-    raw: JSONObject, tool: str | None, task_id: str | None, session: Session | None, deadline: float | None
+    raw: JSONObject,
+    tool: str | None,
+    task_id: str | None,
+    session: Session | None,
+    deadline: float | None,
+    context: object = None,
 ) -> CallToolResult:
     """The result of a call.
 
@@ -40,6 +46,7 @@ async def read_result(
         session: Knows the tool's schema; ``None`` if nothing can be asked any more.
         deadline: Until when the schema may be asked for, by the event loop's clock; ``None`` leaves the
             result unchecked.
+        context: Of the call.
 
     Raises:
         RemoteProtocolError: It is no result, does not match the tool's output schema, or cannot be checked
@@ -55,12 +62,12 @@ async def read_result(
         ) from None
     if deadline is None or session is None or tool is None or result.is_error:
         return result
+    schema_of = partial(_output_schema, tool, session, deadline, context)
     try:
-        mismatch = await _find_mismatch(raw, await _output_schema(tool, session, deadline))
+        mismatch = await _find_mismatch(raw, await schema_of())
         if mismatch is not None:
             # The server may have changed the schema since its tools were listed.
-            schema = await _output_schema(tool, session, deadline, fresh=True)
-            mismatch = await _find_mismatch(raw, schema)
+            mismatch = await _find_mismatch(raw, await schema_of(fresh=True))
     except UnusableSchemaError as error:
         logger.info("The output of %r is not checked, its schema is unusable: %s", tool, error)
         return result
@@ -104,12 +111,12 @@ def _validate(raw: JSONObject, start: int = 0) -> CallToolResult:
 
 
 async def _output_schema(
-    tool: str, session: Session, deadline: float, *, fresh: bool = False
+    tool: str, session: Session, deadline: float, context: object, *, fresh: bool = False
 ) -> JSONObject | None:
     """What the tool promised to return, where that can be known soon enough."""
     with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + _SCHEMA_TIMEOUT_S)):
         try:
-            described = await session.tool(tool, fresh=fresh)
+            described = await session.tool(tool, fresh=fresh, context=context)
         except Exception as error:
             logger.info("The output of %r is not checked against its schema: %s", tool, quote(str(error)))
             return None

@@ -15,6 +15,7 @@ from ..errors import RemoteProtocolError
 from ..protocol import PROTOCOL_VERSION, JSONObject
 from ..protocol.text import quote
 from ..sessions.base import Session
+from ..sessions.tool_catalogue import ListedTool, read_tool
 
 __all__ = ["introduce", "list_tools", "ping"]
 
@@ -50,9 +51,6 @@ async def list_tools(session: Session, cursor: str | None) -> ListToolsResult:
     Raises:
         SessionError: The server could not be asked, or its answer is no list.
     """
-    # Imported on use, because it imports an HTTP library.
-    from ..sessions.http.tool_catalogue import ListedTool, read_tool
-
     page = await session.ask("tools/list", {} if cursor is None else {"cursor": cursor})
     entries, tools, faults = page.get("tools"), dict[str, ListedTool](), list[str]()
     listed = _read(

@@ -52,11 +52,18 @@ class Lease:
 class LeaseSource(Protocol):
     """What a journal asks for the lease to renew. Called from any thread."""
 
+    @property
+    def lease_id(self) -> str:
+        """Which lease it is."""
+
     def due(self) -> Lease | None:
         """The lease to store now; ``None`` while it is not time, or nobody holds it any more."""
 
     def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
         """The journal has stored the lease. ``had_lapsed``: the one before had run out, or was not there."""
+
+    def end(self) -> bool:
+        """Give the lease up, unless a client holds it: the journal closes. Returns whether it is given up."""
 
 
 class Taken(NamedTuple):
@@ -212,9 +219,10 @@ class Journal(ABC):
 
     @abstractmethod
     def keep_renewing(self, source: LeaseSource) -> None:
-        """Renew the lease of this process whenever ``source`` says that it is due, until the journal closes.
+        """Renew the lease of this process whenever ``source`` says that it is due.
 
-        A journal that no other process can see need not do anything.
+        The source is held on to until the lease is released or the journal closes. As long as it is, whoever
+        comes next in this process finds the lease. A journal that no other process can see does no more.
         """
 
     @abstractmethod

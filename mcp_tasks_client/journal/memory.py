@@ -42,6 +42,7 @@ class MemoryJournal(Journal):
         self._keys: dict[_Key, str] = {}
         self._pending: defaultdict[_Scope, set[str]] = defaultdict(set)
         self._leases: dict[str, Lease] = {}
+        self._sources: dict[str, LeaseSource] = {}  # by lease_id
 
     async def open(self) -> None:
         """Count one more user."""
@@ -171,7 +172,8 @@ class MemoryJournal(Journal):
         return before is not None and before.expires_at >= lease.renewed_at
 
     def keep_renewing(self, source: LeaseSource) -> None:
-        """Do nothing, since no other process can see this journal."""
+        """Hold on to the source. Nothing is renewed, since no other process can see this journal."""
+        self._sources[source.lease_id] = source
 
     async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
         """Become the owner of a record that is free."""
@@ -203,6 +205,7 @@ class MemoryJournal(Journal):
                     self._store(row._replace(owner=None if row.undelivered else f"{row.owner}/left"))
             for name in names:
                 self._leases.pop(name, None)
+                self._sources.pop(name, None)
         await checkpoint()
 
     def _take(self, row: Row, owner: str, gone: Judge) -> Row:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import astuple, replace
@@ -75,12 +76,15 @@ class SqliteJournal(Journal):
     """A journal in a SQLite file, which any number of processes may share.
 
     A coroutine that writes returns once the write is synced to the disk. Several event loops of one
-    process may use one journal. A process must not be forked while it is open.
+    process may use one journal. All journals of a process that keep the same file share one thread and one
+    connection, so that one for each call costs hardly more than one for all. A process must not be forked
+    while the file is open.
 
     Args:
         path: The file; it and missing folders are made for the user alone. ``None`` is
             ``mcp-tasks-client/journal.sqlite3`` in the user's folder for state.
-        busy_timeout_s: Seconds to wait while another process writes.
+        busy_timeout_s: Seconds to wait while another process writes. Of several journals of a process that
+            have the file open, the one counts that opened it first.
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
             a task after its time-to-live.
 
@@ -107,14 +111,17 @@ class SqliteJournal(Journal):
             path = platformdirs.user_state_path("mcp-tasks-client", appauthor=False) / "journal.sqlite3"
         self.retention_s = retention_s
         self._path = Path(path).absolute()
+        self._file = Path(os.path.realpath(self._path))
         # Imported on use, and SQLite with it: who keeps a journal in memory needs neither. Here, since
         # opening happens in an event loop, and fails with a JournalError or not at all.
         from .sqlite_writer import WriterThread, not_open
 
-        self._new_writer = partial(WriterThread, self._path, busy_timeout_s, _renew)
+        self._join_writer = partial(WriterThread.joined, self._file, busy_timeout_s, _renew, _end_lease)
         self._not_open = not_open
         self._lock = threading.Lock()
-        self._writer: WriterThread | None = None
+        self._users = 0
+        self._writer: WriterThread | None = None  # while there are users
+        self._finalizer: weakref.finalize[..., SqliteJournal] | None = None
 
     @property
     def path(self) -> Path:
@@ -124,7 +131,7 @@ class SqliteJournal(Journal):
     @property
     def identity(self) -> Hashable:
         """Equal for journals in the same file."""
-        return self._path
+        return self._file
 
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self._path)!r})"
@@ -140,28 +147,49 @@ class SqliteJournal(Journal):
             JournalError: It cannot be opened for writing, is no file, or has a second hard link.
         """
         with self._lock:
-            if self._writer is None or not self._writer.enter():
-                self._writer = self._new_writer()
-                self._writer.enter()
+            if self._writer is None:
+                self._writer = self._join_writer()
+                # Of a journal that is dropped without being closed, nothing must stay.
+                self._finalizer = weakref.finalize(self, self._writer.leave_unseen)
+                self._finalizer.atexit = False
+            else:
+                self._writer.check_process()
             writer = self._writer
+            self._users += 1
         if writer.is_ready:
             return  # by an earlier user, who has seen that it can be written
         try:
             # The first thing the thread answers, or refuses, once it has opened the file.
             await writer.put(lambda connection: None, writes=False).wait(self._path)
         except BaseException:
-            await writer.leave()
+            await self.aclose()
             raise
 
     async def aclose(self) -> None:
-        """Count one user less; the last one's leaving finishes every write and closes the file."""
-        if self._writer is not None:
-            await self._writer.leave()
+        """Count one user less. The last one's leaving finishes every write.
+
+        It also closes the file, unless another journal of this process has it open.
+        """
+        writer = self._left()
+        if writer is not None:
+            await writer.leave()
 
     def aclose_soon(self) -> None:
-        """Count one user less; ten seconds after the last one's leaving the file is closed."""
-        if self._writer is not None:
-            self._writer.leave_soon()
+        """Count one user less. Ten seconds after this process's last one has left, the file is closed."""
+        writer = self._left()
+        if writer is not None:
+            writer.leave_soon()
+
+    def _left(self) -> WriterThread | None:
+        """Count one user less. Returns the thread that the last one leaves."""
+        with self._lock:
+            self._users = max(0, self._users - 1)
+            if self._users or self._writer is None:
+                return None
+            writer, self._writer = self._writer, None
+            assert self._finalizer is not None
+            self._finalizer.detach()
+            return writer
 
     async def claim(self, record: TaskRecord) -> TaskRecord:
         """Store a new record, unless its key is taken; returns the one that stands."""
@@ -298,6 +326,8 @@ class SqliteJournal(Journal):
     async def release(self, *names: str) -> None:
         """Release what these owners have, and forget these leases."""
         owners, leases = [(escape(name),) for name in names], [(name,) for name in names]
+        for name in names:
+            self._opened().stop_renewing(name)
 
         def operation(connection: sqlite3.Connection) -> None:
             connection.executemany(_RELEASE, owners)
@@ -364,6 +394,10 @@ def _renew(connection: sqlite3.Connection, lease: Lease) -> bool:
     before = connection.execute(_LEASE_BY_ID, (lease.lease_id,)).fetchone()
     connection.execute(_RENEW, astuple(lease))
     return before is not None and Lease(*before).expires_at >= lease.renewed_at
+
+
+def _end_lease(connection: sqlite3.Connection, lease_id: str) -> None:
+    connection.execute(_END_LEASE, (lease_id,))
 
 
 def _scope(scope: Scope) -> tuple[str, str]:

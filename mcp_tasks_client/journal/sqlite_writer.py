@@ -1,9 +1,10 @@
-"""The one thread that touches a journal's file, and group commit.
+"""The one thread of this process that touches a journal's file, and group commit.
 
-Callers leave an operation and wait for it. The thread takes whatever has gathered, runs all
-that writes in one transaction and wakes the callers once that is committed, so that a thousand
-of them share one sync of the disk. SQLite's calls block, which nothing in an event loop may do;
-a thread for each call, or a commit for each, is ten times slower.
+However many journals of a process keep the same file, they share its thread and its connection. Callers
+leave an operation and wait for it. The thread takes whatever has gathered, runs all that writes in one
+transaction and wakes the callers once that is committed, so that a thousand of them share one sync of the
+disk. SQLite's calls block, which nothing in an event loop may do; a thread for each call, or a commit for
+each, is ten times slower.
 
 What nobody waits for shares those transactions: deliveries, and the renewal of leases. A delivery is held
 for a moment first, since a record that is forgotten cannot be given out again: whoever says "delivered" has
@@ -49,7 +50,7 @@ _HELD_S: Final = 0.5
 is killed later, before its session has passed the outcome on, has lost it."""
 
 _GATHER_S: Final = 0.005
-"""Seconds for which the thread lets more gather, if something waited already when it came to look. Who is
+"""Seconds for which the thread lets more gather, if several waited already when it came to look. Who is
 alone never waits for that. It saves an eighth of the CPU of 2,000 dropped-in tasks."""
 
 _TICK_S: Final = 1.0
@@ -151,21 +152,30 @@ class Job(Generic[T]):
 class WriterThread:
     """A connection and the thread it lives in, from the opening of a file to its closing.
 
+    Its users are the journals of this process that have the file open. :meth:`joined` makes it.
+
     Args:
-        path: The file.
+        path: The file, without symbolic links.
         busy_timeout_s: Seconds to wait while another process writes.
         renew: Stores a lease; returns false if it had run out or was not there.
+        end_lease: Forgets a lease.
 
     Attributes:
         is_ready: Whether the file is open.
     """
 
     def __init__(
-        self, path: Path, busy_timeout_s: float, renew: Callable[[sqlite3.Connection, Lease], bool]
+        self,
+        path: Path,
+        busy_timeout_s: float,
+        renew: Callable[[sqlite3.Connection, Lease], bool],
+        end_lease: Callable[[sqlite3.Connection, str], object],
     ) -> None:
         self._path = path
         self._busy_timeout_s = busy_timeout_s
         self._renew = renew
+        self._end_lease = end_lease
+        self._file: tuple[int, int] | None = None  # what was opened; nothing yet
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._users = 0
@@ -176,7 +186,7 @@ class WriterThread:
         self._held: list[tuple[float, Job[Any]]] = []  # with the time until which it is held, oldest first
         self._tidy = False  # no free pages are left to give back
         self._failing = False  # the last write that nobody waits for has failed
-        self._sources: list[LeaseSource] = []
+        self._sources: dict[str, LeaseSource] = {}  # by lease_id
         self._closing: list[Waiter] = []
         # A daemon, so that a journal that nobody closed does not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._serve, name="mcp-tasks-journal", daemon=True)
@@ -185,32 +195,65 @@ class WriterThread:
 
     # ── called by event loops ─────────────────────────────────────────────────────────────────
 
-    def enter(self) -> bool:
-        """Count one more user. False if the thread has ended, so that it takes a new one.
+    @classmethod
+    def joined(
+        cls,
+        path: Path,
+        busy_timeout_s: float,
+        renew: Callable[[sqlite3.Connection, Lease], bool],
+        end_lease: Callable[[sqlite3.Connection, str], object],
+    ) -> WriterThread:
+        """The thread of a file, with one more user: the one that there is in this process, or a new one.
+
+        Args: see the class. Those of whoever came first count.
 
         Raises:
             JournalError: The process was forked since the file was opened.
         """
-        self._check_process()
+        writer = _WRITERS.get(path)
+        if writer is not None:
+            writer.check_process()
+        with _table:
+            writer = _WRITERS.get(path)
+            if writer is None or not writer._enter():
+                writer = _WRITERS[path] = cls(path, busy_timeout_s, renew, end_lease)
+                writer._enter()
+            return writer
+
+    def _enter(self) -> bool:
+        """Count one more user. False if the thread has ended, or its file is not at its path any more."""
         with self._lock:
-            if self._ended:
+            if self._ended or (self._file is not None and identity(self._path) != self._file):
                 return False
             self._users += 1
             self._close_at = math.inf
+            for waiter in self._closing:  # the file stays open after all
+                self._put_barrier(waiter)
+            self._closing = []
             return True
 
     def leave_soon(self) -> None:
         """Count one user less. The last one's leaving closes the file some seconds later."""
-        self._leave(_LINGER_S)
+        if os.getpid() == self._pid:
+            self._leave(_LINGER_S)
+
+    def leave_unseen(self) -> None:
+        """Have the thread do :meth:`leave_soon`.
+
+        For finalizers. They run in the middle of anything, also while this thread holds the lock.
+        """
+        self._jobs.put(Job(lambda connection: self.leave_soon(), writes=False, waiter=None))
 
     async def leave(self) -> None:
-        """Count one user less. The last one's leaving finishes what is queued and closes the file."""
+        """Count one user less, and finish what is queued. The last one's leaving closes the file."""
+        if os.getpid() != self._pid:
+            return
         waiter = Waiter()
-        if self._leave(0, waiter):
-            # Twice a wait for another process's lock, and time for the disk; shielded, since background
-            # work must not outlive the scope it belongs to.
-            with anyio.move_on_after(2 * self._busy_timeout_s + _CLOSING_S, shield=True):
-                await waiter.wait()
+        self._leave(0, waiter)
+        # Twice a wait for another process's lock, and time for the disk; shielded, since background
+        # work must not outlive the scope it belongs to.
+        with anyio.move_on_after(2 * self._busy_timeout_s + _CLOSING_S, shield=True):
+            await waiter.wait()
 
     def put(self, operation: Operation[T], *, writes: bool, after_held: bool = False) -> Job[T]:
         """Queue an operation. It will run, whether or not anybody waits for it.
@@ -224,7 +267,7 @@ class WriterThread:
         Raises:
             JournalError: The journal is not open, or the process was forked since it was opened.
         """
-        self._check_process()
+        self.check_process()
         job = Job(operation, writes=writes, waiter=Waiter(), after_held=after_held)
         with self._lock:
             self._check_open()
@@ -237,7 +280,7 @@ class WriterThread:
         Raises:
             JournalError: As from :meth:`put`.
         """
-        self._check_process()
+        self.check_process()
         with self._lock:
             self._check_open()
             if not (self._held or self._sources):  # for these the thread looks up by itself
@@ -251,14 +294,24 @@ class WriterThread:
         Raises:
             JournalError: As from :meth:`put`.
         """
-        self._check_process()
+        self.check_process()
         with self._lock:
             self._check_open()
-            if source not in self._sources:
-                self._sources.append(source)
+            if source.lease_id not in self._sources:
+                self._sources[source.lease_id] = source
                 self._jobs.put(None)
 
-    def _check_process(self) -> None:
+    def stop_renewing(self, lease_id: str) -> None:
+        """Forget who renews a lease that was given up."""
+        with self._lock:
+            self._sources.pop(lease_id, None)
+
+    def check_process(self) -> None:
+        """Refuse to be used in a process that was forked since.
+
+        Raises:
+            JournalError: This is such a one.
+        """
         # Asked before the lock is taken: in a forked process nobody might ever release it.
         if os.getpid() != self._pid:
             raise JournalError(
@@ -270,20 +323,22 @@ class WriterThread:
         if not self._users:
             raise not_open(self._path)
 
-    def _leave(self, after_s: float, waiter: Waiter | None = None) -> bool:
-        """Whether the file is now to be closed."""
-        if os.getpid() != self._pid:
-            return False
+    def _leave(self, after_s: float, waiter: Waiter | None = None) -> None:
         with self._lock:
-            self._users = max(0, self._users - 1)
-            if self._users or self._ended:
-                return False
+            self._users -= 1
+            if self._users:
+                if waiter is not None:
+                    self._put_barrier(waiter)
+                return
             self._close_at = time.monotonic() + after_s
             if waiter is not None:
                 self._closing.append(waiter)
             if waiter is not None or not self._sources:  # or the thread looks up by itself within a second
                 self._jobs.put(None)
-            return True
+
+    def _put_barrier(self, waiter: Waiter) -> None:
+        """Have one woken when all is done that is queued by now."""
+        self._jobs.put(Job(lambda connection: None, writes=False, waiter=waiter))
 
     def _close_at_exit(self) -> None:
         """Write what nobody waits for, even if the interpreter ends before it was time."""
@@ -301,12 +356,12 @@ class WriterThread:
         except Exception as error:
             self._refuse_all(error)
             return
-        opened = identity(self._path)
+        self._file = identity(self._path)
         self.is_ready = True
         while not self._try_to_end():
             jobs = self._take()
             writing = [job for job in jobs if job.writes]
-            has_written = self._commit(connection, self._take_held(jobs), writing, opened)
+            has_written = self._commit(connection, self._take_held(jobs), writing)
             _wake_for(writing)
             # After the commit, and outside of it: a reader needs no lock, and may see everything.
             reading = [job for job in jobs if not job.writes]
@@ -322,6 +377,9 @@ class WriterThread:
         while give_back(connection, keep=0):
             pass
         with suppress(sqlite3.Error):  # everything is committed; the next opening tidies up
+            # Those of clients that were dropped, and that nobody therefore gave up.
+            for lease_id in [lease_id for lease_id, source in self._sources.items() if source.end()]:
+                self._end_lease(connection, lease_id)
             connection.close()
         self._end()
 
@@ -339,7 +397,6 @@ class WriterThread:
         """Whether the file is to be closed and nothing is left to do; then nobody can enter any more."""
         with self._lock:
             if self._close_at > time.monotonic():
-                self._release_closers()  # a new user came before the file was closed
                 return False
             # What could not be written is given up: its outcomes are given out again.
             self._ended = self._jobs.empty() and (not self._held or self._failing)
@@ -347,16 +404,14 @@ class WriterThread:
 
     def _end(self) -> None:
         atexit.unregister(self._close_at_exit)
-        with self._lock:
-            self._release_closers()
-
-    def _release_closers(self) -> None:
+        with _table:
+            if _WRITERS.get(self._path) is self:  # else its file was opened anew meanwhile
+                del _WRITERS[self._path]
         _wake(self._closing)
-        self._closing = []
 
     def _take(self) -> list[Job[Any]]:
         """Wait for jobs. None come back where only what nobody waits for is to be done."""
-        if not self._jobs.empty():
+        if self._jobs.qsize() > 1:
             time.sleep(_GATHER_S)
         try:
             job = self._jobs.get(timeout=self._patience_s())
@@ -387,7 +442,6 @@ class WriterThread:
         connection: sqlite3.Connection,
         held: list[Job[Any]],
         awaited: list[Job[Any]],
-        opened: tuple[int, int] | None,
     ) -> bool:
         """Run what writes in one transaction: what fails by itself fails alone, a commit for all.
 
@@ -395,7 +449,7 @@ class WriterThread:
             Whether there was anything to write.
         """
         with self._lock:
-            sources = list(self._sources)
+            sources = list(self._sources.values())
         renewals = [(source, lease, self._renewal(lease)) for source, lease in _due_leases(sources)]
         unattended = [*held, *(job for *_, job in renewals)]
         jobs = [*unattended, *awaited]
@@ -408,7 +462,7 @@ class WriterThread:
                 if job.error is not None and not connection.in_transaction:
                     raise job.error  # a full disk, for one, undoes the whole transaction
             connection.execute("COMMIT")
-            if identity(self._path) != opened:
+            if identity(self._path) != self._file:
                 raise JournalError(
                     f"the journal {self._path} was removed or replaced while it was in use, so what is "
                     "written now would be lost; put it back, or close and open it to begin an empty one"
@@ -438,6 +492,12 @@ class WriterThread:
         if error is not None and not self._failing:
             logger.warning("deliveries and leases will be tried again: %s", explain(error, self._path))
         self._failing = error is not None
+
+
+_WRITERS: Final[dict[Path, WriterThread]] = {}
+"""The threads of this process, by their files."""
+
+_table = threading.Lock()
 
 
 def not_open(path: Path) -> JournalError:

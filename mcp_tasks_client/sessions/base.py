@@ -9,6 +9,11 @@ Every request raises :class:`SessionError` or a subclass, and nothing else of it
 - ``not_executed`` says that the server surely did nothing with the request, so that a
   ``tools/call`` can be forgotten instead of being remembered as of unknown outcome;
 - ``code``, ``remote_message`` and ``data`` are set where the server answered a JSON-RPC error.
+
+A *context* is what the caller of a tool brings along, such as the request of a host. It comes with each
+request that is made for the sake of a call, down to the transport. It is opaque to the engine and to every
+session, and is never journaled: only who makes calls with a context, and gives the session its transport,
+knows what it is.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ __all__ = [
     "Snapshot",
     "TaskRef",
     "ToolCall",
+    "latest_context",
     "made_in_another",
 ]
 
@@ -101,6 +107,9 @@ class ToolCall:
     hear: Callable[[JSONObject], None] | None = field(default=None, repr=False, compare=False)
     """Told of each notification that comes before the reply, where the session can hear any."""
 
+    context: object = field(default=None, repr=False, compare=False)
+    """What the caller brings along."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRef:
@@ -109,6 +118,9 @@ class TaskRef:
     task_id: str = field(repr=False)
     session_data: str | None = field(default=None, repr=False)
     """What the session said of the task last, in :class:`Snapshot` or ``Created``. Opaque to others."""
+
+    context: object = field(default=None, repr=False, compare=False)
+    """What whoever drives the call now brings along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +160,17 @@ class Session(ABC):
         return False
 
     @abstractmethod
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none of that name.
 
         Args:
             name: The tool.
             fresh: Fetch the list again. Without it, what was listed before is good enough, so that
                 nothing is waited for.
+            context: Of the call for whose sake the tool is looked up.
         """
 
-    async def may_make_task(self, name: str) -> bool:
+    async def may_make_task(self, name: str, *, context: object = None) -> bool:
         """Whether a call of a tool may become a task. The default leaves that to the reply.
 
         Raises:
@@ -188,7 +201,7 @@ class Session(ABC):
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""
 
-    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send a request that concerns neither a call nor a task once, and return its result as it came.
 
         Methods and results are those of 2026-07-28: ``server/discover``, ``tools/list``. A session of another
@@ -206,6 +219,12 @@ class Session(ABC):
     @abstractmethod
     async def aclose(self) -> None:
         """Close what the session has opened itself. Further requests are refused."""
+
+
+def latest_context(refs: Mapping[str, TaskRef]) -> object:
+    """The context of a request that concerns no single call: that of the newest of the observed tasks."""
+    found = list(refs.values())
+    return found[-1].context if found else None
 
 
 def made_in_another(version: str) -> RemoteProtocolError:

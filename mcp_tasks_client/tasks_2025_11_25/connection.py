@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
 
 import anyio
@@ -55,6 +55,7 @@ class Source:
     """``GET`` for the stream that is open for the session."""
 
     task_id: str | None = None
+    context: object = field(default=None, repr=False)
 
 
 Hear: TypeAlias = Callable[["Connection", JSONObject, Source], None]
@@ -98,6 +99,8 @@ async def finish_soon(send: Callable[[], Awaitable[None]]) -> None:
 class Connection(ABC):
     """One MCP session.
 
+    A *context* is that of the call for whose sake something is sent, as in :mod:`..sessions.base`.
+
     Args:
         session_id: Its ID; ``None`` if it has none, or not yet.
 
@@ -109,7 +112,9 @@ class Connection(ABC):
         lost: Whether the server has denied the session twice, and another one can be begun.
         acknowledges: Whether :meth:`respond` returns only when the server has the answer.
         calls: How many ``tools/call`` are under way.
-        listening: Set once the server can be heard outside of replies, or never will be.
+        context: Of the call for whose sake the session was begun, or gone back to.
+        listening: Set while no call has to wait: the server can be heard outside of replies, or it never will
+            be, or a call has waited for that in vain. Another event each time that the stream ends.
     """
 
     acknowledges: ClassVar[bool] = True
@@ -121,6 +126,7 @@ class Connection(ABC):
         self.introduction: JSONObject = {}
         self.lost = False
         self.calls = 0
+        self.context: object = None
         self.listening = anyio.Event()
         self._own_name = new_request_id()
 
@@ -148,6 +154,7 @@ class Connection(ABC):
         params: JSONObject,
         silence_s: float,
         *,
+        context: object,
         total_s: float | None = None,
         task_id: str | None = None,
         request_id: RequestId | None = None,
@@ -159,6 +166,7 @@ class Connection(ABC):
             method: JSON-RPC method.
             params: Its params.
             silence_s: Seconds without a byte after which one response is given up.
+            context: Of the call for whose sake it is sent.
             total_s: Seconds for one response; ``None`` for as long as it takes.
             task_id: The task that the request is about.
             request_id: Its JSON-RPC ID, by which another process can cancel it; ``None`` makes one.
@@ -175,6 +183,7 @@ class Connection(ABC):
         params: JSONObject,
         silence_s: float,
         *,
+        context: object,
         task_id: str | None,
         request_id: RequestId,
         cursor: StreamCursor,
@@ -191,6 +200,8 @@ class Connection(ABC):
         request_id: RequestId,
         answer: JSONObject | RpcError,
         timeout_s: float,
+        *,
+        context: object,
         task_id: str | None = None,
     ) -> None:
         """Answer a request of the server's.
@@ -200,7 +211,9 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    async def notify(self, method: str, params: JSONObject | None, timeout_s: float) -> None:
+    async def notify(
+        self, method: str, params: JSONObject | None, timeout_s: float, *, context: object
+    ) -> None:
         """Send a notification.
 
         Raises:
@@ -208,5 +221,9 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    async def listen(self) -> None:
-        """Hear what the server sends outside of replies. Returns when nothing comes that way any more."""
+    async def listen(self, context: Callable[[], object]) -> None:
+        """Hear what the server sends outside of replies. Returns when nothing comes that way any more.
+
+        Args:
+            context: Gives the context of a call for whose sake is listened now.
+        """

@@ -46,10 +46,11 @@ from ..sessions.base import (
     Snapshot,
     TaskRef,
     ToolCall,
+    latest_context,
     made_in_another,
 )
 from ..sessions.http.http_session import HttpSession
-from ..sessions.http.tool_catalogue import ToolCatalogue
+from ..sessions.tool_catalogue import ToolCatalogue
 from .connection import Connection, Hear, finish_soon, is_answer
 from .http_connection import HttpConnection
 from .inbound import Inbound
@@ -72,8 +73,9 @@ __all__ = ["CoreTasksSession", "session_over"]
 _QUESTION_S: Final = 1.0
 """Seconds for which a poll waits for a question to come. A later question is delivered when it comes."""
 
-_LISTENING_S: Final = 1.0
-"""Seconds for which a call waits for the GET stream to open, on which the server may ask."""
+_LISTENING_S: Final = 5.0
+"""Seconds for which a call waits for the GET stream to open, on which the server may ask. Some proxies hold
+the stream back, so that only one call waits that long."""
 
 _MOST_REFUSALS: Final = 3
 """Times that the result of a completed task may be refused. Then the refusal is the result."""
@@ -175,25 +177,25 @@ class CoreTasksSession(Session):
     def __repr__(self) -> str:
         return f"<CoreTasksSession {self.endpoint}>"
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none that may be called.
 
         Raises:
             SessionError: The server could not be asked, or does not speak this generation.
         """
-        listed = await self._catalogue.find(name, fresh=fresh)
+        listed = await self._catalogue.find(name, context, fresh=fresh)
         return listed.tool if listed is not None and listed.fault is None else None
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
-    async def may_make_task(self, name: str) -> bool:
+    async def may_make_task(self, name: str, *, context: object = None) -> bool:
         """Whether the server makes tasks of a tool, and the host wants them.
 
         Raises:
             SessionError: The server could not be asked, or does not speak this generation.
         """
-        connection = await self._sessions.begin()
-        listed = await self._catalogue.find(name) if connection.makes_tasks else None
+        connection = await self._sessions.begin(context)
+        listed = await self._catalogue.find(name, context) if connection.makes_tasks else None
         tool = listed.tool if listed is not None else None
         return self._preference.wants_task(name, tool, server_makes_tasks=connection.makes_tasks)
 
@@ -205,23 +207,30 @@ class CoreTasksSession(Session):
             ValueError: The arguments have no JSON form.
         """
         async with self._call_slots:
-            connection = await self._sessions.begin()
-            listed = await self._catalogue.find_for_call(call.name)
-            connection = await self._sessions.begin()
+            connection = await self._sessions.begin(call.context)
+            listed = await self._catalogue.find_for_call(call.name, call.context)
+            connection = await self._sessions.begin(call.context)
             tool = listed.tool if listed is not None else None
             as_task = self._preference.wants_task(call.name, tool, server_makes_tasks=connection.makes_tasks)
             params = self._call_params(call, as_task=as_task)
-            if self._tracker.running:
-                self._tracker.listen_to(connection)
-                await self._clock.wait(connection.listening, _LISTENING_S)
+            await self._wait_for_stream(connection)
             await before_send()
             try:
-                return await self._send_call(connection, params)
+                return await self._send_call(connection, params, call.context)
             except SessionError as error:
                 if not (connection.lost and error.not_executed):
                     raise
             self._receiver.forget_session(connection.name)
-            return await self._send_call(await self._sessions.begin(), params)
+            connection = await self._sessions.begin(call.context)
+            await self._wait_for_stream(connection)
+            return await self._send_call(connection, params, call.context)
+
+    async def _wait_for_stream(self, connection: Connection) -> None:
+        """Return when the server can be heard: what it asks before, it asks nobody."""
+        listening = connection.listening
+        self._tracker.listen_to(connection)
+        await self._clock.wait(listening, _LISTENING_S)
+        listening.set()
 
     def _call_params(self, call: ToolCall, *, as_task: bool) -> JSONObject:
         params = call_params(call.name, call.arguments)
@@ -232,18 +241,20 @@ class CoreTasksSession(Session):
                 meta["progressToken"] = secrets.token_hex(8)
         return {**params, "_meta": meta} if meta else params
 
-    async def _send_call(self, connection: Connection, params: JSONObject) -> CallReply:
+    async def _send_call(self, connection: Connection, params: JSONObject, context: object) -> CallReply:
         token = read_progress_token(params)
         if token is not None:
             self._tracker.announce_progress(token)
         bound = False
         connection.calls += 1
         try:
-            result = await connection.request("tools/call", params, self.limits.call_read_timeout_s)
+            result = await connection.request(
+                "tools/call", params, self.limits.call_read_timeout_s, context=context
+            )
             created = read_created_task(result)
             if created is None:
                 return Returned(result)
-            task = self._tracker.add_created(str(created["taskId"]), connection)
+            task = self._tracker.add_created(str(created["taskId"]), connection, context)
             meta = created.pop("_meta", None)
             task.meta = meta if isinstance(meta, dict) else None
             if token is not None:
@@ -323,17 +334,16 @@ class CoreTasksSession(Session):
         async with self._task_slots:
             await self._ask("tasks/cancel", task)
 
-    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send a request once. ``server/discover`` is a ``ping``, and what the handshake has told.
 
         Raises:
             SessionError: No result.
         """
-        connection = await self._sessions.begin()
+        connection = await self._sessions.begin(context)
         discovers, timeout_s = method == "server/discover", self._timeout_s
-        raw = await connection.request(
-            "ping" if discovers else method, params, timeout_s, total_s=2 * timeout_s
-        )
+        sent = "ping" if discovers else method
+        raw = await connection.request(sent, params, timeout_s, context=context, total_s=2 * timeout_s)
         said = connection.introduction
         if not discovers:
             return raw
@@ -347,7 +357,7 @@ class CoreTasksSession(Session):
     async def run(self, observed: ObservedTasks) -> None:
         """Hear what the server sends on its own account, and deliver what it tells of tasks."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._receiver.run, self._notify)
+            group.start_soon(self._receiver.run, partial(self._notify, observed))
             await self._tracker.run(observed, self._take_up, lambda: self._sessions.current)
 
     async def aclose(self) -> None:
@@ -366,26 +376,29 @@ class CoreTasksSession(Session):
             raise made_in_another(CORE_TASKS_VERSION)
         if not self._tracker.is_current(ref):
             data = SessionData.read(ref.session_data)
-            connection = await self._sessions.of_task(data.session_id, cancellable=data.cancellable)
+            connection = await self._sessions.of_task(
+                data.session_id, ref.context, cancellable=data.cancellable
+            )
             if not self._tracker.is_current(ref):  # nor by whoever came meanwhile
-                return self._tracker.restore(ref, connection)
+                self._tracker.restore(ref, connection)
         task = self._tracker.find(ref.task_id)
         assert task is not None, "a task that is current is known"
+        task.context = ref.context
         return task
 
     async def _ask(self, method: str, task: TrackedTask) -> JSONObject:
         """Send one of ``tasks/*`` in the task's own MCP session, or in the current one if that has ended."""
         own = task.connection
         try:
-            return await self._send(own, method, task.task_id)
+            return await self._send(own, method, task)
         except SessionError as error:
             if not own.lost:
                 raise
             denied = error
         self._receiver.forget_session(own.name)
-        current = await self._sessions.begin()
+        current = await self._sessions.begin(task.context)
         try:
-            raw = await self._send(current, method, task.task_id)
+            raw = await self._send(current, method, task)
         except SessionError as error:
             if error.code != INVALID_PARAMS or error.retryable:
                 raise
@@ -399,11 +412,17 @@ class CoreTasksSession(Session):
             self._tracker.move(task, current)
         return raw
 
-    async def _send(self, connection: Connection, method: str, task_id: str) -> JSONObject:
+    async def _send(self, connection: Connection, method: str, task: TrackedTask) -> JSONObject:
         # Bounded as a whole: a server that drips, byte by byte, would hold the request for ever.
         timeout_s = self._timeout_s
-        params = {"taskId": task_id}
-        return await connection.request(method, params, timeout_s, total_s=2 * timeout_s, task_id=task_id)
+        return await connection.request(
+            method,
+            {"taskId": task.task_id},
+            timeout_s,
+            context=task.context,
+            total_s=2 * timeout_s,
+            task_id=task.task_id,
+        )
 
     async def _fetch_result(self, task: TrackedTask, *, completed: bool) -> JSONObject | RpcError:
         """What ``tasks/result`` answers of a task that is over."""
@@ -411,7 +430,7 @@ class CoreTasksSession(Session):
         if reply is not None:
             return reply
         try:
-            return await self._send(task.connection, "tasks/result", task.task_id)
+            return await self._send(task.connection, "tasks/result", task)
         except SessionError as error:
             if not is_answer(error):
                 raise
@@ -435,7 +454,9 @@ class CoreTasksSession(Session):
 
         async def send() -> None:
             try:
-                await task.connection.respond(request_id, answer, self._timeout_s, task.task_id)
+                await task.connection.respond(
+                    request_id, answer, self._timeout_s, context=task.context, task_id=task.task_id
+                )
             except BaseException:
                 task.questions.abort_answer(key)
                 raise
@@ -449,7 +470,11 @@ class CoreTasksSession(Session):
         if unused is not None:
             with suppress(SessionError):
                 await task.connection.respond(
-                    unused.request_id, unused.content, self._timeout_s, task.task_id
+                    unused.request_id,
+                    unused.content,
+                    self._timeout_s,
+                    context=task.context,
+                    task_id=task.task_id,
                 )
                 task.questions.finish_once_more(unused)
 
@@ -465,16 +490,21 @@ class CoreTasksSession(Session):
         self._catalogue.forget_tools()  # the last session's may not be this one's
         self._tracker.changed.set()
 
-    async def _look_up(self, method: str, params: JSONObject) -> JSONObject:
-        connection = await self._sessions.begin()
+    async def _look_up(self, method: str, params: JSONObject, context: object) -> JSONObject:
+        connection = await self._sessions.begin(context)
         if method == "server/discover":
             return {"supportedVersions": [PROTOCOL_VERSION]}  # the version was agreed on in the handshake
-        return await connection.request(method, params, self._timeout_s, total_s=2 * self._timeout_s)
+        return await connection.request(
+            method, params, self._timeout_s, context=context, total_s=2 * self._timeout_s
+        )
 
-    async def _notify(self, session_id: str, method: str, params: JSONObject) -> None:
+    async def _notify(
+        self, observed: ObservedTasks, session_id: str, method: str, params: JSONObject
+    ) -> None:
         current = self._sessions.current
         if current is not None and current.name == session_id and not current.lost:
-            await current.notify(method, params, self._timeout_s)
+            context = latest_context(observed.refs())
+            await current.notify(method, params, self._timeout_s, context=context)
 
 
 def _malformed(method: str, error: MalformedError) -> RemoteProtocolError:

@@ -1,6 +1,7 @@
 """One MCP session at a server of 2025-11-25, over Streamable HTTP.
 
-The server's own messages come among the events of any response, and on the stream that a GET opens.
+The server's own messages come among the events of any response, and on the stream that a GET opens. Servers
+allow one such stream a session, and do not send again what they said while there was none.
 
 A stream that breaks is resumed by a GET with ``Last-Event-ID``, after the ``retry`` that the server named.
 A server may close the stream of a request on purpose and go on later (SEP-1699), so a ``tools/call`` whose
@@ -12,8 +13,10 @@ A session is never ended by a DELETE: servers bind tasks to it, and end them wit
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
+
+import anyio
 
 from ..engine.environment import Clock
 from ..errors import ConnectionLostError, RemoteProtocolError, SessionError
@@ -22,10 +25,10 @@ from ..protocol.replies import RpcError
 from ..protocol.text import header_value, quote
 from ..sessions.http.body import drain
 from ..sessions.http.channel import HttpChannel, Message, ReadResponse, encode_json
-from ..sessions.http.http_errors import CREDENTIAL_STATUSES, RequestErrors
 from ..sessions.http.replies import Reply, read_messages, read_reply
 from ..sessions.http.sse import EventParser
 from ..sessions.http.transport import Response
+from ..sessions.request_errors import CREDENTIAL_STATUSES, RequestErrors
 from .connection import SILENCE_S, Connection, Hear, Source, StreamCursor, is_answer, new_request_id
 from .shapes import CORE_TASKS_VERSION, HANDSHAKE_VERSIONS
 
@@ -43,6 +46,11 @@ _SESSION_WORDS: Final = re.compile(r"\bsession\b|\bnot initialized\b", re.IGNORE
 _NOT_ABOUT_SESSIONS: Final = frozenset({-32601, -32602})
 
 _RETRY_S: Final = 1.0
+_CONFLICT: Final = 409
+_CONFLICT_RETRY_S: Final = 0.05
+"""Seconds before a GET stream is asked for again that the server refuses because it takes the one before for
+open. It notices within milliseconds that we have closed that one."""
+
 _LONGEST_RETRY_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 3600.0
 _MOST_RESUMPTIONS: Final = 5
@@ -97,7 +105,9 @@ class HttpConnection(Connection):
             "capabilities": capabilities,
             "clientInfo": client_info,
         }
-        result = await self.request("initialize", params, timeout_s, total_s=2 * timeout_s)
+        result = await self.request(
+            "initialize", params, timeout_s, context=self.context, total_s=2 * timeout_s
+        )
         agreed = result.get("protocolVersion")
         if not isinstance(agreed, str) or agreed not in HANDSHAKE_VERSIONS:
             raise RemoteProtocolError(
@@ -109,7 +119,7 @@ class HttpConnection(Connection):
         tasks = _member(result.get("capabilities"), "tasks")
         self.cancels_tasks = _member(tasks, "cancel") is not None
         self.makes_tasks = _member(_member(_member(tasks, "requests"), "tools"), "call") is not None
-        await self.notify("notifications/initialized", None, timeout_s)
+        await self.notify("notifications/initialized", None, timeout_s, context=self.context)
 
     async def request(
         self,
@@ -117,6 +127,7 @@ class HttpConnection(Connection):
         params: JSONObject,
         silence_s: float,
         *,
+        context: object,
         total_s: float | None = None,
         task_id: str | None = None,
         request_id: RequestId | None = None,
@@ -128,6 +139,7 @@ class HttpConnection(Connection):
             method: JSON-RPC method.
             params: Its params.
             silence_s: Seconds without a byte after which one response is given up.
+            context: Of the call for whose sake it is sent.
             total_s: Seconds for one response; ``None`` for as long as it takes.
             task_id: The task that the request is about.
             request_id: Its JSON-RPC ID, by which another process can cancel it; ``None`` makes one.
@@ -139,12 +151,12 @@ class HttpConnection(Connection):
         request_id = new_request_id() if request_id is None else request_id
         cursor = cursor or StreamCursor()
         body = {"id": request_id, "method": method, "params": params}
-        message = self._message(method, body, task_id, request_id)
+        message = self._message(method, body, context, task_id, request_id)
 
         async def read(response: Response) -> Reply:
             if method == "initialize":
                 self.session_id = response.header(_SESSION_ID) or None
-            return await self._read(response, message, Source(method, task_id), cursor)
+            return await self._read(response, message, Source(method, task_id, context), cursor)
 
         try:
             return await self._exchange(message, read, silence_s, total_s)
@@ -159,6 +171,7 @@ class HttpConnection(Connection):
         params: JSONObject,
         silence_s: float,
         *,
+        context: object,
         task_id: str | None,
         request_id: RequestId,
         cursor: StreamCursor,
@@ -169,7 +182,7 @@ class HttpConnection(Connection):
             SessionError: The stream cannot be resumed.
         """
         body = {"id": request_id, "method": method, "params": params}
-        message = self._message(method, body, task_id, request_id)
+        message = self._message(method, body, context, task_id, request_id)
         return await self._resume(message, silence_s, task_id, cursor, None)
 
     async def respond(
@@ -177,6 +190,8 @@ class HttpConnection(Connection):
         request_id: RequestId,
         answer: JSONObject | RpcError,
         timeout_s: float,
+        *,
+        context: object,
         task_id: str | None = None,
     ) -> None:
         """Answer a request of the server's.
@@ -190,46 +205,57 @@ class HttpConnection(Connection):
             body["error"] = {"code": answer.code, "message": answer.message, **data}
         else:
             body["result"] = answer
-        await self._tell(self._message("an answer", body, task_id), timeout_s)
+        await self._tell(self._message("an answer", body, context, task_id), timeout_s)
 
-    async def notify(self, method: str, params: JSONObject | None, timeout_s: float) -> None:
+    async def notify(
+        self, method: str, params: JSONObject | None, timeout_s: float, *, context: object
+    ) -> None:
         """Send a notification.
 
         Raises:
             SessionError: The notification may not have arrived.
         """
         body: JSONObject = {"method": method} if params is None else {"method": method, "params": params}
-        await self._tell(self._message(method, body, None), timeout_s)
+        await self._tell(self._message(method, body, context), timeout_s)
 
-    async def listen(self) -> None:
-        """Keep the GET stream open. Returns when the server has none, or the session is lost."""
+    async def listen(self, context: Callable[[], object]) -> None:
+        """Keep the GET stream open. Returns when the server has none, or the session is lost.
+
+        Args:
+            context: Gives the context of a call for whose sake is listened now.
+        """
         cursor, refusals, failures = StreamCursor(), 0, 0
         while not self.lost:
             begun, asked_s = self._clock.monotonic(), 0.0
             try:
-                await self._open_stream(cursor)
+                await self._open_stream(cursor, context())
             except SessionError as error:
-                asked_s = error.retry_after_s or 0.0
-                refusals = refusals + 1 if error.http_status in _NO_STREAM else 0
-                if refusals:
-                    self.listening.set()  # no call has to wait for the stream
-                if refusals >= _MOST_REFUSALS or error.http_status == 405:
-                    return
+                asked_s, status = error.retry_after_s or 0.0, error.http_status
+                refusals = refusals + 1 if status in _NO_STREAM else 0
             else:
-                refusals = 0
+                refusals, status = 0, None
             # What the server says before the stream is open again may be lost.
             failures = 0 if self._clock.monotonic() - begun > _RETRY_S else failures + 1
-            await self._pause(cursor, failures, asked_s)
+            conflict = status == _CONFLICT
+            if refusals or (failures > 1 and not conflict):
+                self.listening.set()  # no call has to wait for a stream that does not stay
+            if refusals >= _MOST_REFUSALS or status == 405:
+                return
+            await self._pause(cursor, failures, asked_s, _CONFLICT_RETRY_S if conflict else _RETRY_S)
 
     # ── streams ───────────────────────────────────────────────────────────────────────────────
 
-    async def _open_stream(self, cursor: StreamCursor) -> None:
-        message = self._get("the GET stream", cursor)
+    async def _open_stream(self, cursor: StreamCursor, context: object) -> None:
+        message = self._get("the GET stream", cursor, context)
 
         async def read(response: Response) -> Reply:
-            if 200 <= response.status < 300:
-                self.listening.set()
-            return await self._read(response, message, Source("GET"), cursor)
+            if not 200 <= response.status < 300:
+                return await self._read(response, message, Source("GET", None, context), cursor)
+            self.listening.set()
+            try:
+                return await self._read(response, message, Source("GET", None, context), cursor)
+            finally:
+                self.listening = anyio.Event()
 
         await self._channel.exchange(message, read, silence_s=SILENCE_S)
 
@@ -245,10 +271,10 @@ class HttpConnection(Connection):
         while True:
             await self._pause(cursor, failures, lost.retry_after_s if lost is not None else None)
             before = cursor.event_id
-            again = self._get(method, cursor, task_id, message.request_id)
+            again = self._get(method, cursor, message.context, task_id, message.request_id)
 
             async def read(response: Response, again: Message = again) -> Reply:
-                return await self._read(response, again, Source(method, task_id), cursor)
+                return await self._read(response, again, Source(method, task_id, again.context), cursor)
 
             try:
                 return await self._exchange(again, read, silence_s, None)
@@ -263,9 +289,11 @@ class HttpConnection(Connection):
                 # The server does not resume streams: what became of the request is not known.
                 raise (lost or again.errors.lost("its stream cannot be resumed")) from error
 
-    async def _pause(self, cursor: StreamCursor, failures: int, asked_s: float | None) -> None:
-        backoff_s = min(_RETRY_S * 2.0 ** (failures - 1), _LONGEST_RETRY_S) if failures else 0.0
-        wanted_s = _RETRY_S if cursor.retry_s is None and failures else cursor.retry_s or 0.0
+    async def _pause(
+        self, cursor: StreamCursor, failures: int, asked_s: float | None, first_s: float = _RETRY_S
+    ) -> None:
+        backoff_s = min(first_s * 2.0 ** (failures - 1), _LONGEST_RETRY_S) if failures else 0.0
+        wanted_s = cursor.retry_s or 0.0
         await self._clock.sleep(min(max(backoff_s, wanted_s, asked_s or 0.0), _LONGEST_PAUSE_S))
 
     async def _read(
@@ -305,20 +333,22 @@ class HttpConnection(Connection):
             )
         except SessionError as error:
             if self.session_id is not None and self._begun and _may_deny_session(error):
-                if await self._is_denied_again():
+                if await self._is_denied_again(message.context):
                     self.lost = error.retryable = True
                     error.not_executed = _is_about_session(error)
+                    self.listening.set()
                 elif message.errors.method != "tools/call":
                     error.retryable = True  # one of several servers has not heard of the session
             raise
 
-    async def _is_denied_again(self) -> bool:
+    async def _is_denied_again(self, context: object) -> bool:
         """Whether a ``ping`` is denied as well. A first denial may be a gateway's."""
         request_id = new_request_id()
-        ping = self._message("ping", {"id": request_id, "method": "ping", "params": {}}, None, request_id)
+        body = {"id": request_id, "method": "ping", "params": {}}
+        ping = self._message("ping", body, context, request_id=request_id)
 
         async def read(response: Response) -> Reply:
-            return await self._read(response, ping, Source("ping"), StreamCursor())
+            return await self._read(response, ping, Source("ping", None, context), StreamCursor())
 
         try:
             await self._channel.exchange(ping, read, silence_s=_PING_S, total_s=_PING_S)
@@ -327,19 +357,30 @@ class HttpConnection(Connection):
         return False
 
     def _get(
-        self, what: str, cursor: StreamCursor, task_id: str | None = None, request_id: RequestId = 0
+        self,
+        what: str,
+        cursor: StreamCursor,
+        context: object,
+        task_id: str | None = None,
+        request_id: RequestId = 0,
     ) -> Message:
         headers = {**self._own_headers(), "Accept": _EVENTS, "Accept-Encoding": "identity"}
         headers.pop("Content-Type", None)
         if cursor.event_id is not None:
             headers["Last-Event-ID"] = header_value(cursor.event_id)
-        return Message(request_id, b"", headers, self._errors(what, task_id), "GET")
+        return Message(request_id, b"", headers, self._errors(what, task_id), "GET", context)
 
     def _message(
-        self, what: str, body: JSONObject, task_id: str | None, request_id: RequestId = 0
+        self,
+        what: str,
+        body: JSONObject,
+        context: object,
+        task_id: str | None = None,
+        request_id: RequestId = 0,
     ) -> Message:
         content = encode_json({"jsonrpc": "2.0", **body}, what).encode("ascii")
-        return Message(request_id, content, self._own_headers(), self._errors(what, task_id))
+        errors = self._errors(what, task_id)
+        return Message(request_id, content, self._own_headers(), errors, context=context)
 
     def _errors(self, what: str, task_id: str | None) -> RequestErrors:
         # A session ID is a credential like a task ID.

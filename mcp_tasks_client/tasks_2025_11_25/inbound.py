@@ -76,7 +76,7 @@ class Inbound:
             return
         match method:
             case "notifications/tasks/status" if isinstance(params.get("taskId"), str):
-                self._tracker.take_status(params["taskId"], params, connection)
+                self._tracker.take_status(params["taskId"], params, connection, source.context)
             case "notifications/progress":
                 self._tracker.take_progress(params)
             case "notifications/tools/list_changed":
@@ -97,7 +97,7 @@ class Inbound:
         task = self._task_of(connection, params, source) if method in QUESTIONS and not received else None
         if task is None:
             if name not in self._replying and self._tracker.begin(
-                self._reply, name, method, params, received
+                self._reply, name, method, params, received, source.context
             ):
                 self._replying[name] = anyio.CancelScope()
         elif task.silenced:
@@ -106,13 +106,13 @@ class Inbound:
             refusal = RpcError(
                 _INVALID_PARAMS, "The task has too many open questions, or too large ones", None
             )
-            self._tracker.begin(self._send, name, refusal)
+            self._tracker.begin(self._send, name, refusal, source.context)
 
     def _task_of(self, connection: Connection, params: JSONObject, source: Source) -> TrackedTask | None:
         """The task that asks; ``None`` if it is a plain call, or nothing tells."""
         marked = read_related_task(params)
         if marked is not None:
-            return self._tracker.add(marked, connection)
+            return self._tracker.add(marked, connection, source.context)
         if source.task_id is not None:
             return self._tracker.find(source.task_id)
         # FastMCP 3 asks on the GET stream, without a mark. No plain call may be meant by that.
@@ -121,7 +121,12 @@ class Inbound:
         return None
 
     async def _reply(
-        self, name: tuple[Connection, RequestId], method: str, params: JSONObject, received: bool
+        self,
+        name: tuple[Connection, RequestId],
+        method: str,
+        params: JSONObject,
+        received: bool,
+        context: object,
     ) -> None:
         """Answer a request that belongs to no task of the server."""
         connection, request_id = name
@@ -131,23 +136,25 @@ class Inbound:
                 if received:
                     answer = await self._receiver.handle(method, params, connection.name, request_id)
                 elif method in QUESTIONS:
-                    context = InputContext(tool=None, key=str(request_id), task=None)
-                    answer = await self._inputs.reply(context, {"method": method, "params": params})
+                    asked = InputContext(tool=None, key=str(request_id), task=None, context=context)
+                    answer = await self._inputs.reply(asked, {"method": method, "params": params})
                 elif method != "ping":
                     answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
                 # Another request may come under the same ID as soon as this one is answered.
                 self._replying.pop(name, None)
                 if answer is not None:
-                    await self._send(name, answer)
+                    await self._send(name, answer, context)
         finally:
             self._replying.pop(name, None)
 
-    async def _send(self, name: tuple[Connection, RequestId], answer: JSONObject | RpcError) -> None:
+    async def _send(
+        self, name: tuple[Connection, RequestId], answer: JSONObject | RpcError, context: object
+    ) -> None:
         connection, request_id = name
         with suppress(SessionError):  # whoever asked fails by itself
             for attempt in range(1, _REPLY_ATTEMPTS + 1):
                 try:
-                    await connection.respond(request_id, answer, self._timeout_s)
+                    await connection.respond(request_id, answer, self._timeout_s, context=context)
                     return
                 except SessionError as error:
                     if not error.retryable or attempt == _REPLY_ATTEMPTS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 
 import anyio
 
@@ -48,11 +49,14 @@ class McpSessions:
         self._failures = 0
         self._failure: SessionError | None = None
 
-    async def begin(self) -> Connection:
+    async def begin(self, context: object) -> Connection:
         """The current session, begun if there is none or the server has ended it.
 
         Callers that wait for the same beginning share its failure. One that goes away leaves it a moment to
         end; one that takes longer is cut, and leaves a session at the server that nobody uses.
+
+        Args:
+            context: Of the call for whose sake it is begun.
 
         Raises:
             SessionError: The server cannot be reached, or does not speak this generation.
@@ -62,31 +66,36 @@ class McpSessions:
             if self._failures != failures and self._failure is not None:
                 raise copy(self._failure)
             if self.current is None or self.current.lost:
-                await finish_soon(self._begin)
+                await finish_soon(partial(self._begin, context))
             assert self.current is not None
             return self.current
 
-    async def of_task(self, session_id: str | None, *, cancellable: bool = True) -> Connection:
+    async def of_task(
+        self, session_id: str | None, context: object, *, cancellable: bool = True
+    ) -> Connection:
         """The session that a task was made in; the current one if nothing names it, or it is lost.
 
         Args:
             session_id: Its ID, which another process may have noted.
+            context: Of the call whose task it is.
             cancellable: Whether the server declared ``tasks.cancel`` to that process.
 
         Raises:
             SessionError: The current session was needed, and could not be begun.
         """
         if session_id is None or (self.current is not None and self.current.session_id == session_id):
-            return await self.begin()
+            return await self.begin(context)
         self._earlier = {name: one for name, one in self._earlier.items() if not one.lost}
         connection = self._earlier.get(session_id)
         if connection is None:
             connection = self._earlier[session_id] = self._connect(session_id)
             connection.cancels_tasks = cancellable
+            connection.context = context
         return connection
 
-    async def _begin(self) -> None:
+    async def _begin(self, context: object) -> None:
         connection = self._connect(None)
+        connection.context = context
         try:
             await self._initialize(connection)
         except SessionError as error:

@@ -31,7 +31,7 @@ from ..protocol import JSONObject, MalformedError, RequestId
 from ..protocol.replies import RpcError
 from ..protocol.task import TERMINAL_STATUSES, read_task
 from ..protocol.text import shorten
-from ..sessions.base import ObservedTasks, Snapshot, TaskRef
+from ..sessions.base import ObservedTasks, Snapshot, TaskRef, latest_context
 from .connection import SILENCE_S, Connection, StreamCursor, is_answer, new_request_id
 from .question_log import QuestionLog
 from .session_data import SessionData
@@ -90,6 +90,9 @@ class TrackedTask:
 
     latest: JSONObject = field(default_factory=dict)
     """The last snapshot, under the field names of 2026-07-28; empty before the first."""
+
+    context: object = field(default=None, repr=False)
+    """Of whoever has the task driven, as far as was told last."""
 
     meta: JSONObject | None = None
     """The ``_meta`` of the creation, which may hold an immediate response for the model."""
@@ -167,18 +170,24 @@ class TaskTracker:
         found = [task for task in self._tasks.values() if task.connection is connection and not task.silenced]
         return found[0] if len(found) == 1 else None
 
-    def add(self, task_id: str, connection: Connection) -> TrackedTask | None:
+    def add(self, task_id: str, connection: Connection, context: object) -> TrackedTask | None:
         """A task that the server was heard to speak of; ``None`` if there are too many of that kind."""
         heard_of = sum(not task.observed for task in self._tasks.values())
         if task_id not in self._tasks and heard_of >= _MAX_TASKS_HEARD_OF:
             return None
-        return self.add_created(task_id, connection)
+        return self.add_created(task_id, connection, context)
 
-    def add_created(self, task_id: str, connection: Connection) -> TrackedTask:
+    def add_created(self, task_id: str, connection: Connection, context: object) -> TrackedTask:
         """A task that a call has created. The server may have spoken of it before."""
         task = self._tasks.get(task_id)
         if task is None:
-            task = TrackedTask(task_id, connection, QuestionLog(SessionData()), since=self._clock.monotonic())
+            task = TrackedTask(
+                task_id,
+                connection,
+                QuestionLog(SessionData()),
+                since=self._clock.monotonic(),
+                context=context,
+            )
             self._tasks[task_id] = task
         return task
 
@@ -271,11 +280,11 @@ class TaskTracker:
         with suppress(MalformedError):
             self._running[1].deliver(self.snapshot(task, raw))
 
-    def take_status(self, task_id: str, params: JSONObject, connection: Connection) -> None:
+    def take_status(self, task_id: str, params: JSONObject, connection: Connection, context: object) -> None:
         """Take a ``notifications/tasks/status``. It tells when to fetch the result or the questions."""
         task, raw = self._tasks.get(task_id), rename_task_fields(params)
         if task is None and connection.calls > 0:
-            task = self.add(task_id, connection)  # told before the reply that creates the task
+            task = self.add(task_id, connection, context)  # told before the reply that creates the task
         if task is None:
             return
         match raw.get("status"):
@@ -304,7 +313,12 @@ class TaskTracker:
         params, limit_s = {"taskId": task.task_id}, 2 * self._timeout_s
         try:
             reply: JSONObject | RpcError = await task.connection.request(
-                "tasks/result", params, self._timeout_s, total_s=limit_s, task_id=task.task_id
+                "tasks/result",
+                params,
+                self._timeout_s,
+                context=task.context,
+                total_s=limit_s,
+                task_id=task.task_id,
             )
         except SessionError as error:
             if not is_answer(error):
@@ -402,7 +416,7 @@ class TaskTracker:
                 send: Callable[..., Awaitable[JSONObject]] = (
                     connection.resume if resumed else connection.request
                 )
-                result.reply = await send(*message, SILENCE_S, **ways)
+                result.reply = await send(*message, SILENCE_S, context=task.context, **ways)
             except SessionError as error:
                 lost = error
         if task.result is not result or result.scope.cancelled_caught:
@@ -477,7 +491,8 @@ class TaskTracker:
         # A server answers it by itself once the task is over. mcp 1.30 ends the MCP session, and with it all
         # its tasks, if the request is cancelled in that instant.
         if not connection.lost and task.latest.get("status") not in TERMINAL_STATUSES:
-            await connection.notify("notifications/cancelled", {"requestId": request_id}, self._timeout_s)
+            params = {"requestId": request_id}
+            await connection.notify("notifications/cancelled", params, self._timeout_s, context=task.context)
 
     # ── while a client is open ────────────────────────────────────────────────────────────────
 
@@ -558,7 +573,7 @@ class TaskTracker:
         """Open the GET stream of an MCP session, on which the server may send questions."""
         if self._running is not None and connection not in self._streams and not connection.lost:
             scope = self._streams[connection] = anyio.CancelScope()
-            self.begin(self._listen, connection, scope)
+            self.begin(self._listen, connection, scope, self._running[1])
 
     def _listen_to(self, needed: set[Connection]) -> None:
         for connection in needed:
@@ -566,6 +581,8 @@ class TaskTracker:
         for connection in self._streams.keys() - needed:
             self._streams.pop(connection).cancel()
 
-    async def _listen(self, connection: Connection, scope: anyio.CancelScope) -> None:
+    async def _listen(
+        self, connection: Connection, scope: anyio.CancelScope, observed: ObservedTasks
+    ) -> None:
         with scope:
-            await connection.listen()
+            await connection.listen(lambda: latest_context(observed.refs()) or connection.context)

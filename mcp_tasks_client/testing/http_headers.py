@@ -11,7 +11,7 @@ from typing import Any, Final
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 
 from ..protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
-from ..sessions.http.param_headers import HeaderMap, param_headers
+from ..sessions.param_headers import HeaderMap, param_headers
 from .faults import RefusedError
 from .witness import Arrival, MissingHeader
 

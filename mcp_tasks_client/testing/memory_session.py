@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
@@ -11,18 +10,10 @@ from mcp_types import Tool
 from ..engine.environment import Clock
 from ..errors import ConnectionLostError, SessionError
 from ..protocol import JSONObject
-from ..protocol.params import call_params, task_params
-from ..protocol.replies import CallReply, RpcError, read_call_reply
-from ..protocol.task import read_task
-from ..sessions.base import (
-    BeforeSend,
-    Limits,
-    ObservedTasks,
-    Session,
-    Snapshot,
-    TaskRef,
-    ToolCall,
-)
+from ..protocol.replies import RpcError
+from ..sessions.base import BeforeSend, Limits, ObservedTasks, TaskRef, ToolCall
+from ..sessions.request_errors import CREDENTIAL_STATUSES, RequestErrors
+from ..sessions.wire import WireSession
 from .faults import ErrorReply, Garbled, HttpError, LostReply, Reply, Unreachable
 from .notifications import LISTEN, Stream
 from .request_handler import RequestHandler
@@ -33,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ServerSession"]
 
 
-class ServerSession(Session):
+class ServerSession(WireSession):
     """One of any number of sessions with a :class:`ScriptedServer`.
 
     Each request yields to the event loop before the server gets it, and again before its reply arrives,
@@ -41,48 +32,35 @@ class ServerSession(Session):
 
     Attributes:
         clock: The server's.
-        closed: Whether the client has closed the session.
     """
 
     def __init__(self, requests: RequestHandler, endpoint: str, limits: Limits) -> None:
+        super().__init__(endpoint, limits)
         self.clock: Clock = requests.clock
-        self.closed = False
         self._requests = requests
-        self.endpoint = endpoint
-        self.limits = limits
         self._streams: set[Stream] = set()
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """The tool as it is listed now."""
         await checkpoint()
         return self._requests.listed_tool(name)
 
-    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
-        """Send ``tools/call`` once."""
-        params = call_params(
-            call.name, call.arguments, input_responses=call.input_responses, request_state=call.request_state
-        )
-        if call.meta:
-            params["_meta"] = dict(call.meta)
-        self._check_open("tools/call")
+    async def exchange(
+        self,
+        method: str,
+        params: JSONObject,
+        *,
+        about: ToolCall | TaskRef | None,
+        context: object,
+        before_send: BeforeSend,
+    ) -> JSONObject:
+        """Have the server answer one request."""
+        if isinstance(about, ToolCall) and about.meta:
+            params = {**params, "_meta": dict(about.meta)}
         await before_send()
-        return read_call_reply(await self._request("tools/call", params))
-
-    async def get(self, ref: TaskRef) -> Snapshot:
-        """Send ``tasks/get`` once."""
-        return _snapshot(await self._request("tasks/get", _params(ref)))
-
-    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
-        """Send ``tasks/update`` once."""
-        await self._request("tasks/update", _params(ref, answers))
-
-    async def cancel(self, ref: TaskRef) -> None:
-        """Send ``tasks/cancel`` once."""
-        await self._request("tasks/cancel", _params(ref))
-
-    async def ask(self, method: str, params: JSONObject) -> JSONObject:
-        """Send another request once."""
-        return await self._request(method, params)
+        reply = await self._exchange(method, params)
+        assert isinstance(reply, dict), "only subscriptions/listen is answered with a stream"
+        return reply
 
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells on ``subscriptions/listen``, on its clock, as over HTTP."""
@@ -110,18 +88,13 @@ class ServerSession(Session):
 
     async def aclose(self) -> None:
         """Refuse further requests, and end the streams."""
-        self.closed = True
+        await super().aclose()
         for stream in self._streams:
             stream.cut()
 
-    async def _request(self, method: str, params: JSONObject) -> JSONObject:
-        reply = await self._exchange(method, params)
-        assert isinstance(reply, dict), "only subscriptions/listen is answered with a stream"
-        return reply
-
     async def _exchange(self, method: str, params: JSONObject) -> JSONObject | Stream:
         await checkpoint()
-        self._check_open(method)
+        self.check_open(method)
         timeout_s = self.limits.call_read_timeout_s if method == "tools/call" else self.limits.task_timeout_s
         exchange = self._requests.receive(method, params)
         if exchange.after_s:
@@ -139,25 +112,9 @@ class ServerSession(Session):
             return reply
         raise _error(method, exchange.arrival.task_id, reply)
 
-    def _check_open(self, method: str) -> None:
-        if self.closed:
-            raise ConnectionLostError(f"{method} was not sent: the session is closed.", not_executed=True)
-
-
-def _params(ref: TaskRef, answers: Mapping[str, JSONObject] | None = None) -> JSONObject:
-    return task_params(ref.task_id, request_state=ref.session_data, input_responses=answers)
-
-
-def _snapshot(raw: JSONObject) -> Snapshot:
-    task = read_task(raw)
-    return Snapshot(task, task.request_state)
-
 
 def _error(method: str, task_id: str | None, reply: Reply) -> SessionError:
     """The error that a session over HTTP would raise for a reply that is not a result."""
-    # Imported on use, because it imports an HTTP library.
-    from ..sessions.http.http_errors import CREDENTIAL_STATUSES, RequestErrors
-
     errors = RequestErrors(method, task_id)
     match reply:
         case HttpError(status, wait_s):

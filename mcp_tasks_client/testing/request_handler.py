@@ -15,7 +15,7 @@ from mcp_types import Tool
 from ..engine.environment import Clock
 from ..protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from ..sessions.base import INVALID_PARAMS
-from ..sessions.http.param_headers import HeaderMap, header_map
+from ..sessions.param_headers import HeaderMap, header_map
 from .faults import (
     ErrorReply,
     Fault,

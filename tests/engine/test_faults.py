@@ -1330,7 +1330,7 @@ async def test_a_result_that_does_not_match_is_checked_against_the_schema_as_it_
     world = World(gets={TASK: [completed(TASK, raw)]}, tools=[old])
     looks: list[str] = []
 
-    async def tool(name: str, *, fresh: bool = False) -> Tool:
+    async def tool(name: str, *, fresh: bool = False, context: object = None) -> Tool:
         if fresh:
             looks.append("again")
         return new if fresh else old

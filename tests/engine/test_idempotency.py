@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,10 +11,9 @@ import pytest
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import ConnectionLostError, OutcomeUnknownError, SessionError
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.protocol.replies import CallReply
 from mcp_tasks_client.sessions.base import BeforeSend, ToolCall
-from mcp_tasks_client.testing import FaultPlan, completed, text_result, working
+from mcp_tasks_client.testing import FaultPlan, text_result, working
 from tests._requirements import requirement
 from tests.engine.late_session import late_world
 from tests.engine.world import DONE, LOST, TASK, World, text
@@ -212,72 +209,6 @@ async def nobody_sends_it_again_unasked(world: World, sent: int) -> None:
         results: list[str] = []
         await call(client, results, on_unknown="resend")
         assert results == ["at once"]
-
-
-# ── several processes ─────────────────────────────────────────────────────────────────────────
-
-HOST = """
-import sys
-import anyio
-from mcp_tasks_client import SqliteJournal, TasksClient
-from mcp_tasks_client.testing import completed, text_result, working
-from tests.scripted_session import STALL, ScriptedSession
-
-async def main():
-    fate, path = sys.argv[1:]
-    done = completed("the-task", text_result("done"))
-    poll_ms = 1000 if fate == "is killed" else 300
-    calls = [STALL] if fate == "is killed in flight" else [working("the-task", poll_interval_ms=poll_ms)]
-    session = ScriptedSession(calls=calls, gets={"the-task": [done]})
-    client = TasksClient(session, journal=SqliteJournal(path))
-    async with client, anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: client.call_tool("tool", idempotency_key="order-42"))
-        while not session.sent:
-            await anyio.sleep(0.01)
-        await anyio.sleep(0.05)
-        print("called", flush=True)
-
-anyio.run(main)
-"""
-
-
-@requirement("law:2", "law:5")
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("fate", ["ends well", "is killed", "is killed in flight"])
-async def test_one_key_in_two_processes_is_one_call_whatever_becomes_of_its_owner(
-    fate: str, tmp_path: Path, anyio_backend: str
-) -> None:
-    path = tmp_path / "journal.sqlite3"
-    session = ScriptedSession(
-        gets={"the-task": [completed("the-task", text_result("done"))]}, calls=[AT_ONCE]
-    )
-    results: list[str] = []
-    with anyio.fail_after(60):
-        async with await anyio.open_process(
-            [sys.executable, "-c", HOST, fate, str(path)], stderr=None
-        ) as host:
-            try:
-                assert host.stdout is not None
-                assert b"called" in await host.stdout.receive()
-                async with (
-                    TasksClient(session, journal=SqliteJournal(path)) as client,
-                    anyio.create_task_group() as tasks,
-                ):
-                    options = {"on_unknown": "resend"} if fate == "is killed in flight" else {}
-                    tasks.start_soon(lambda: call(client, results, **options))
-                    await anyio.sleep(0.1)
-                    assert session.sent == [], "the other process drives it"
-                    if fate != "ends well":
-                        host.kill()
-                if fate == "ends well":
-                    assert await host.wait() == 0
-            finally:
-                if host.returncode is None:
-                    host.kill()
-    if fate == "is killed in flight":
-        assert (results, len(session.log("tools/call"))) == (["at once"], 1)
-    else:
-        assert (results, session.log("tools/call")) == (["done"], [])
 
 
 async def test_a_resend_that_did_not_leave_can_be_repeated() -> None:

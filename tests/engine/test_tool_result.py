@@ -27,7 +27,7 @@ class Catalogue:
         self.schemas = list(schemas)
         self.asked: list[bool] = []
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         self.asked.append(fresh)
         schema = self.schemas.pop(0) if len(self.schemas) > 1 else self.schemas[0]
         if isinstance(schema, Exception):

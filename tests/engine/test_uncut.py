@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
@@ -119,6 +120,43 @@ async def test_work_that_cancels_itself_is_no_cancel_of_the_caller() -> None:
     with pytest.raises(asyncio.CancelledError):
         await run_to_its_end(cancelled_from_inside)
     assert caller.cancelling() == 0
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_an_event_loop_that_ends_cuts_no_work_that_has_begun(steps: int) -> None:
+    """``asyncio.run`` cancels every task once its coroutine is done, and waits for them."""
+    noted: list[str] = []
+
+    async def work() -> None:
+        noted.append("began")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        noted.append("ended")
+
+    async def leave_after_some_steps() -> None:
+        caller = asyncio.create_task(run_to_its_end(work))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        callers.append(caller)
+
+    callers: list[asyncio.Task[None]] = []
+    asyncio.run(leave_after_some_steps())
+    assert noted in ([], ["began", "ended"])
+    assert callers[0].cancelled() == (steps < 6)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("limit", [asyncio.timeout, anyio.fail_after])
+async def test_a_time_out_within_the_work_ends_what_it_bounds(limit: Callable[[float], Any]) -> None:
+    async def work() -> None:
+        if limit is asyncio.timeout:
+            async with limit(0.001):
+                await asyncio.sleep(LIMIT_S)
+        with limit(0.001):
+            await asyncio.sleep(LIMIT_S)
+
+    with pytest.raises(TimeoutError):
+        await run_to_its_end(work)
 
 
 async def test_the_caller_waits_for_work_that_began_in_a_cancelled_scope(

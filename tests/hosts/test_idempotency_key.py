@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import JournalError, MemoryJournal, SqliteJournal, idempotency_key
+from mcp_tasks_client import JournalError, MemoryJournal, idempotency_key
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.hosts.idempotency_key import current_key
 from mcp_tasks_client.testing import (
@@ -25,7 +24,7 @@ from mcp_tasks_client.testing import (
     work,
 )
 
-from .http._host import OLDER, URL, Host, asking_server, count, hosted, recorded
+from .http._host import URL, Host, asking_server, count, hosted, recorded
 
 pytestmark = pytest.mark.anyio
 
@@ -42,30 +41,6 @@ async def in_block(host: Host, tool: str, key: str, arguments: Any = None) -> An
 
 
 WAYS: Final = [with_meta, in_block]
-
-
-@pytest.mark.parametrize("call", WAYS)
-@pytest.mark.parametrize("tool", ["slow", "plain"])
-async def test_a_call_that_is_repeated_joins_the_one_that_there_is(
-    call: Any, tool: str, tmp_path: Path
-) -> None:
-    server, path = asking_server(), tmp_path / "journal.sqlite3"
-    said: list[str] = []
-
-    async def make(host: Host) -> None:
-        said.append((await call(host, tool, "order-42"))["result"]["content"][0]["text"])
-
-    async with hosted(server, SqliteJournal(path)) as host:
-        async with anyio.create_task_group() as calls:
-            for _ in range(3):
-                calls.start_soon(make, host)
-        await make(host)
-    async with hosted(server, SqliteJournal(path), host_options={"version": OLDER}) as host:
-        await make(host)
-    assert len(set(said)) == 1
-    assert len(said) == 5
-    assert count(server, "tools/call") == 1
-    assert "order-42" not in str([arrival.params for arrival in server.witness.arrivals])
 
 
 async def test_those_who_share_a_call_do_not_poll_and_ask_each_for_itself() -> None:
@@ -92,18 +67,6 @@ async def test_those_who_share_a_call_do_not_poll_and_ask_each_for_itself() -> N
             calls.start_soon(call)
     assert (said, asked) == (["done"] * 3, ["Who?"])
     server.witness.check()
-
-
-@pytest.mark.parametrize("call", WAYS)
-async def test_a_host_that_timed_out_and_calls_again_gets_the_result_of_its_first_call(call: Any) -> None:
-    server, journal = asking_server(), MemoryJournal()
-    async with hosted(server, journal) as host:
-        with anyio.move_on_after(0.2):
-            await call(host, "for_ever", "k")
-        assert [record.owner for record in await recorded(journal)] == [None]
-        with anyio.move_on_after(0.2):
-            await call(host, "for_ever", "k")
-    assert count(server, "tools/call") == 1
 
 
 class Used(MemoryJournal):
@@ -170,15 +133,6 @@ async def test_whoever_joined_a_call_drives_it_on_when_the_first_has_gone() -> N
         gone.cancel()
     assert said == ["done"]
     assert count(server, "tools/call") == 1
-
-
-@pytest.mark.parametrize("call", WAYS)
-async def test_a_key_stands_for_one_call(call: Any) -> None:
-    async with hosted(asking_server()) as host:
-        await call(host, "plain", "k")
-        for tool, arguments in (("slow", None), ("plain", {"x": 1})):
-            failed = await call(host, tool, "k", arguments)
-            assert "belongs to a call with" in failed["error"]["message"]
 
 
 async def test_a_call_whose_reply_was_lost_is_sent_again_only_if_the_host_allows_it() -> None:

@@ -38,7 +38,7 @@ class Answering(ScriptedSession):
         self.asked: list[tuple[str, JSONObject]] = []
         self.answer = answer
 
-    async def ask(self, method: str, params: JSONObject) -> JSONObject:
+    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         self.asked.append((method, params))
         return self.answer
 

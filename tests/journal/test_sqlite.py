@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import gc
 import logging
 import os
 import signal
@@ -123,6 +123,15 @@ os.read(0, 1)
 
         assert sorted(stored(path)) == sorted(one.record_id for one in given)
         assert 1 <= commits <= 20
+
+    async def test_who_writes_alone_does_not_wait_for_others(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_GATHER_S", 1000.0)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                for _ in range(200):  # the next one is often there before the thread looks
+                    await journal.save(record(record_id="r"))
 
     async def test_readers_need_no_transaction(self, path: Path, spy: Spy) -> None:
         with anyio.fail_after(30):
@@ -412,7 +421,8 @@ class TestLingering:
                 await journal.open()
                 assert len(spy.connections) == before
             journal.aclose_soon()
-            await journal.aclose()  # who does not want to wait
+            async with journal:  # who does not want to wait
+                pass
         assert {file.name for file in path.parent.iterdir()} == {path.name, other.name}
 
     async def test_one_who_comes_while_it_closes_finds_it_open(self, path: Path, spy: Spy) -> None:
@@ -437,6 +447,104 @@ class TestLingering:
         assert stored(path) == ["early", "late"]
 
 
+class TestOneOfEach(OneLoop):
+    """All journals of a process that keep the same file share what serves it."""
+
+    async def test_they_share_a_connection_by_whatever_path_and_it_closes_with_the_last(
+        self, path: Path, spy: Spy
+    ) -> None:
+        link = path.with_name("link")
+        link.symlink_to(path)
+        one, other = SqliteJournal(path), SqliteJournal(link)
+        assert one.identity == other.identity
+        assert other.path == link
+        with anyio.fail_after(30):
+            async with one:
+                before = len(spy.connections)
+                async with other:
+                    await other.save(given := record())
+                    assert await one.by_id(given.record_id) == given
+                with pytest.raises(JournalError, match="is not open"):
+                    await other.records(SCOPE)
+                assert await one.records(SCOPE) == [given]
+                assert len(spy.connections) == before
+        assert {file.name for file in path.parent.iterdir()} == {path.name, "link"}
+
+    async def test_closing_finishes_what_was_asked_for_though_another_has_the_file_open(
+        self, path: Path, spy: Spy
+    ) -> None:
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as other:
+                one = SqliteJournal(path)
+                await one.open()
+                with commits_held(spy) as held, anyio.CancelScope() as scope:
+                    scope.cancel()
+                    with anyio.CancelScope(shield=True), anyio.move_on_after(SHORT_S):
+                        await one.save(record(record_id="given up"))
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(one.aclose)
+                        with anyio.CancelScope(shield=True):
+                            await to_thread.run_sync(held.wait, 30)
+                            spy.release.set()
+                assert stored(path) == ["given up"]
+                await other.save(record())
+
+    async def test_one_that_is_dropped_while_it_is_open_leaves_nothing(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_LINGER_S", 0.0)
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as stays:
+                for _ in range(3):
+                    journal = SqliteJournal(path)
+                    await journal.open()
+                    await journal.open()
+                    del journal
+                    gc.collect()
+                await stays.save(record())
+            await until(lambda: path not in sqlite_writer._WRITERS)
+            journal = SqliteJournal(path)
+            await journal.open()
+            del journal
+            gc.collect()
+            await until(lambda: path not in sqlite_writer._WRITERS)
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+    @posix_only
+    async def test_a_file_in_place_of_another_is_opened_though_the_other_is_not_closed_yet(
+        self, path: Path
+    ) -> None:
+        with anyio.fail_after(30):
+            one = SqliteJournal(path)
+            await one.open()
+            await one.save(record(record_id="removed"))
+            one.aclose_soon()
+            for file in path.parent.iterdir():
+                file.unlink()
+            await write(path, record(record_id="new"))
+        assert stored(path) == ["new"]
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+    def test_a_fork_cannot_open_what_its_parent_has_open(self, path: Path) -> None:
+        """SQLite in the child would count on locks that only the parent has."""
+        body = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside a thread: that is the point
+async with SqliteJournal(path):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            await SqliteJournal(path).open()
+            said = "opened"
+        except JournalError as error:
+            said = "refused" if "before a fork" in str(error) else str(error)
+        os.write(1, said.encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+        assert run_child(path, body) == ["refused"]
+
+
 class Source:
     """A lease that is due when a test says so.
 
@@ -444,9 +552,12 @@ class Source:
         told: For each renewal, when it was and whether the lease before had lapsed.
     """
 
+    lease_id = "a"
+
     def __init__(self) -> None:
         self.next: Lease | Exception | None = None
         self.told: list[tuple[float, bool]] = []
+        self.is_held = True
 
     def due(self) -> Lease | None:
         if isinstance(self.next, Exception):
@@ -456,6 +567,9 @@ class Source:
     def renewed(self, lease: Lease, *, had_lapsed: bool) -> None:
         self.next = None
         self.told.append((lease.renewed_at, had_lapsed))
+
+    def end(self) -> bool:
+        return not self.is_held
 
 
 class TestLeases:
@@ -507,6 +621,37 @@ class TestLeases:
                     other.execute("COMMIT")
                 await until(lambda: source.told == [(100.0, True)])
         assert len(caplog.records) == 1
+
+    async def test_a_lease_that_is_given_up_is_not_renewed_any_more(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = Source()
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal, SqliteJournal(path) as other:
+                journal.keep_renewing(source)
+                other.keep_renewing(source)
+                source.next = lease("a", renewed_at=100.0)
+                await journal.save(record())
+                await other.release("a")
+                source.next = lease("a", renewed_at=110.0)
+                await journal.save(record())
+                with raw(path) as connection:
+                    assert connection.execute("SELECT * FROM leases").fetchall() == []
+        assert source.told == [(100.0, True)]
+
+    @pytest.mark.parametrize("is_held", [True, False])
+    async def test_a_lease_that_no_client_holds_ends_with_the_closing_of_the_file(
+        self, path: Path, is_held: bool
+    ) -> None:
+        source = Source()
+        source.is_held = is_held
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.renew(lease("a"))
+                journal.keep_renewing(source)
+        with raw(path) as connection:
+            rows = connection.execute("SELECT lease_id FROM leases").fetchall()
+        assert rows == ([("a",)] if is_held else [])
 
     async def test_a_source_that_fails_does_not_stop_the_journal(
         self, path: Path, caplog: pytest.LogCaptureFixture
@@ -800,6 +945,20 @@ await journal.aclose()
                 file.unlink()
 
 
+async def connected(path: Path, count: int) -> None:
+    """Open a file by many connections at once, and close them."""
+
+    def connect() -> None:
+        with closing(sqlite_file.connect(path, 30)):
+            together.wait(20)
+
+    together = threading.Barrier(count)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(count):
+                tasks.start_soon(to_thread.run_sync, connect)
+
+
 class TestSharing(OneLoop):
     async def test_of_two_processes_that_claim_a_key_one_wins(self, path: Path) -> None:
         body = """
@@ -847,16 +1006,10 @@ await journal.aclose()
                 assert stored(copy) == ["r"]
 
     async def test_many_can_open_a_new_file_at_once(self, path: Path) -> None:
-        journals = [SqliteJournal(path) for _ in range(8)]
-        with anyio.fail_after(30):
-            async with contextlib.AsyncExitStack() as stack:
-                async with anyio.create_task_group() as tasks:
-                    for journal in journals:
-                        tasks.start_soon(journal.open)
-                        stack.push_async_callback(journal.aclose)
-                for journal in journals:
-                    await journal.save(record())
-        assert len(stored(path)) == 8
+        """As many processes do. In this one they would share a connection."""
+        await connected(path, 8)
+        await write(path, record(record_id="r"))
+        assert stored(path) == ["r"]
 
     async def test_a_lock_of_another_process_is_waited_for_and_then_reported(self, path: Path) -> None:
         await write(path)
@@ -1242,14 +1395,19 @@ class TestVersions(OneLoop):
     async def test_nobody_migrates_a_file_that_an_older_version_uses(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        known = scripts()
-        newer = (*known, "CREATE TABLE added (x);")
-        with anyio.fail_after(30):
-            async with SqliteJournal(path) as older:
-                monkeypatch.setattr(sqlite_file, "scripts", lambda: newer)
-                with pytest.raises(JournalLockedError):
-                    await opened(path)
-                await older.save(record(record_id="r"))
+        newer = (*scripts(), "CREATE TABLE added (x);")
+        body = """
+async with SqliteJournal(path) as older:
+    print("open", flush=True)
+    os.read(0, 1)
+    await older.save(record(record_id="r"))
+"""
+        with child(path, body) as older:
+            assert line(older) == "open"
+            monkeypatch.setattr(sqlite_file, "scripts", lambda: newer)
+            with pytest.raises(JournalLockedError):
+                await opened(path)
+            older.communicate("go")
             await opened(path)
 
         assert stored(path) == ["r"]
@@ -1280,10 +1438,7 @@ class TestVersions(OneLoop):
         await write(path)
         monkeypatch.setattr(sqlite_file, "scripts", lambda: newer)
 
-        with anyio.fail_after(30):
-            async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as tasks:
-                for journal in [SqliteJournal(path) for _ in range(5)]:
-                    tasks.start_soon(stack.enter_async_context, journal)
+        await connected(path, 5)
 
         with raw(path) as connection:
             assert connection.execute("SELECT x FROM added").fetchall() == [(1,)]

@@ -168,6 +168,14 @@ async def asks(task: ServerTaskContext, call: Call) -> CallToolResult:
     return text(f"Hello, {said(await task.elicit('What is your name?', NAME_FORM))}")
 
 
+async def asks_aside(task: ServerTaskContext, call: Call) -> CallToolResult:
+    """Over the stream of the session, with the task's mark. Nobody is asked while there is no such stream."""
+    meta = types.RequestParams.Meta(**{RELATED_TASK_METADATA_KEY: {"taskId": task.task_id}})  # type: ignore[arg-type]
+    form = types.ElicitRequestFormParams(message="What is your name?", requestedSchema=NAME_FORM, _meta=meta)
+    request = ServerRequest(types.ElicitRequest(params=form))
+    return text(f"Hello, {said(await call.session.send_request(request, types.ElicitResult))}")
+
+
 def said(answer: types.ElicitResult) -> str:
     if answer.action == "accept":
         return str((answer.content or {})["name"])
@@ -316,6 +324,7 @@ TOOLS: Final[Mapping[str, LegacyTool]] = {
     "must": LegacyTool(work=must, properties={"n": {"type": "integer"}}, output=COUNT),
     "fails": LegacyTool(work=fails, properties={"how": {"enum": ["message", "result", "completed"]}}),
     "asks": LegacyTool(work=asks),
+    "asks_aside": LegacyTool(work=asks_aside),
     "asks_twice": LegacyTool(work=asks_twice, properties={"together": BOOLEAN, "alike": BOOLEAN}),
     "asks_in_branches": LegacyTool(work=asks_in_branches, properties={"stagger_ms": MILLISECONDS}),
     "samples": LegacyTool(work=samples),

@@ -17,15 +17,19 @@ import httpx
 import mcp
 import pytest
 from mcp.client.extension import advertise
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult, Tool
 
 from mcp_tasks_client.by_url import DiscoveringSession
+from mcp_tasks_client.callbacks import Callbacks
 from mcp_tasks_client.errors import SessionError
+from mcp_tasks_client.hosts.host_call import HostCall
+from mcp_tasks_client.hosts.relay.relay_session import RelayedCall, RelaySession, relayed
 from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession
-from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
+from mcp_tasks_client.protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
 from mcp_tasks_client.protocol.task import Task
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, Snapshot, TaskRef, ToolCall
+from mcp_tasks_client.sessions.base import INVALID_PARAMS, Limits, Session, Snapshot, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import (
     ScriptedServer,
@@ -42,6 +46,7 @@ from mcp_tasks_client.testing import (
     working,
 )
 
+from ..hosts.relay._relay import relayed_to
 from ..real_server import RealServer
 from ..scripted_session import ScriptedSession
 
@@ -138,6 +143,25 @@ async def open_sdk(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[S
         yield SdkSession(lambda: client.session, endpoint=server.url)
 
 
+@asynccontextmanager
+async def open_relay(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[Session]:
+    server: RealServer = request.getfixturevalue("real_server")
+
+    async def elicit(context: object, params: object) -> ElicitResult:
+        raise AssertionError("a session asks nobody")
+
+    call = HostCall(
+        request_id=1,
+        tool_call=ToolCall(name=tool),
+        is_current=True,
+        client_info={"name": "host", "version": "1"},
+    )
+    headers = {"mcp-protocol-version": PROTOCOL_VERSION, "mcp-method": "tools/call", "mcp-name": tool}
+    relayed.set(RelayedCall(call, headers))
+    async with streamable_http_client(server.url) as streams, relayed_to(streams) as relay:
+        yield RelaySession(relay, server.url, Limits(), Callbacks(elicitation=elicit))
+
+
 WAYS: Final[Mapping[str, Open]] = {
     "scripted": open_scripted,
     "server in memory": open_in_memory,
@@ -145,6 +169,7 @@ WAYS: Final[Mapping[str, Open]] = {
     "server as app, events": open_app(event_stream=True),
     "http": open_http,
     "sdk": open_sdk,
+    "relay": open_relay,
 }
 
 
@@ -291,6 +316,9 @@ async def test_tools_are_described_by_name(opened: Opened) -> None:
     async with opened() as session:
         for fresh in (False, True):
             tool = await session.tool("plain", fresh=fresh)
+            if isinstance(session, RelaySession):
+                assert tool is None, "the host's own session knows the tools"
+                continue
             assert tool is not None
             assert tool.name == "plain"
             assert await session.tool("no such tool", fresh=fresh) is None

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from mcp_types import ElicitResult
 
+from mcp_tasks_client import MemoryJournal, TasksClient, TasksHttpTransport
 from mcp_tasks_client.callbacks import Callbacks
 from mcp_tasks_client.errors import (
     ConnectionLostError,
@@ -25,13 +26,16 @@ from mcp_tasks_client.tasks_2025_11_25.session_data import OpenQuestion, Session
 from mcp_tasks_client.testing.clock import ManualClock
 
 from .._requirements import requirement
-from .wire import RELATED, TASK, Arrived, Observed, Stream, Wire, question, refusal, text
+from ..hosts.http._host import Host
+from .wire import LIMIT_S, RELATED, TASK, Arrived, Observed, Stream, Wire, question, refusal, text
 
 pytestmark = pytest.mark.anyio
 
 ANSWER: Final[JSONObject] = {"action": "accept", "content": {"name": "Ada"}}
 INPUT_REQUIRED: Final[JSONObject] = {"taskId": TASK, "status": "input_required", "ttl": 60_000}
 COMPLETED: Final[JSONObject] = {"taskId": TASK, "status": "completed", "ttl": 60_000}
+URL: Final = "http://server.example/mcp"
+OLD: Final = refusal(-32600, "Bad Request: Unsupported protocol version", 400)
 ANOTHERS: Final = "another process"
 QUESTION_S: Final = "mcp_tasks_client.tasks_2025_11_25.core_session._QUESTION_S"
 
@@ -231,7 +235,8 @@ async def test_a_session_that_a_caller_has_begun_before_leaving_is_the_next_call
             impatient.cancel_scope.cancel()
             handshake.reply({"protocolVersion": "2025-11-25", "capabilities": {}})
         assert await session.tool("slow") is not None
-    assert [one.method for one in wire.arrived] == ["initialize", "notifications/initialized", "tools/list"]
+    methods = [one.method for one in wire.arrived if one.method != "GET"]
+    assert methods == ["initialize", "notifications/initialized", "tools/list"]
 
 
 # ── snapshots ─────────────────────────────────────────────────────────────────────────────────
@@ -825,7 +830,7 @@ async def test_a_call_whose_stream_cannot_be_resumed_is_lost(wire: Wire, why: st
     first.end()
 
     def resume(arrived: Arrived) -> Any:
-        if why == "refused":
+        if why == "refused" or "last-event-id" not in arrived.headers:
             return httpx.Response(405)
         empty = Stream()
         empty.end()
@@ -843,7 +848,8 @@ async def test_a_call_whose_stream_cannot_be_resumed_is_lost(wire: Wire, why: st
         tasks.start_soon(call)
         await clock.advance(120.0)
         await anyio.sleep_forever()
-    assert len(wire.of("GET")) == {"no event ID": 0, "refused": 1, "nothing comes": 5}[why]
+    resumed = [one for one in wire.of("GET") if "last-event-id" in one.headers]
+    assert len(resumed) == {"no event ID": 0, "refused": 1, "nothing comes": 5}[why]
 
 
 @requirement("law:4")
@@ -894,3 +900,114 @@ async def test_the_stream_of_the_session_is_opened_again_where_it_broke(wire: Wi
         await clock.advance(0.2)
         await wire.wait_for("GET", 2)
     assert wire.of("GET")[1].headers["last-event-id"] == "e1"
+
+
+class OneStream:
+    """The server's GET streams, of which it allows one at a time.
+
+    Args:
+        conflicts: Requests for a second one that are refused before the end of the first is noticed.
+    """
+
+    def __init__(self, conflicts: int) -> None:
+        self.conflicts = conflicts
+        self.streams: list[Stream] = []
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.streams) and not self.streams[-1].closed_by_client.is_set()
+
+    def __call__(self, arrived: Arrived) -> Stream | httpx.Response:
+        if self.streams and self.conflicts:
+            self.conflicts -= 1
+            return httpx.Response(409)
+        self.streams.append(Stream())
+        return self.streams[-1]
+
+
+@requirement("2025:any-stream", "law:3")
+@pytest.mark.parametrize("way", ["by URL", "beneath"])
+async def test_a_call_goes_out_only_while_the_stream_is_there_that_may_carry_its_questions(
+    wire: Wire, way: str
+) -> None:
+    """A server sends once what it has to say, and not to a stream that comes later."""
+    get, heard, call = OneStream(conflicts=3), list[bool](), wire.replies["tools/call"]
+
+    def take(arrived: Arrived) -> Any:
+        heard.append(get.is_open)
+        return call(arrived)
+
+    wire.replies |= {"GET": get, "tools/call": take, "server/discover": lambda arrived: OLD}
+    wire.task = COMPLETED
+    inner = httpx.MockTransport(wire)
+    with anyio.fail_after(LIMIT_S):
+        if way == "by URL":
+            http = httpx.AsyncClient(transport=inner)
+            async with http, TasksClient(URL, http_client=http, journal=MemoryJournal()) as client:
+                await client.call_tool("slow")
+                get.streams[-1].end()
+                await get.streams[-1].closed_by_client.wait()
+                await client.call_tool("slow")
+        else:
+            transport = TasksHttpTransport(inner, journal=MemoryJournal())
+            async with httpx.AsyncClient(transport=transport) as http:
+                host = Host(http, url=URL, version="2025-11-25")
+                for _ in range(2):
+                    assert await host.text("slow") == "done"
+    assert heard == [True, True]
+    assert get.conflicts == 0
+
+
+@requirement("2025:lost-session", "2025:any-stream")
+async def test_a_call_that_waits_for_the_stream_of_a_session_that_ends_goes_out_on_that_of_the_next(
+    wire: Wire,
+) -> None:
+    clock, observed, get, heard = ManualClock(), Observed(), OneStream(conflicts=3), list[str | None]()
+    wire.replies["GET"] = get
+    async with wire.session(observed, clock=clock) as session, anyio.create_task_group() as tasks:
+        ref = await start(session, observed)
+
+        def take(arrived: Arrived) -> Any:
+            heard.append(arrived.session_id if get.is_open else None)
+            return text("plain")
+
+        wire.replies["tools/call"] = take
+        get.streams[-1].end()
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(session.call, ToolCall(name="plain"), nothing)
+        await anyio.wait_all_tasks_blocked()
+        wire.gone["s1"] = refusal(-32001, "Session not found", 404)
+        wire.replies["tasks/get"] = lambda arrived: refusal(INVALID_PARAMS, "No such task")
+        with pytest.raises(SessionError, match="has ended the session"):
+            await session.get(ref)
+        await anyio.wait_all_tasks_blocked()
+        assert get.conflicts
+        await clock.advance(0.5)
+    assert heard == ["s2"]
+
+
+@pytest.mark.parametrize(
+    ("why", "waited_s"), [("there is none", 0.0), ("another client has it", 5.0), ("it ends at once", 1.0)]
+)
+async def test_five_calls_wait_but_once_for_a_stream_that_does_not_stay(
+    wire: Wire, why: str, waited_s: float
+) -> None:
+    clock, over = ManualClock(), list[float]()
+
+    def get(arrived: Arrived) -> Any:
+        stream = Stream()
+        stream.end()
+        statuses = {"there is none": 405, "another client has it": 409}
+        return httpx.Response(statuses[why]) if why in statuses else stream
+
+    wire.replies["GET"] = get
+    async with wire.session(clock=clock) as session, anyio.create_task_group() as tasks:
+
+        async def call() -> None:
+            for _ in range(5):
+                await session.call(ToolCall(name="plain"), nothing)
+            over.append(clock.monotonic())
+
+        tasks.start_soon(call)
+        await clock.advance(60.0)
+    assert over == [waited_s]

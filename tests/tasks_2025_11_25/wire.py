@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -18,6 +18,8 @@ from mcp_tasks_client.engine.environment import Clock, SystemClock
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.sessions.base import ObservedTasks, Session, Snapshot, TaskRef
 from mcp_tasks_client.sessions.http.http_session import HttpSession
+from mcp_tasks_client.sessions.http.transport import Request, Response
+from mcp_tasks_client.sessions.http.transport_httpx import HttpxTransport
 from mcp_tasks_client.tasks_2025_11_25.core_session import session_over
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "RELATED",
     "TASK",
     "Arrived",
+    "Noting",
     "Observed",
     "Stream",
     "Wire",
@@ -149,7 +152,7 @@ class Observed(ObservedTasks):
     def keep(self, snapshot: Snapshot) -> None:
         task_id = snapshot.task.task_id
         if task_id in self.kept:
-            self.kept[task_id] = TaskRef(task_id, snapshot.session_data)
+            self.kept[task_id] = replace(self.kept[task_id], session_data=snapshot.session_data)
 
     def observe(self, ref: TaskRef) -> None:
         self.kept[ref.task_id] = ref
@@ -164,6 +167,19 @@ class Observed(ObservedTasks):
             await self._news.wait()
 
 
+class Noting(HttpxTransport):
+    """Notes with which context each message of the client's is sent."""
+
+    def __init__(self, client: httpx.AsyncClient, sent: list[tuple[str, object]]) -> None:
+        super().__init__(httpx, client, None, max_idle=1)
+        self._sent = sent
+
+    async def send(self, url: httpx.URL, request: Request) -> Response:
+        message = json.loads(request.content) if request.content else {}
+        self._sent.append((message.get("method", "answer") if message else request.verb, request.context))
+        return await super().send(url, request)
+
+
 class Wire:
     """The server.
 
@@ -172,6 +188,7 @@ class Wire:
         replies: How each method is answered. A result, a response, a stream, or an exception.
         gone: Responses to any request in a session that has ended, by its ID.
         arrived: What the client has sent.
+        contexts: With which context each message of the client's was sent.
         results: The streams of the ``tasks/result`` that have come.
     """
 
@@ -180,6 +197,7 @@ class Wire:
         self.tasks_capability: JSONObject = {"cancel": {}, "requests": {"tools": {"call": {}}}}
         self.gone: dict[str | None, httpx.Response] = {}
         self.arrived: list[Arrived] = []
+        self.contexts: list[tuple[str, object]] = []
         self.results: list[Stream] = []
         self.server_stream: Stream | None = None
         self.sessions = itertools.count(1)
@@ -261,16 +279,16 @@ class Wire:
         clock: Clock | None = None,
         **options: Any,
     ) -> AsyncIterator[Session]:
-        """A session at the server. It runs if there is something observed."""
+        """A session at the server, which runs as it does in a client."""
         preference = {"task_preference": "auto", "task_ttl_s": 60.0, "receive": None, **options}
         inputs = inputs or Callbacks()
         with anyio.fail_after(LIMIT_S):
             async with httpx.AsyncClient(transport=httpx.MockTransport(self)) as client:
-                http = HttpSession("http://server.example/mcp", http_client=client)
+                noting = Noting(client, self.contexts)
+                http = HttpSession("http://server.example/mcp", http_client=noting)
                 session = session_over(http, inputs=inputs, clock=clock or SystemClock(), **preference)
                 async with anyio.create_task_group() as tasks:
-                    if observed is not None:
-                        tasks.start_soon(session.run, observed)
-                        await anyio.wait_all_tasks_blocked()
+                    tasks.start_soon(session.run, observed or Observed())
+                    await anyio.wait_all_tasks_blocked()
                     yield session
                     tasks.cancel_scope.cancel()

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import httpx
 
-from ...sessions.http.http_errors import CREDENTIAL_STATUSES
 from ...sessions.http.transport import CONNECT_S, Request, Response, Transport, failures_of_httpx
 from ...sessions.http.transport_httpx import WRITE_S, HttpxResponse, body_class
+from ...sessions.request_errors import CREDENTIAL_STATUSES
 
 __all__ = ["HostRequest", "InnerTransport", "serving"]
 

@@ -6,6 +6,7 @@ the server gave the session an ID and keeps it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import ClassVar, Final
 
@@ -15,7 +16,7 @@ from anyio.lowlevel import checkpoint
 from ...errors import ConnectionLostError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError
-from ...sessions.http.http_errors import RequestErrors
+from ...sessions.request_errors import RequestErrors
 from ...tasks_2025_11_25.connection import Connection, Hear, Source, StreamCursor
 from ...tasks_2025_11_25.shapes import read_created_task
 from .core_router import TaskRouter
@@ -28,7 +29,7 @@ _PING_S: Final = 10.0
 
 
 class RelayConnection(Connection):
-    """The host's MCP session.
+    """The host's MCP session. No context is of use to it, since its messages travel among the host's.
 
     Args:
         relay: Carries the messages.
@@ -58,6 +59,7 @@ class RelayConnection(Connection):
         params: JSONObject,
         silence_s: float,
         *,
+        context: object,
         total_s: float | None = None,
         task_id: str | None = None,
         request_id: RequestId | None = None,
@@ -70,6 +72,7 @@ class RelayConnection(Connection):
             params: Its params.
             silence_s: Seconds after which the request is given up. ``tools/call`` and ``tasks/result`` may
                 take for ever: the host's transport tells when the connection is gone.
+            context: Ignored.
             total_s: Ignored, since nothing can be seen of a reply before it is there.
             task_id: The task that the request is about.
             request_id: Its JSON-RPC ID, by which another process can cancel it; ``None`` makes one.
@@ -118,6 +121,7 @@ class RelayConnection(Connection):
         params: JSONObject,
         silence_s: float,
         *,
+        context: object,
         task_id: str | None,
         request_id: RequestId,
         cursor: StreamCursor,
@@ -135,6 +139,8 @@ class RelayConnection(Connection):
         request_id: RequestId,
         answer: JSONObject | RpcError,
         timeout_s: float,
+        *,
+        context: object,
         task_id: str | None = None,
     ) -> None:
         """Answer a request of the server's. Nobody tells whether the answer arrives: the SDK does not.
@@ -151,12 +157,14 @@ class RelayConnection(Connection):
             raise errors.closed("connection of the host's session", sent=False)
         raise errors.timed_out(timeout_s)
 
-    async def notify(self, method: str, params: JSONObject | None, timeout_s: float) -> None:
+    async def notify(
+        self, method: str, params: JSONObject | None, timeout_s: float, *, context: object
+    ) -> None:
         """Send a notification. Nothing is raised if there is no connection any more."""
         with anyio.move_on_after(timeout_s):
             await self._relay.notify(method, params or {})
 
-    async def listen(self) -> None:
+    async def listen(self, context: Callable[[], object]) -> None:
         """Return when the connection ends. What the server sends on its own account comes over the relay."""
         self.listening.set()
         await self._relay.closed.wait()

@@ -24,7 +24,7 @@ from ...errors import SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError, id_in
 from ...protocol.text import quote
-from ...sessions.http.http_errors import RequestErrors
+from ...sessions.request_errors import RequestErrors
 from ..sdk.introspection import was_made_up
 from .messages import INTERNAL_ERROR, make_message, read_message, reply_fields
 

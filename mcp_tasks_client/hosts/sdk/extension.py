@@ -239,6 +239,7 @@ class Resolver:
             endpoint=self._scope.endpoint,
             limits=Limits(tasks_in_flight=extension.poll.polls_in_flight),
             capabilities=Callbacks(**given).capabilities,
+            sleep=extension.environment.clock.sleep,
         )
         return Endpoint(extension.engine, ours, host_callbacks(current, **given), self._scope)
 

@@ -104,6 +104,7 @@ class OverClient:
                 ephemeral=address is not None and address.ephemeral,
                 limits=Limits(tasks_in_flight=policy.polls_in_flight),
                 capabilities=Callbacks(**asked).capabilities,
+                sleep=theirs.environment.clock.sleep,
             ),
             journal=theirs.journal if found is None or journal is None else choose_journal(journal),
             inputs=host_callbacks(current, **asked),

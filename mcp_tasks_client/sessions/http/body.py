@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import anyio
 
-from .http_errors import RequestErrors
+from ..request_errors import RequestErrors
 from .transport import Response
 
 __all__ = [

@@ -24,9 +24,11 @@ from anyio import to_thread
 from ...errors import RemoteProtocolError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError
+from ...uncut import on_asyncio
+from ..request_errors import CREDENTIAL_STATUSES, RequestErrors
 from .body import drain
 from .endpoint_names import origin_of
-from .http_errors import CREDENTIAL_STATUSES, RequestErrors, read_retry_after
+from .http_errors import raise_for, read_retry_after
 from .replies import Reply, read_reply
 from .transport import Errors, Request, Response, Transport
 from .transport_httpx import HttpxTransport, library_of
@@ -53,6 +55,7 @@ class Message:
     headers: dict[str, str] = field(repr=False)
     errors: RequestErrors = field(repr=False)
     verb: str = "POST"
+    context: object = field(default=None, repr=False)
 
 
 class HttpChannel:
@@ -155,7 +158,7 @@ class HttpChannel:
         if self._closed or transport.closed:
             what = "http_client" if self._given and not self._closed else "session"
             raise message.errors.closed(what, sent=False)
-        request = Request(message.content, message.headers, silence_s, message.verb)
+        request = Request(message.content, message.headers, silence_s, message.verb, message.context)
         url = self._url
         try:
             for _ in range(_MOST_REDIRECTS + 1):
@@ -166,7 +169,7 @@ class HttpChannel:
         except SessionError:
             raise
         except Exception as error:
-            message.errors.raise_for(error, transport.failures)
+            raise_for(message.errors, error, transport.failures)
         raise RemoteProtocolError(
             f"{message.errors.method} was redirected more than {_MOST_REDIRECTS} times. Check the URL.",
             not_executed=True,
@@ -215,7 +218,7 @@ class HttpChannel:
 
     async def _make_transport(self) -> Transport:
         # In a thread, because loading certificates and importing aiohttp take a tenth of a second.
-        if isinstance(self._auth, tuple | None) and _is_on_asyncio() and not _is_proxied(self._url):
+        if isinstance(self._auth, tuple | None) and on_asyncio() and not _is_proxied(self._url):
             secure = self._url.scheme == "https"
             transport, certificates = await to_thread.run_sync(_load_aiohttp, secure)
             return transport(self._auth, user_agent=self._user_agent, certificates=certificates)
@@ -228,16 +231,6 @@ def _load_aiohttp(secure: bool) -> tuple[type[AiohttpTransport], ssl.SSLContext 
 
     # The certificates that httpx would trust.
     return AiohttpTransport, httpx.create_ssl_context() if secure else None
-
-
-def _is_on_asyncio() -> bool:
-    """Whether asyncio runs us, and nothing on top of it."""
-    import asyncio  # slow to import, and loaded by now, if it is what runs us
-
-    try:
-        return asyncio.current_task() is not None
-    except RuntimeError:
-        return False
 
 
 def _library(client: object, auth: object) -> ModuleType:

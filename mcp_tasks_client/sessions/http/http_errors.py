@@ -1,9 +1,4 @@
-"""What can go wrong with one request over HTTP, as this package's errors.
-
-Everything that can end a request is told in one place, so that all messages say the same three
-things: what happened, whether the server may have acted, and what to do next. No message
-quotes a header or a whole task ID, and each foreign text in it is shortened and escaped.
-"""
+"""What an HTTP library raises, and what a ``Retry-After`` says, as this package's errors know it."""
 
 from __future__ import annotations
 
@@ -11,42 +6,14 @@ import email.utils
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC
 from typing import Final, NoReturn
 
-from ...errors import (
-    ConnectionLostError,
-    CredentialRefusedError,
-    MissingCapabilityError,
-    RemoteProtocolError,
-    SessionError,
-)
-from ...protocol import MalformedError
-from ...protocol.replies import RpcError
-from ...protocol.text import header_value, quote, shorten
-from ..base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES
+from ...errors import ConnectionLostError, RemoteProtocolError, SessionError
+from ..request_errors import RequestErrors
 from .transport import Failures
 
-__all__ = [
-    "CREDENTIAL_STATUSES",
-    "HEADER_MISMATCH",
-    "TOO_MANY_REQUESTS",
-    "UNSUPPORTED_VERSION",
-    "RequestErrors",
-    "read_retry_after",
-]
-
-HEADER_MISMATCH: Final = -32020
-UNSUPPORTED_VERSION: Final = -32022
-CREDENTIAL_STATUSES: Final = frozenset({401, 403})
-TOO_MANY_REQUESTS: Final = 429
-
-_MISSING_CAPABILITY: Final = frozenset({-32021, -32003})
-
-# Of the client errors, those that a deployment, a slow network or a race can cause by themselves.
-_PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, TOO_MANY_REQUESTS})
+__all__ = ["raise_for", "read_retry_after"]
 
 _SECONDS: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
@@ -71,239 +38,48 @@ def read_retry_after(value: str) -> float | None:
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
-class RequestErrors:
-    """Makes the errors of one request.
+def raise_for(errors: RequestErrors, error: Exception, failures: Failures) -> NoReturn:
+    """Raise the :class:`SessionError` that an HTTP library's exception stands for.
 
     Args:
-        method: JSON-RPC method, for the messages.
-        task_id: The task that the request is about; ``None`` if it is about none.
-        secrets: Further task IDs, or other credentials, to be shortened wherever a message quotes something.
-
-    Attributes:
-        method: As given.
+        errors: Of the request.
+        error: What the library raised. An exception that is none of ``failures``, such as one of the host's
+            auth flow, is raised as it is.
+        failures: The library's exceptions, by what they mean.
     """
-
-    __slots__ = ("_secrets", "_task_id", "method")
-
-    def __init__(self, method: str, task_id: str | None = None, secrets: Sequence[str] = ()) -> None:
-        self.method = method
-        self._task_id = task_id
-        self._secrets = secrets
-
-    def raise_for(self, error: Exception, failures: Failures) -> NoReturn:
-        """Raise the :class:`SessionError` that an HTTP library's exception stands for.
-
-        An exception that is none of ``failures``, such as one of the host's auth flow, is raised as it is.
-        """
-        try:
-            raise error
-        except failures.not_sent:
-            raise ConnectionLostError(
-                f"{self.method} could not be sent: {self._reason(error, failures)}. "
-                "Check the URL and the network, then try again.",
-                retryable=True,
-                not_executed=True,
-            ) from failures.as_cause(error)
-        except failures.unsendable:
-            # Its text may be the credential.
-            raise SessionError(
-                f"{self.method} is no valid HTTP request. "
-                "Check the headers that the session, its auth and its http_client add."
-            ) from None
-        except failures.decoding:
-            raise self.malformed("the body does not match its Content-Encoding") from error
-        except failures.bad_url:
-            # A bad Location. The encoding errors are an auth flow's own.
-            if isinstance(error, UnicodeEncodeError | UnicodeDecodeError):
-                raise
-            raise RemoteProtocolError(
-                f"{self.method} was redirected to something that is no URL. Check the URL."
-            ) from None
-        except failures.by_status:
-            response = error.response  # type: ignore[attr-defined]  # of either library
-            retry_after_s = read_retry_after(response.headers.get("retry-after", ""))
-            # Its text is the URL, whose query may be a credential.
-            raise self.for_status(response.status_code, retry_after_s) from None
-        except failures.lost:
-            raise self.lost(self._reason(error, failures)) from failures.as_cause(error)
-
-    # ── no reply, or not a whole one ──────────────────────────────────────────────────────────
-
-    def closed(self, what: str, *, sent: bool) -> ConnectionLostError:
-        """The session or the HTTP client was closed before the request, or during it."""
-        became = "has no reply" if sent else "was not sent"
-        return ConnectionLostError(
-            f"{self.method} {became}: the {what} is closed. Keep it open as long as it is used.",
-            retryable=sent,  # by the next process, or the next session
-            not_executed=not sent,
-        )
-
-    def timed_out(self, seconds: float) -> ConnectionLostError:
-        """No whole reply within the time for the whole request."""
-        return ConnectionLostError(
-            f"{self.method} had no whole reply within {seconds:g} seconds. "
-            "Try again later, or raise the session's task_timeout_s.",
+    try:
+        raise error
+    except failures.not_sent:
+        raise ConnectionLostError(
+            f"{errors.method} could not be sent: {_reason(errors, error, failures)}. "
+            "Check the URL and the network, then try again.",
             retryable=True,
-        )
-
-    def lost(self, reason: str) -> ConnectionLostError:
-        """No reply, for a reason that may pass."""
-        return ConnectionLostError(
-            f"The reply to {self.method} was lost: {self.quote(reason).rstrip('.')}. "
-            "The server may have acted on it; a request that may be repeated can be sent again.",
-            retryable=True,
-        )
-
-    def stream_ended(self, status: int) -> ConnectionLostError:
-        """An event stream that ended before the reply."""
-        return ConnectionLostError(
-            f"The stream that answers {self.method} ended before the response. "
-            "The server may have acted on it; a request that may be repeated can be sent again.",
-            retryable=True,
-            http_status=status,
-        )
-
-    def stream_silent(self) -> ConnectionLostError:
-        """An event stream that is open and on which nothing comes any more."""
-        return ConnectionLostError(
-            f"The stream of {self.method} fell silent, as broken connections do. Open it again.",
-            retryable=True,
-        )
-
-    # ── a reply that cannot be used ───────────────────────────────────────────────────────────
-
-    def malformed(self, what: str, *, status: int | None = None) -> RemoteProtocolError:
-        """A reply that is none: from something else on the way, or from a broken server."""
-        return RemoteProtocolError(
-            f"The reply to {self.method} cannot be used: {self.quote(what)}. "
-            "Something between here and the server may have answered: try again, then check the URL.",
-            retryable=True,
-            http_status=status,
-        )
-
-    def wrong_encoding(self, status: int) -> RemoteProtocolError:
-        """A body that is compressed in a way that was not offered, or more than once."""
-        return RemoteProtocolError(
-            f"The reply to {self.method} has a Content-Encoding that was not asked for. "
-            "Turn that compression off at the server or at what stands before it.",
-            http_status=status,
-        )
-
-    def too_large(self, max_bytes: int, status: int) -> RemoteProtocolError:
-        """A body, or an event, of more bytes than the session takes."""
-        return RemoteProtocolError(
-            f"The reply to {self.method} is larger than {max_bytes} bytes; raise max_response_bytes.",
-            http_status=status,
-        )
-
-    def too_deep(self, status: int) -> RemoteProtocolError:
-        """JSON that is nested beyond what Python reads."""
-        return RemoteProtocolError(
-            f"The reply to {self.method} is nested too deeply. Report it to the server's author.",
-            http_status=status,
-        )
-
-    def redirected(self, why: str, status: int) -> RemoteProtocolError:
-        """A redirect that is not followed.
-
-        307 and 308 say that nothing has happened yet. The others may be the answer to a request
-        that was carried out.
-        """
-        return RemoteProtocolError(
-            f"{self.method} was redirected (HTTP {status}) {why}",
-            not_executed=status in (307, 308),
-            http_status=status,
-        )
-
-    # ── a refusal ─────────────────────────────────────────────────────────────────────────────
-
-    def for_status(self, status: int, retry_after_s: float | None) -> SessionError:
-        """The error that an HTTP status stands for when no JSON-RPC reply came with it."""
-        if status in CREDENTIAL_STATUSES:
-            return CredentialRefusedError(
-                f"The server refused the credential of {self.method} (HTTP {status}). "
-                "Renew it, or check that it may use this server, and try again.",
-                not_executed=True,
-                http_status=status,
-                retry_after_s=retry_after_s,
-            )
-        retryable = status in _PASSING_STATUSES or status >= 500
-        advice = "Try again later." if retryable else "Check the URL and what stands before the server."
-        return SessionError(
-            f"{self.method} was answered with HTTP {status} and no JSON-RPC reply. {advice}",
-            retryable=retryable,
-            not_executed=status == TOO_MANY_REQUESTS,
-            http_status=status,
-            retry_after_s=retry_after_s,
-        )
-
-    def for_rpc_error(
-        self, error: RpcError, status: int | None = None, retry_after_s: float | None = None
-    ) -> SessionError:
-        """The error that a JSON-RPC error stands for.
-
-        Args:
-            error: What the server answered.
-            status: HTTP status that it came with; ``None`` where there is none to be seen.
-            retry_after_s: Seconds that the server asked for.
-        """
-        # Whatever code a rate limiter or a gateway picks, its status says that asking later is all that is
-        # needed; and a gateway cannot know what became of the request.
-        limited = status == TOO_MANY_REQUESTS or status in GATEWAY_STATUSES
-        refused = error.code in REFUSED_CODES and status not in GATEWAY_STATUSES
-        kind: type[SessionError] = SessionError
-        retryable = limited or not refused
-        if limited:
-            advice = "Try again later."
-        elif error.code == INVALID_PARAMS and self._task_id is not None:
-            advice = "The server does not know the task, or does not take that in its present state."
-        elif error.code in _MISSING_CAPABILITY:
-            kind, retryable = MissingCapabilityError, False
-            advice = (
-                "Give the client a callback for the capability that the error's data names; a client of the "
-                "SDK or FastMCP declares only what it has callbacks for itself."
-            )
-        elif error.code == HEADER_MISMATCH:
-            kind, retryable = RemoteProtocolError, False
-            advice = "Headers were changed on the way, or the tool's schema was: fetch it and call again."
-        elif error.code == UNSUPPORTED_VERSION:
-            kind, retryable = RemoteProtocolError, False
-            advice = "Use a session of a protocol version that the server speaks."
-        elif retryable:
-            advice = "Try again later."
-        else:
-            advice = "The same request would be refused again: change it."
-        said = f"JSON-RPC error {error.code}: {self.quote(error.message)!r}"
-        return kind(
-            f"{self.method} was answered with {said}. {advice}",
-            retryable=retryable,
-            not_executed=refused or status == TOO_MANY_REQUESTS,
-            code=error.code,
-            remote_message=error.message,
-            data=error.data,
-            http_status=status,
-            retry_after_s=retry_after_s,
-        )
-
-    def quote(self, text: str) -> str:
-        """``text`` as a message may quote it: shortened, escaped, without a whole task ID."""
-        text = text[:_QUOTED_AT_MOST]
-        for secret in self._secrets if self._task_id is None else (self._task_id, *self._secrets):
-            for form in _forms(secret):
-                text = text.replace(form, shorten(secret))
-        return quote(text)
-
-    def _reason(self, error: Exception, failures: Failures) -> str:
-        name, text = type(error).__name__, self.quote(failures.describe(error)).rstrip(".")
-        return f"{name}, {text}" if text else name
+            not_executed=True,
+        ) from failures.as_cause(error)
+    except failures.unsendable:
+        # Its text may be the credential.
+        raise SessionError(
+            f"{errors.method} is no valid HTTP request. "
+            "Check the headers that the session, its auth and its http_client add."
+        ) from None
+    except failures.decoding:
+        raise errors.malformed("the body does not match its Content-Encoding") from error
+    except failures.bad_url:
+        # A bad Location. The encoding errors are an auth flow's own.
+        if isinstance(error, UnicodeEncodeError | UnicodeDecodeError):
+            raise
+        raise RemoteProtocolError(
+            f"{errors.method} was redirected to something that is no URL. Check the URL."
+        ) from None
+    except failures.by_status:
+        response = error.response  # type: ignore[attr-defined]  # of either library
+        retry_after_s = read_retry_after(response.headers.get("retry-after", ""))
+        # Its text is the URL, whose query may be a credential.
+        raise errors.for_status(response.status_code, retry_after_s) from None
+    except failures.lost:
+        raise errors.lost(_reason(errors, error, failures)) from failures.as_cause(error)
 
 
-_QUOTED_AT_MOST: Final = 4096
-"""Characters of a foreign text that are searched for task IDs; a message quotes far fewer."""
-
-
-def _forms(task_id: str) -> Iterator[str]:
-    """A task ID as it is, and as the server sees it in the Mcp-Name header."""
-    yield task_id
-    with suppress(MalformedError):
-        yield header_value(task_id)
+def _reason(errors: RequestErrors, error: Exception, failures: Failures) -> str:
+    name, text = type(error).__name__, errors.quote(failures.describe(error)).rstrip(".")
+    return f"{name}, {text}" if text else name

@@ -5,8 +5,6 @@ One POST per request, no session at the server. Decisions that are not the proto
 - ``tasks/*`` never wait for the server's list of tools: an unfinished task can be observed at once
   after a restart. ``tools/call`` does, since only the list says which arguments also travel
   as headers.
-- ``tasks/get``, the other ``tasks/*`` and ``tools/call`` have separate caps, so that long calls never
-  starve the polls, and polls that hang never keep a cancellation from leaving.
 - A reply that has arrived is returned even if its reader is cancelled meanwhile.
 - ``subscriptions/listen``, which may live for hours, is under no cap.
 """
@@ -17,35 +15,32 @@ import importlib.metadata
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import anyio
 import httpx
-from mcp_types import Tool
+from mcp_types import HEADER_MISMATCH, Tool
 
-from ...errors import RemoteProtocolError, SessionError
-from ...protocol import PROTOCOL_VERSION, JSONObject, MalformedError
-from ...protocol.params import call_params, request_meta, task_params
-from ...protocol.replies import CallReply, read_call_reply
-from ...protocol.task import read_task
+from ...errors import SessionError
+from ...protocol import PROTOCOL_VERSION, JSONObject
+from ...protocol.params import request_meta
 from ...protocol.text import header_value
-from ..base import BeforeSend, Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
+from ..base import BeforeSend, Limits, ObservedTasks, TaskRef, ToolCall
+from ..param_headers import FIELD_NAME, param_headers
+from ..request_errors import RequestErrors
+from ..tool_catalogue import ToolCatalogue
+from ..wire import WireSession
 from .body import ACCEPTED_ENCODINGS
 from .channel import HttpChannel, Message, encode_json
 from .endpoint_names import name_of_url, parse_url
-from .http_errors import HEADER_MISMATCH, RequestErrors
-from .param_headers import FIELD_NAME, param_headers
 from .replies import Reply, read_messages
 from .subscription import LISTEN, Subscription, keep_subscribed, listen_params, read_subscription
-from .tool_catalogue import ToolCatalogue
 from .transport import Response, Transport
 
 if TYPE_CHECKING:
     import httpx2
 
 __all__ = ["AnyAuth", "AnyClient", "HttpSession"]
-
-T = TypeVar("T")
 
 AnyClient: TypeAlias = "httpx.AsyncClient | httpx2.AsyncClient"
 AnyAuth: TypeAlias = "httpx.Auth | httpx2.Auth | tuple[str, str]"
@@ -61,7 +56,7 @@ _PROTOCOL_HEADERS: Final = frozenset({*map(str.lower, _FIXED_HEADERS), "mcp-meth
 _HEADER_VALUE: Final = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
 
 
-class HttpSession(Session):
+class HttpSession(WireSession):
     """A server reached by URL.
 
     No event loop is needed to make one. Use it within one event loop, and :meth:`aclose` it there.
@@ -103,20 +98,16 @@ class HttpSession(Session):
         limits: Limits | None = None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
-        self.limits = limits or Limits()
         parsed = parse_url(url)
-        self.endpoint = name_of_url(parsed) if endpoint is None else endpoint
+        super().__init__(name_of_url(parsed) if endpoint is None else endpoint, limits)
         self.headers: Mapping[str, str] = {**_check_headers(headers), **_FIXED_HEADERS}
         self._capabilities = capabilities or {}
         ours = _own_info()
         self.client_info = client_info or ours
         self._meta = encode_json(request_meta(self.client_info, self._capabilities, None), "every request")
-        self._poll_slots = anyio.Semaphore(self.limits.tasks_in_flight, fast_acquire=True)
-        self._task_slots = anyio.Semaphore(self.limits.tasks_in_flight, fast_acquire=True)
-        self._call_slots = anyio.Semaphore(self.limits.calls_in_flight, fast_acquire=True)
         self._ids = itertools.count(1)
         self._sleep = sleep
-        self._catalogue = ToolCatalogue(self.ask, self.endpoint, sleep)
+        self._catalogue = ToolCatalogue(self._look_up, self.endpoint, sleep)
         self.channel = HttpChannel(
             parsed,
             http_client,
@@ -126,98 +117,55 @@ class HttpSession(Session):
             max_response_bytes=self.limits.max_response_bytes,
         )
 
-    def __repr__(self) -> str:
-        return f"<HttpSession {self.endpoint}>"
-
-    async def discover(self) -> None:
+    async def discover(self, context: object = None) -> None:
         """Ask the server whether it speaks 2026-07-28, unless it has said so.
 
         Raises:
             OtherVersionError: It does not.
             SessionError: It could not be asked.
         """
-        await self._catalogue.discover()
+        await self._catalogue.discover(context)
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         """The tool's description, as the server lists it; ``None`` if it lists none that may be called.
 
         Raises:
             RemoteProtocolError: The server does not speak 2026-07-28, or its list is none.
             SessionError: The server could not be asked.
         """
-        listed = await self._catalogue.find(name, fresh=fresh)
+        listed = await self._catalogue.find(name, context, fresh=fresh)
         return listed.tool if listed is not None and listed.fault is None else None
 
-    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
-        """Send ``tools/call`` once. Never repeats it, whatever happens.
-
-        Raises:
-            SessionError: No result. ``not_executed`` is set if nothing can have happened.
-            ValueError: The name or the arguments have no JSON or no UTF-8 form. Nothing was sent.
-            TypeError: The arguments hold something that has no JSON form. Nothing was sent.
-        """
-        params = call_params(
-            call.name,
-            call.arguments,
-            input_responses=call.input_responses,
-            request_state=call.request_state,
-        )
+    async def exchange(
+        self,
+        method: str,
+        params: JSONObject,
+        *,
+        about: ToolCall | TaskRef | None,
+        context: object,
+        before_send: BeforeSend,
+    ) -> JSONObject:
+        """Send one request in a POST of its own, and return its result as it came."""
+        call = about if isinstance(about, ToolCall) else None
         # Made before anything is asked of the server, so that the caller's own mistakes come first.
-        message = self._message("tools/call", params, meta=call.meta, named=header_value(call.name))
-        listed = await self._catalogue.find_for_call(call.name)
+        message = self._message(method, params, context, about)
+        if call is None:
+            await before_send()
+            return await self._send(message)
+        listed = await self._catalogue.find_for_call(call.name, context)
         if listed is not None:
             _set_headers(message.headers, param_headers(listed.headers, call.arguments))
-        async with self._call_slots:
-            await before_send()
-            try:
-                result = await self._send_call(message, call.hear)
-            except SessionError as error:
-                if error.code == HEADER_MISMATCH:
-                    # Most likely the tool's schema has changed since it was listed.
-                    self._catalogue.forget_tools()
-                raise
-        return _read(read_call_reply, result, message)
+        await before_send()
+        try:
+            return await self._send_call(message, call.hear)
+        except SessionError as error:
+            if error.code == HEADER_MISMATCH:
+                # Most likely the tool's schema has changed since it was listed.
+                self._catalogue.forget_tools()
+            raise
 
-    async def get(self, ref: TaskRef) -> Snapshot:
-        """Send ``tasks/get`` once.
-
-        Raises:
-            SessionError: No snapshot; its code is -32602 if the server does not know the task.
-        """
-        message = self._task_message("tasks/get", ref)
-        async with self._poll_slots:
-            result = await self._send(message)
-        task = _read(read_task, result, message)
-        return Snapshot(task, task.request_state)
-
-    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
-        """Send ``tasks/update`` once.
-
-        Raises:
-            SessionError: No acknowledgement.
-            ValueError: The answers have no JSON form. Nothing was sent.
-            TypeError: The answers hold something that has no JSON form. Nothing was sent.
-        """
-        await self._acknowledged(self._task_message("tasks/update", ref, answers))
-
-    async def cancel(self, ref: TaskRef) -> None:
-        """Send ``tasks/cancel`` once.
-
-        Raises:
-            SessionError: No acknowledgement.
-        """
-        await self._acknowledged(self._task_message("tasks/cancel", ref))
-
-    async def ask(self, method: str, params: JSONObject) -> JSONObject:
-        """Send a request that concerns neither a call nor a task once, and return its result as it came.
-
-        Raises:
-            SessionError: No result.
-        """
-        message = self._message(method, params)
-        result = await self._send(message)
-        _refuse_task(result, message)
-        return result
+    async def _look_up(self, method: str, params: JSONObject, context: object) -> JSONObject:
+        return await self.ask(method, params, context=context)
 
     async def run(self, observed: ObservedTasks) -> None:
         """Deliver what the server tells on ``subscriptions/listen``; return if it does not offer that."""
@@ -225,20 +173,18 @@ class HttpSession(Session):
 
     async def aclose(self) -> None:
         """Close the HTTP client, if it is our own, and end what is under way."""
+        await super().aclose()
         await self.channel.aclose()
 
     async def _listen(self, subscription: Subscription) -> None:
         task_ids = subscription.task_ids
-        message = self._message(LISTEN, listen_params(task_ids), secrets=tuple(task_ids))
+        params = listen_params(task_ids)
+        message = self._message(LISTEN, params, subscription.context, None, tuple(task_ids))
         # A compressed stream holds back what is to be told until there is more of it.
         _set_headers(message.headers, {"Accept-Encoding": "identity"})
         await read_subscription(
             self.channel, message, subscription, self.limits.task_timeout_s, self.limits.max_response_bytes
         )
-
-    async def _acknowledged(self, message: Message) -> None:
-        async with self._task_slots:
-            _refuse_task(await self._send(message), message)
 
     async def _send(self, message: Message) -> JSONObject:
         # Bounded as a whole: a server that drips, byte by byte, would hold a poll for ever.
@@ -257,42 +203,31 @@ class HttpSession(Session):
 
         return await self.channel.exchange(message, read, silence_s=silence_s)
 
-    def _task_message(
-        self, method: str, ref: TaskRef, answers: Mapping[str, JSONObject] | None = None
-    ) -> Message:
-        params = task_params(ref.task_id, request_state=ref.session_data, input_responses=answers)
-        try:
-            named = header_value(ref.task_id)
-        except MalformedError as error:
-            raise RemoteProtocolError(
-                f"{method} cannot be sent: the server issued a task ID that no HTTP header can carry "
-                f"({error}). The task can only be reached in another way.",
-                not_executed=True,
-            ) from None
-        return self._message(method, params, named=named, task_id=ref.task_id)
-
     def _message(
         self,
         method: str,
         params: JSONObject,
-        *,
-        meta: Mapping[str, Any] | None = None,
-        named: str | None = None,
-        task_id: str | None = None,
+        context: object,
+        about: ToolCall | TaskRef | None,
         secrets: Sequence[str] = (),
     ) -> Message:
         request_id = next(self._ids)
-        own = self._meta
-        if meta is not None:
-            own = encode_json(request_meta(self.client_info, self._capabilities, meta), method)
+        own, named, task_id = self._meta, None, None
+        if isinstance(about, TaskRef):
+            named = task_id = about.task_id
+        elif about is not None:
+            named = about.name
+            if about.meta is not None:
+                own = encode_json(request_meta(self.client_info, self._capabilities, about.meta), method)
         # _meta is most of a poll's body and the same in nearly all requests, so it is encoded once and
         # spliced in place of the null: 5 microseconds instead of 8, of some 170 that a poll costs.
         params_json = encode_json({**params, "_meta": None}, method).removesuffix("null}") + own + "}"
         content = f'{{"jsonrpc":"2.0","id":{request_id},"method":"{method}","params":{params_json}}}'
         headers = {**self.headers, "Mcp-Method": method}
         if named is not None:
-            headers["Mcp-Name"] = named
-        return Message(request_id, content.encode("ascii"), headers, RequestErrors(method, task_id, secrets))
+            headers["Mcp-Name"] = header_value(named)
+        errors = RequestErrors(method, task_id, secrets)
+        return Message(request_id, content.encode("ascii"), headers, errors, context=context)
 
 
 def _check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -328,19 +263,3 @@ def _own_info() -> JSONObject:
     except importlib.metadata.PackageNotFoundError:
         version = "0"
     return {"name": "mcp-tasks-client", "version": version}
-
-
-def _read(read: Callable[[object], T], result: JSONObject, message: Message) -> T:
-    try:
-        return read(result)
-    except MalformedError as error:
-        raise message.errors.malformed(str(error)) from None
-
-
-def _refuse_task(result: JSONObject, message: Message) -> None:
-    """Refuse a task as the answer to what is not ``tools/call``.
-
-    Source: Tasks extension, "Capability Negotiation" (MUST interpret as an invalid response).
-    """
-    if result.get("resultType") == "task":
-        raise message.errors.malformed("a task, which only tools/call may be answered with")

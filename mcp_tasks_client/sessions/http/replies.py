@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 from ...errors import RemoteProtocolError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError, read_rpc_error
+from ..request_errors import RequestErrors
 from .body import DRAIN_S, finish, read_bounded, read_uncompressed
-from .http_errors import RequestErrors
 from .sse import EventParser, EventTooLargeError
 from .transport import Response
 

@@ -15,9 +15,9 @@ import anyio
 from ...errors import SessionError
 from ...protocol import JSONObject, MalformedError
 from ...protocol.task import read_task
-from ..base import GATEWAY_STATUSES, ObservedTasks, Snapshot
+from ..base import GATEWAY_STATUSES, ObservedTasks, Snapshot, latest_context
+from ..request_errors import TOO_MANY_REQUESTS
 from .channel import HttpChannel, Message
-from .http_errors import TOO_MANY_REQUESTS
 from .replies import Reply, read_messages
 from .transport import Response
 
@@ -62,12 +62,14 @@ class Subscription:
 
     Attributes:
         task_ids: As given.
+        context: With which the stream is asked for.
         acknowledged: Whether the server has agreed to tell of one of the tasks.
         delivered: Whether a snapshot has come.
     """
 
     def __init__(self, task_ids: frozenset[str], observed: ObservedTasks) -> None:
         self.task_ids = task_ids
+        self.context = latest_context(observed.refs())
         self.acknowledged = False
         self.delivered = False
         self._observed = observed

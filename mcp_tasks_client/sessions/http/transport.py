@@ -128,6 +128,8 @@ class Request:
     """Seconds without a byte before the request is given up, unless the host's own client says otherwise."""
 
     verb: str = "POST"
+    context: object = field(default=None, repr=False)
+    """What the caller of the tool has brought along, if the request is made for the sake of a call."""
 
 
 class Transport(ABC):

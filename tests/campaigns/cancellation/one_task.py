@@ -218,7 +218,7 @@ class InMemory(Session):
     def limits(self) -> Limits:
         return Limits()
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         await self._send("tools/list", {})
         return Tool.model_validate(TOOL)
 

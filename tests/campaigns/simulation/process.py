@@ -105,7 +105,7 @@ class Line(Session):
     def limits(self) -> Limits:
         return self._inner.limits
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         return await self._while_it_lives(partial(self._inner.tool, name, fresh=fresh))
 
     async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:

@@ -242,6 +242,28 @@ async def test_a_reply_that_comes_after_the_host_has_gone_is_journaled() -> None
     assert await resume(server, journal, elicitation=answer) == ["done"]
 
 
+@pytest.mark.parametrize("meta", [{}, KEY], ids=["no key", "key"])
+def test_an_event_loop_that_ends_at_any_step_of_a_call_leaves_no_record_that_it_owns(
+    meta: dict[str, Any],
+) -> None:
+    server = ScriptedServer(endpoint=ENDPOINT)
+    server.tool("tool", [work(60.0), complete(text_result("done"))])
+
+    async def leave_after(steps: int, journal: MemoryJournal) -> None:
+        transport = TasksHttpTransport(
+            Distant(server.app), journal=journal, environment=Environment(clock=server.clock)
+        )
+        call = asyncio.create_task(Host(httpx.AsyncClient(transport=transport)).call("tool", meta=meta))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        assert not call.done()
+
+    for steps in range(40):
+        journal = Slow()
+        asyncio.run(leave_after(steps, journal))
+        assert {record.owner for record in asyncio.run(recorded(journal))} <= {None}, steps
+
+
 @pytest.mark.parametrize("meta", [{}, {"progressToken": 1}], ids=["json", "events"])
 def test_an_event_loop_that_ends_in_the_middle_of_a_call_leaves_the_task_to_the_next(
     tmp_path: Path, meta: dict[str, Any]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final, get_args
-from uuid import uuid4
 
 import anyio
 import anyio.to_thread
@@ -17,7 +16,8 @@ import httpx
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from mcp_tasks_client import MemoryJournal, TasksClient, idempotency_key, tasks_http_client
+from mcp_tasks_client import MemoryJournal, TasksClient, tasks_http_client
+from tests._requirements import requirement
 from tests.legacy_servers import LegacyServer
 from tests.real_server import RealServer
 
@@ -62,40 +62,6 @@ async def test_a_client_gets_the_results_of_tasks_whatever_it_negotiated(
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_call_that_the_client_gives_up_is_taken_up_by_url(real_server: RealServer, way: Way) -> None:
-    journal, token = MemoryJournal(), uuid4().hex
-    async with client_at(real_server.url, Person(), journal, way=way) as client:
-        with pytest.raises(MCPError, match="timed out"):
-            await client.call_tool("count", {"token": token, "seconds": 1.0}, read_timeout_seconds=0.5)
-        assert text(await client.call_tool("runs", {"token": token})) == "1"
-    async with TasksClient(real_server.url, journal=journal) as durable:
-        (handle,) = await durable.resume()
-        assert text(await handle.result()) == "1"
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_key_in_the_metadata_joins_the_call(real_server: RealServer, way: Way) -> None:
-    token = uuid4().hex
-    meta: Any = {"mcp-tasks-client/idempotency-key": token}
-    async with client_at(real_server.url, way=way) as client:
-        for _ in range(2):
-            assert text(await client.call_tool("count", {"token": token}, meta=meta)) == "1"
-        assert text(await client.call_tool("count", {"token": token})) == "2"
-
-
-@pytest.mark.parametrize("way", ["beneath", "beneath, legacy"])  # context does not cross the streams
-async def test_a_key_reaches_the_call_through_the_client_s_own_tasks(
-    real_server: RealServer, way: Way
-) -> None:
-    token = uuid4().hex
-    async with client_at(real_server.url, way=way) as client:
-        for _ in range(2):
-            with idempotency_key(token):
-                assert text(await client.call_tool("count", {"token": token})) == "1"
-        assert text(await client.call_tool("count", {"token": token})) == "2"
-
-
-@pytest.mark.parametrize("way", WAYS)
 async def test_calls_may_be_made_together(real_server: RealServer, way: Way) -> None:
     person, said = Person(), list[str]()
     async with client_at(real_server.url, person, way=way) as client, anyio.create_task_group() as calls:
@@ -124,21 +90,6 @@ def run_until(word: str, *arguments: str | Path) -> None:
             process.kill()
 
 
-@pytest.mark.parametrize(
-    ("where", "tool", "word", "expected"),
-    [("beneath", "ask_name", "asked", "Hello, Ada"), ("around", "slow", "reached", "rested")],
-)
-async def test_what_a_killed_host_has_left_is_resumed_by_url(
-    real_server: RealServer, tmp_path: Path, tool: str, word: str, expected: str, where: str
-) -> None:
-    journal, person = tmp_path / "journal.sqlite3", Person()
-    with anyio.fail_after(LIMIT_S):
-        await anyio.to_thread.run_sync(run_until, word, real_server.url, journal, tool, where)
-        async with TasksClient(real_server.url, journal=journal, elicitation=person.elicit) as client:
-            (handle,) = await client.resume()
-            assert text(await handle.result()) == expected
-
-
 # ── a server of the older generation ──────────────────────────────────────────────────────────
 
 
@@ -154,6 +105,18 @@ async def test_at_a_server_of_the_older_generation_too(legacy_server: LegacyServ
         assert text(await client.call_tool("asks_twice", {"hint_ms": 50})) == "Ada and Ada"
     assert len(person.asked) == 4
     assert await pending(legacy_server.url, journal) == []
+
+
+@requirement("2025:any-stream", "law:3")
+async def test_calls_that_ask_on_the_stream_of_the_session_may_follow_one_another_at_once(
+    legacy_server: LegacyServer,
+) -> None:
+    """Both servers allow one such stream a session. What they say while there is none, they do not repeat."""
+    person = Person()
+    async with client_at(legacy_server.url, person) as client:
+        for _ in range(20):
+            assert text(await client.call_tool("asks_aside", {"hint_ms": 5})) == "Hello, Ada"
+    assert len(person.asked) == 20
 
 
 async def test_calls_at_such_a_server_may_be_made_together(legacy_server: LegacyServer) -> None:

@@ -21,7 +21,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CreateMessageResult, ElicitResult, TextContent
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksTransport
-from mcp_tasks_client.machine.record import Scope
 from tests._legacy_installs import python_with_legacy_sdk
 from tests._requirements import requirement
 from tests.legacy_servers import LegacyProgram, LegacyServer, installed
@@ -61,16 +60,6 @@ class Host:
         return {"elicitation_callback": self.elicit, "sampling_callback": self.sample}
 
 
-class SessionIds:
-    """Reads the MCP session ID from the responses of a host's HTTP client."""
-
-    def __init__(self) -> None:
-        self.latest: str | None = None
-
-    async def note(self, response: httpx2.Response) -> None:
-        self.latest = response.headers.get("mcp-session-id", self.latest)
-
-
 def text(result: Any) -> str:
     return str(result.content[0].text)
 
@@ -103,35 +92,6 @@ async def test_a_session_whose_id_cannot_be_seen_is_told_of(
             assert text(await client.call_tool("slow", {"hint_ms": 50})) == "rested"
     (said,) = [record.message for record in caplog.records if "session_id=" in record.message]
     assert "cannot be seen" in said
-
-
-@requirement("law:1", "law:2", "law:3")
-async def test_what_a_client_on_2_leaves_is_resumed_by_url(legacy_server: LegacyServer) -> None:
-    hesitant, host, journal, ids = Host(hesitates=True), Host(), MemoryJournal(), SessionIds()
-    async with httpx2.AsyncClient(event_hooks={"response": [ids.note]}, timeout=LIMIT_S) as http:
-        inner = streamable_http_client(legacy_server.url, http_client=http, terminate_on_close=False)
-        transport = TasksTransport(
-            inner,
-            endpoint=legacy_server.url,
-            journal=journal,
-            poll=QUICK,
-            session_id=lambda: ids.latest,
-        )
-        with anyio.fail_after(LIMIT_S):
-            async with (
-                mcp.Client(transport, **hesitant.callbacks) as client,
-                anyio.create_task_group() as tasks,
-            ):
-                tasks.start_soon(client.call_tool, "asks")
-                await hesitant.prompted.wait()
-                tasks.cancel_scope.cancel()
-    scope = Scope(legacy_server.url, "")
-    with anyio.fail_after(LIMIT_S):
-        async with TasksClient(legacy_server.url, journal=journal, elicitation=host.elicit) as durable:
-            assert [record.scope for record in await durable.records()] == [scope]
-            (handle,) = await durable.resume()
-            assert text(await handle.result()) == "Hello, Ada"
-    assert host.asked == [NAME]
 
 
 async def test_a_call_ends_when_the_server_has_ended_the_session(legacy_server: LegacyServer) -> None:

@@ -125,6 +125,15 @@ async function asks(running) {
   return text(`Hello, ${await running.askName('What is your name?')}`);
 }
 
+/** Over the stream of the session, with the task's mark. Nobody is asked while there is no such stream. */
+async function asksAside(running) {
+  const mark = { 'io.modelcontextprotocol/related-task': { taskId: running.id } };
+  const params = { mode: 'form', message: 'What is your name?', requestedSchema: NAME_FORM, _meta: mark };
+  const request = { method: 'elicitation/create', params };
+  const answer = await running.server.server.request(request, ElicitResultSchema, { timeout: ANSWER_LIMIT_MS });
+  return text(`Hello, ${said(answer)}`);
+}
+
 async function asksTwice(running) {
   const ask = (whose) => running.askName(`What is the name of your ${running.args.alike ? 'pet' : whose}?`);
   if (running.args.together ?? true) {
@@ -248,6 +257,7 @@ function build() {
   task('must', must, { input: { n: z.number().int().optional() }, output: { n: z.number().int() } });
   task('fails', fails, { input: { how: z.enum(['message', 'result', 'completed']).optional() } });
   task('asks', asks);
+  task('asks_aside', asksAside);
   task('asks_twice', asksTwice, {
     input: { together: z.boolean().optional(), alike: z.boolean().optional() },
   });

@@ -37,7 +37,7 @@ def anyio_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Each event loop, with each library that may carry the requests on it."""
     loop, _, library = str(request.param).partition("-")
     if library != "aiohttp":
-        monkeypatch.setattr(channel, "_is_on_asyncio", lambda: False)
+        monkeypatch.setattr(channel, "on_asyncio", lambda: False)
     if library == "httpx2":
         chosen = channel._library
         monkeypatch.setattr(channel, "_library", lambda *given: chosen(*given) if any(given) else httpx2)

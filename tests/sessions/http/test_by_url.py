@@ -9,12 +9,13 @@ import anyio.lowlevel
 import pytest
 from mcp_types import Tool
 
-from mcp_tasks_client.by_url import OTHER_VERSION, DiscoveringSession
+from mcp_tasks_client.by_url import DiscoveringSession
 from mcp_tasks_client.errors import RemoteProtocolError, SessionError
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Returned
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.sessions.base import (
+    OTHER_VERSION,
     BeforeSend,
     Limits,
     ObservedTasks,
@@ -46,7 +47,7 @@ class Other(Session):
     def limits(self) -> Limits:
         return self._http.limits
 
-    async def tool(self, name: str, *, fresh: bool = False) -> Tool | None:
+    async def tool(self, name: str, *, fresh: bool = False, context: object = None) -> Tool | None:
         self.asked.append(f"tool {fresh}")
         return None
 

@@ -8,13 +8,12 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import anyio
 import httpx
 import pytest
 
 from mcp_tasks_client.errors import RemoteProtocolError
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
-from mcp_tasks_client.sessions.base import Limits, TaskRef, ToolCall
+from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
 from ..._requirements import requirement
@@ -24,9 +23,6 @@ from .scripted import (
     TASK_ID,
     URL,
     ScriptedServer,
-    Turnstile,
-    fail_to_get,
-    http,
     result,
     rpc_id,
     send_call,
@@ -237,17 +233,6 @@ async def test_any_task_id_arrives_byte_for_byte(
     assert header == server.sent["params"]["taskId"] == task_id
 
 
-@pytest.mark.parametrize("send", [HttpSession.get, HttpSession.cancel])
-async def test_a_task_id_that_no_header_can_carry_is_the_servers_fault(
-    server: ScriptedServer, session: HttpSession, send: Callable[[HttpSession, TaskRef], Awaitable[object]]
-) -> None:
-    with pytest.raises(RemoteProtocolError, match="no HTTP header can carry") as caught:
-        await send(session, TaskRef("\ud800" * 9))
-    assert caught.value.not_executed
-    assert not caught.value.retryable
-    assert server.requests == []
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}, b"x", {(1,): 2}])
 async def test_arguments_that_are_not_json_are_refused_before_anything_is_sent(
     server: ScriptedServer, session: HttpSession, value: object
@@ -299,88 +284,6 @@ async def test_headers_are_added_but_never_replace_the_protocols(server: Scripte
     }
 
 
-@pytest.mark.parametrize("verb", ["tasks", "calls"])
-async def test_no_more_requests_are_under_way_than_allowed(server: ScriptedServer, verb: str) -> None:
-    session = server.session(limits=Limits(tasks_in_flight=3, calls_in_flight=4))
-    await session.tool("deploy")
-    gate = Turnstile(result(TASK))
-    for method in ("tasks/get", "tasks/cancel", "tools/call"):
-        server.answers(method, gate)
-    allowed = 3 if verb == "tasks" else 4
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            for _ in range(5):
-                if verb == "tasks":
-                    group.start_soon(session.get, REF)
-                else:
-                    group.start_soon(send_call, session)
-            await gate.holds(allowed)
-            assert gate.inside == allowed
-            gate.open.set()
-    assert gate.most == allowed
-
-
-async def test_long_calls_do_not_starve_the_polls(server: ScriptedServer) -> None:
-    session = server.session(limits=Limits(tasks_in_flight=1, calls_in_flight=1))
-    await session.tool("deploy")
-    gate = Turnstile(result({"content": []}))
-    server.answers("tools/call", gate)
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(send_call, session)
-            await gate.holds(1)
-            assert (await session.get(REF)).task.status == "working"
-            gate.open.set()
-
-
-async def test_polls_that_hang_starve_neither_cancellations_nor_answers(server: ScriptedServer) -> None:
-    session = server.session(limits=Limits(tasks_in_flight=1))
-    gate = Turnstile(result(TASK))
-    server.answers("tasks/get", gate)
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(session.get, REF)
-            await gate.holds(1)
-            await session.cancel(REF)
-            await session.update(REF, {"k": {"action": "decline"}})
-            gate.open.set()
-
-
-@pytest.mark.parametrize("verb", ["cancel", "update"])
-async def test_no_more_answers_and_cancellations_are_under_way_than_allowed(
-    server: ScriptedServer, verb: str
-) -> None:
-    session = server.session(limits=Limits(tasks_in_flight=2))
-    gate = Turnstile(result({}))
-    server.answers(f"tasks/{verb}", gate)
-    arguments: tuple[Any, ...] = (REF, {}) if verb == "update" else (REF,)
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            for _ in range(4):
-                group.start_soon(getattr(session, verb), *arguments)
-            await gate.holds(2)
-            gate.open.set()
-    assert gate.most == 2
-
-
-async def test_a_slot_is_given_back_after_a_failure_and_after_cancellation(server: ScriptedServer) -> None:
-    session = server.session(limits=Limits(tasks_in_flight=1))
-    server.answers("tasks/get", http(500))
-    await fail_to_get(session)
-    gate = Turnstile(result(TASK))
-    server.answers("tasks/get", gate)
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(session.get, REF)
-            group.start_soon(session.get, REF)
-            await gate.holds(1)
-            group.cancel_scope.cancel()
-        server.answers("tasks/get", result(TASK))
-        await session.get(REF)
-
-
 async def test_a_call_answers_with_a_result_a_task_or_questions(
     server: ScriptedServer, session: HttpSession
 ) -> None:
@@ -393,19 +296,6 @@ async def test_a_call_answers_with_a_result_a_task_or_questions(
     reply = await send_call(session)
     assert isinstance(reply, Created)
     assert reply.task.task_id == TASK_ID
-
-
-@pytest.mark.parametrize(
-    "value", [{"resultType": "task", "status": "working"}, {"resultType": "input_required"}]
-)
-async def test_a_call_reply_that_cannot_be_read_is_malformed(
-    server: ScriptedServer, session: HttpSession, value: object
-) -> None:
-    server.answers("tools/call", result(value))
-    with pytest.raises(RemoteProtocolError) as caught:
-        await send_call(session)
-    assert caught.value.retryable
-    assert not caught.value.not_executed
 
 
 async def test_any_result_acknowledges(server: ScriptedServer, session: HttpSession) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from mcp_tasks_client.errors import CredentialRefusedError, RemoteProtocolError, SessionError
 from mcp_tasks_client.protocol.replies import Returned
+from mcp_tasks_client.sessions import tool_catalogue
 from mcp_tasks_client.sessions.base import ToolCall
-from mcp_tasks_client.sessions.http import tool_catalogue
 from mcp_tasks_client.sessions.http.http_session import HttpSession
-from mcp_tasks_client.sessions.http.tool_catalogue import OtherVersionError
+from mcp_tasks_client.sessions.tool_catalogue import OtherVersionError
 
 from .scripted import REF, URL, Answer, ScriptedServer, Turnstile, error, http, result, send_call
 

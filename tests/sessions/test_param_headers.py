@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_tasks_client.protocol import MalformedError
-from mcp_tasks_client.sessions.http.param_headers import header_map, param_headers
+from mcp_tasks_client.sessions.param_headers import header_map, param_headers
 
 
 def marked(token: object, kind: object = "string") -> dict[str, Any]:

@@ -18,13 +18,18 @@ from functools import partial
 from typing import Final, TypeVar
 
 import anyio
-from mcp_types import Tool
+from mcp_types import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Tool,
+)
 from pydantic import ValidationError
 
-from ...errors import RemoteProtocolError, SessionError
-from ...protocol import PROTOCOL_VERSION, JSONObject, MalformedError
-from ...protocol.text import quote
-from .http_errors import UNSUPPORTED_VERSION
+from ..errors import RemoteProtocolError, SessionError
+from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError
+from ..protocol.text import quote
 from .param_headers import HeaderMap, header_map
 
 __all__ = ["ListedTool", "OtherVersionError", "ToolCatalogue", "read_tool"]
@@ -43,14 +48,10 @@ _MOST_TOOLS: Final = 100_000
 _MOST_ABSENT: Final = 1000
 """Names that are remembered as not listed, at most."""
 
-_METHOD_NOT_FOUND: Final = -32601
-_INVALID_REQUEST: Final = -32600
-_INVALID_PARAMS: Final = -32602
-
 # How servers of other versions answer a method, a header and a request without a session that
 # they do not know.
 _OTHER_VERSION_CODES: Final = frozenset(
-    {UNSUPPORTED_VERSION, _METHOD_NOT_FOUND, _INVALID_REQUEST, _INVALID_PARAMS}
+    {UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND, INVALID_REQUEST, INVALID_PARAMS}
 )
 _OTHER_VERSION_STATUSES: Final = frozenset({400, 404, 405, 406, 415})
 
@@ -75,14 +76,14 @@ class ToolCatalogue:
     """The tools of one server, looked up by name.
 
     Args:
-        request: Sends a request of the given method and params once, and returns its result.
+        request: Sends a request of the given method, params and context once, and returns its result.
         endpoint: The server's name, for the log.
         sleep: Waits between attempts, in seconds.
     """
 
     def __init__(
         self,
-        request: Callable[[str, JSONObject], Awaitable[JSONObject]],
+        request: Callable[[str, JSONObject, object], Awaitable[JSONObject]],
         endpoint: str,
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
@@ -95,7 +96,7 @@ class ToolCatalogue:
         self._discovery = _Shared(self._discover)
         self._fetching = _Shared(self._fetch)
 
-    async def discover(self) -> None:
+    async def discover(self, context: object) -> None:
         """Ask the server whether it speaks our version, unless it has said so.
 
         Raises:
@@ -103,9 +104,9 @@ class ToolCatalogue:
             SessionError: It could not be asked.
         """
         if not self._version_known:
-            await self._discovery.run()
+            await self._discovery.run(context)
 
-    async def find(self, name: str, *, fresh: bool = False) -> ListedTool | None:
+    async def find(self, name: str, context: object, *, fresh: bool = False) -> ListedTool | None:
         """The tool of that name, ``None`` if there is none.
 
         A name that the list does not have is looked for once more, in a new list, and then remembered as
@@ -113,6 +114,7 @@ class ToolCatalogue:
 
         Args:
             name: The tool.
+            context: Of the call for whose sake it is looked up.
             fresh: Fetch the list again, or wait for the one that is being fetched.
 
         Raises:
@@ -120,7 +122,7 @@ class ToolCatalogue:
             SessionError: The server could not be asked.
         """
         if fresh or self._tools is None or not (name in self._tools or name in self._absent):
-            await self._fetching.run()
+            await self._fetching.run(context)
         listed = (self._tools or {}).get(name)
         if listed is None:
             if len(self._absent) >= _MOST_ABSENT:
@@ -128,13 +130,13 @@ class ToolCatalogue:
             self._absent.add(name)
         return listed
 
-    async def find_for_call(self, name: str) -> ListedTool | None:
+    async def find_for_call(self, name: str, context: object) -> ListedTool | None:
         """The tool of that name, about to be called. A name that is not listed may still be callable.
 
         Raises:
             SessionError: The tool must not be called, or the server could not be asked; ``not_executed``.
         """
-        listed = await self.find(name)
+        listed = await self.find(name, context)
         if listed is not None and listed.fault is not None:
             self.forget_tools()  # the next call looks whether the server has been mended
             raise RemoteProtocolError(
@@ -150,23 +152,24 @@ class ToolCatalogue:
 
     # ── the version ───────────────────────────────────────────────────────────────────────────
 
-    async def _discover(self) -> None:
+    async def _discover(self, context: object) -> None:
+        check = partial(self._check_version, context)
         try:
-            await self._repeat(self._check_version)
+            await self._repeat(check)
         except OtherVersionError as error:
             if error.code is not None or error.http_status is None:
                 raise
             # No more than a status may be a gateway's, at a loss for a moment.
             await self._sleep(_FIRST_PAUSE_S)
-            await self._repeat(self._check_version)
+            await self._repeat(check)
         self._version_known = True
 
-    async def _check_version(self) -> None:
+    async def _check_version(self, context: object) -> None:
         try:
-            result = await self._request("server/discover", {})
+            result = await self._request("server/discover", {}, context)
         except SessionError as error:
             offered = error.data.get("supported") if isinstance(error.data, dict) else None
-            if error.code == UNSUPPORTED_VERSION and _has_ours(offered):
+            if error.code == UNSUPPORTED_PROTOCOL_VERSION and _has_ours(offered):
                 # The server refuses what it offers. The protocol has the client ask again in a version of
                 # the list, and the only one that is ours is the one it was asked in.
                 error.retryable = True
@@ -180,14 +183,14 @@ class ToolCatalogue:
 
     # ── the list ──────────────────────────────────────────────────────────────────────────────
 
-    async def _fetch(self) -> None:
-        await self.discover()
+    async def _fetch(self, context: object) -> None:
+        await self.discover(context)
         tools: dict[str, ListedTool] = {}
         faults: list[str] = []
         cursor: str | None = None
         seen: set[str] = set()
         for _ in range(_MOST_PAGES):
-            page = await self._repeat(partial(self._fetch_page, cursor))
+            page = await self._repeat(partial(self._fetch_page, cursor, context))
             for entry in page["tools"]:
                 read_tool(entry, tools, faults)
             cursor = page.get("nextCursor")
@@ -209,11 +212,11 @@ class ToolCatalogue:
             "No tool can be called until its tools/list is mended.",
         )
 
-    async def _fetch_page(self, cursor: str | None) -> JSONObject:
+    async def _fetch_page(self, cursor: str | None, context: object) -> JSONObject:
         try:
-            page = await self._request("tools/list", {} if cursor is None else {"cursor": cursor})
+            page = await self._request("tools/list", {} if cursor is None else {"cursor": cursor}, context)
         except SessionError as error:
-            if error.code == _METHOD_NOT_FOUND:
+            if error.code == METHOD_NOT_FOUND:
                 return {"tools": []}
             raise
         if not isinstance(page.get("tools"), list) or not isinstance(page.get("nextCursor"), str | None):
@@ -240,15 +243,15 @@ class ToolCatalogue:
 class _Shared:
     """An action that concurrent callers share.
 
-    The first caller carries it out, and those who come meanwhile get its outcome: that it has succeeded,
-    or a copy of its error. If the first is cancelled, one of the others begins anew.
+    The first caller carries it out, with its own context, and those who come meanwhile get its outcome:
+    that it has succeeded, or a copy of its error. If the first is cancelled, one of the others begins anew.
     """
 
-    def __init__(self, act: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, act: Callable[[object], Awaitable[None]]) -> None:
         self._act = act
         self._attempt: _Attempt | None = None
 
-    async def run(self) -> None:
+    async def run(self, context: object) -> None:
         """Carry the action out, or wait for who does.
 
         Raises:
@@ -262,7 +265,7 @@ class _Shared:
                 return
         attempt = self._attempt = _Attempt(anyio.Event())
         try:
-            await self._act()
+            await self._act(context)
             attempt.succeeded = True
         except SessionError as error:
             error.not_executed = True

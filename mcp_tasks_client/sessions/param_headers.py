@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from ...protocol import MalformedError
-from ...protocol.text import header_value
+from ..protocol import MalformedError
+from ..protocol.text import header_value
 
 __all__ = ["FIELD_NAME", "HeaderMap", "header_map", "param_headers"]
 

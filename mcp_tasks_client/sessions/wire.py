@@ -1,0 +1,226 @@
+"""What all sessions of MCP 2026-07-28 share, in whichever way their requests travel.
+
+A way of travelling implements one method, :meth:`WireSession.exchange`. What is not the protocol's:
+
+- ``tasks/get``, the other ``tasks/*`` and ``tools/call`` have separate caps, so that long calls never
+  starve the polls, and polls that hang never keep an answer or a cancellation from leaving.
+- What must not be sent is refused here: ``session_data`` of another version, which may be a credential, and
+  a task ID that no message can carry.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from ..errors import RemoteProtocolError
+from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError
+from ..protocol.params import call_params, task_params
+from ..protocol.replies import CallReply, read_call_reply
+from ..protocol.task import read_task
+from ..protocol.text import is_encodable
+from .base import (
+    OTHER_VERSION,
+    BeforeSend,
+    Limits,
+    Session,
+    Snapshot,
+    TaskRef,
+    ToolCall,
+    made_in_another,
+)
+from .request_errors import RequestErrors
+
+__all__ = ["WireSession"]
+
+T = TypeVar("T")
+
+
+class WireSession(Session):
+    """A server that speaks 2026-07-28. No event loop is needed to make one.
+
+    Args:
+        endpoint: The server's name in the journal.
+        limits: The bounds to keep; ``None`` is the defaults.
+
+    Attributes:
+        closed: Whether nothing is sent any more.
+    """
+
+    def __init__(self, endpoint: str, limits: Limits | None) -> None:
+        self.endpoint = endpoint
+        self.limits = limits = limits or Limits()
+        self.closed = False
+        self._poll_slots = anyio.Semaphore(limits.tasks_in_flight, fast_acquire=True)
+        self._task_slots = anyio.Semaphore(limits.tasks_in_flight, fast_acquire=True)
+        self._call_slots = anyio.Semaphore(limits.calls_in_flight, fast_acquire=True)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.endpoint}>"
+
+    @abstractmethod
+    async def exchange(
+        self,
+        method: str,
+        params: JSONObject,
+        *,
+        about: ToolCall | TaskRef | None,
+        context: object,
+        before_send: BeforeSend,
+    ) -> JSONObject:
+        """Send one request, once, and return its result as it came.
+
+        Args:
+            method: JSON-RPC method.
+            params: Its params, without ``_meta``.
+            about: The call or the task that the request is about; ``None`` if it is about neither.
+            context: Of the call for whose sake the request is sent.
+            before_send: Must be awaited right before the request may reach the server, after all that has to
+                be asked first. Waits for its turn under a cap; what it raises is passed on.
+
+        Raises:
+            SessionError: No result. ``not_executed`` is set if nothing can have happened.
+            ValueError: The params have no JSON form. Nothing was sent.
+            TypeError: The params hold something that has no JSON form. Nothing was sent.
+        """
+
+    async def call(self, call: ToolCall, before_send: BeforeSend) -> CallReply:
+        """Send ``tools/call`` once. Never repeats it, whatever happens.
+
+        Raises:
+            SessionError: No reply. ``not_executed`` is set if nothing can have happened.
+            ValueError: The name or the arguments have no JSON or no UTF-8 form. Nothing was sent.
+            TypeError: The arguments hold something that has no JSON form. Nothing was sent.
+        """
+        self.check_open("tools/call")
+        params = call_params(
+            call.name, call.arguments, input_responses=call.input_responses, request_state=call.request_state
+        )
+        with _Turn(self._call_slots, before_send) as turn:
+            raw = await self.exchange(
+                "tools/call", params, about=call, context=call.context, before_send=turn.take
+            )
+        return _read(read_call_reply, raw, "tools/call")
+
+    async def get(self, ref: TaskRef) -> Snapshot:
+        """Send ``tasks/get`` once.
+
+        Raises:
+            SessionError: No snapshot; its code is -32602 if the server does not know the task.
+        """
+        raw = await self._send_task("tasks/get", ref, None, self._poll_slots)
+        task = _read(read_task, raw, "tasks/get", ref.task_id)
+        return Snapshot(task, task.request_state)
+
+    async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
+        """Send ``tasks/update`` once.
+
+        Raises:
+            SessionError: No acknowledgement.
+            ValueError: The answers have no JSON form. Nothing was sent.
+            TypeError: The answers hold something that has no JSON form. Nothing was sent.
+        """
+        raw = await self._send_task("tasks/update", ref, answers, self._task_slots)
+        _refuse_task(raw, "tasks/update", ref.task_id)
+
+    async def cancel(self, ref: TaskRef) -> None:
+        """Send ``tasks/cancel`` once.
+
+        Raises:
+            SessionError: No acknowledgement.
+        """
+        raw = await self._send_task("tasks/cancel", ref, None, self._task_slots)
+        _refuse_task(raw, "tasks/cancel", ref.task_id)
+
+    async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
+        """Send a request that concerns neither a call nor a task once, and return its result as it came.
+
+        Raises:
+            SessionError: No result.
+        """
+        self.check_open(method)
+        before_send = anyio.lowlevel.checkpoint_if_cancelled
+        raw = await self.exchange(method, params, about=None, context=context, before_send=before_send)
+        _refuse_task(raw, method)
+        return raw
+
+    async def aclose(self) -> None:
+        """Send nothing more. What is under way goes on."""
+        self.closed = True
+
+    def check_open(self, method: str) -> None:
+        """See that the session is not closed.
+
+        Raises:
+            ConnectionLostError: It is; ``not_executed``.
+        """
+        if self.closed:
+            raise RequestErrors(method).closed("session", sent=False)
+
+    async def _send_task(
+        self, method: str, ref: TaskRef, answers: Mapping[str, JSONObject] | None, slots: anyio.Semaphore
+    ) -> JSONObject:
+        self.check_open(method)
+        if ref.session_data is not None and ref.session_data.startswith(OTHER_VERSION):
+            raise made_in_another(PROTOCOL_VERSION)
+        if not is_encodable(ref.task_id):
+            raise RemoteProtocolError(
+                f"{method} cannot be sent, because the server issued a task ID that has no UTF-8 form. "
+                "Report it to the server's author.",
+                not_executed=True,
+            )
+        params = task_params(ref.task_id, request_state=ref.session_data, input_responses=answers)
+        with _Turn(slots) as turn:
+            return await self.exchange(method, params, about=ref, context=ref.context, before_send=turn.take)
+
+
+class _Turn:
+    """One request under a cap: it waits for its turn when it is about to be sent.
+
+    Args:
+        slots: Of the requests of its kind.
+        announce: Awaited once it is its turn.
+    """
+
+    __slots__ = ("_announce", "_slots", "_taken")
+
+    def __init__(self, slots: anyio.Semaphore, announce: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._slots = slots
+        self._announce = announce
+        self._taken = False
+
+    async def take(self) -> None:
+        """Return when the request may be sent."""
+        await self._slots.acquire()
+        self._taken = True
+        if self._announce is not None:
+            await self._announce()
+
+    def __enter__(self) -> _Turn:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._taken:
+            self._slots.release()
+
+
+def _read(read: Callable[[object], T], raw: JSONObject, method: str, task_id: str | None = None) -> T:
+    try:
+        return read(raw)
+    except MalformedError as error:
+        raise RequestErrors(method, task_id).malformed(str(error)) from None
+
+
+def _refuse_task(raw: JSONObject, method: str, task_id: str | None = None) -> None:
+    if raw.get("resultType") == "task":
+        raise RequestErrors(method, task_id).malformed("a task, which only tools/call may be answered with")

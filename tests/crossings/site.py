@@ -1,0 +1,351 @@
+"""A server of either version, which can be upgraded while it runs, and knows whose each request is.
+
+It has one tool, ``work``, whose calls become tasks. They end when the test says so. Whatever it says of a
+call has the name of the call's user in it, and so has the output schema: who is given another's is found out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import uvicorn
+
+__all__ = ["LIMIT_S", "Site", "Sites", "result_of", "serving", "user_of"]
+
+LIMIT_S: Final = 12.0
+JSONObject: TypeAlias = dict[str, Any]
+
+NEWER, OLDER = "2026-07-28", "2025-11-25"
+EXTENSION: Final = "io.modelcontextprotocol/tasks"
+DONE: Final[JSONObject] = {"resultType": "complete"}
+HINT_MS: Final = 20
+METHOD_NOT_FOUND, INVALID_PARAMS, UNSUPPORTED = -32601, -32602, -32022
+
+
+def user_of(n: int) -> str:
+    """Whose call it is that has this argument."""
+    return "ada" if n < 100 else "bob"
+
+
+def result_of(n: int) -> JSONObject:
+    """What the tool makes of its argument."""
+    said = [{"type": "text", "text": f"{n} for {user_of(n)}"}]
+    return {
+        "content": said,
+        "structuredContent": {user_of(n): n},
+        "isError": False,
+        "_meta": {"own": [None, n]},
+    }
+
+
+class Refused(Exception):  # noqa: N818  # an answer
+    """A JSON-RPC error."""
+
+    def __init__(self, code: int, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.error = {"code": code, "message": message}
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    task_id: str
+    n: int
+    session: str | None
+
+
+class Site:
+    """One server.
+
+    Attributes:
+        version: Which it speaks.
+        has_sessions: Whether it hands out an ``Mcp-Session-Id``, at 2025-11-25.
+        tokens: The credentials that it takes, and whose they are.
+        done: Whether the tasks are over.
+        withheld: Arguments of the calls that it does not answer yet.
+        runs: How often the tool has run, by its argument.
+        polls: How often its task was asked for.
+        refused: How often it has refused a credential, by that.
+        seen: All that has arrived, as text.
+        crossed: What came under the name of another.
+    """
+
+    def __init__(
+        self, url: str, loop: asyncio.AbstractEventLoop, version: str, *, has_sessions: bool
+    ) -> None:
+        self.url = url
+        self.version = version
+        self.has_sessions = has_sessions
+        self.tokens = {"ada-1": "ada", "bob-1": "bob"}
+        self.done = False
+        self.withheld: set[int] = set()
+        self.runs: Counter[int] = Counter()
+        self.polls: Counter[int] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.seen: list[str] = []
+        self.crossed: list[str] = []
+        self._sessions: dict[str, str] = {}
+        self._tasks: dict[str, Task] = {}
+        self._ids = itertools.count(1)
+        self._loop = loop
+        self._news = asyncio.Event()
+        self._change = threading.Condition()
+
+    # ── for the test ──
+
+    def set(self, **attributes: Any) -> None:
+        """Change the server, and return when it is."""
+        done = threading.Event()
+
+        def apply() -> None:
+            for name, value in attributes.items():
+                setattr(self, name, value)
+            self._tell()
+            done.set()
+
+        self._loop.call_soon_threadsafe(apply)
+        assert done.wait(LIMIT_S)
+
+    def wait_until(self, holds: Callable[[], Any]) -> None:
+        """Return when something holds, of the server or of a host."""
+        end = time.monotonic() + LIMIT_S
+        with self._change:
+            while not holds():
+                assert time.monotonic() < end, (self.runs, self.refused, self.seen[-20:])
+                self._change.wait(0.05)  # a host does not tell
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+        with self._change:
+            self._change.notify_all()
+
+    # ── one request ──
+
+    async def answer(
+        self, verb: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, JSONObject | None, dict[str, str]]:
+        """Status, body and headers of the response."""
+        self.seen.append(f"{headers} {body.decode()}")
+        token = headers.get("authorization", "").removeprefix("Bearer ")
+        user = self.tokens.get(token)
+        if user is None:
+            self.refused[token] += 1
+            self._tell()
+            return 401, {"error": f"not you, {token.partition('-')[0]}"}, {}
+        if verb != "POST":
+            return (200 if verb == "DELETE" else 405), None, {}
+        message = json.loads(body)
+        try:
+            if "method" not in message or "id" not in message:
+                return 202, None, {}
+            reply, more = await self._reply(user, headers, message["method"], message.get("params") or {})
+        except Refused as refused:
+            return refused.status, {"jsonrpc": "2.0", "id": message["id"], "error": refused.error}, {}
+        finally:
+            self._tell()
+        return 200, {"jsonrpc": "2.0", "id": message["id"], "result": reply}, more
+
+    async def _reply(
+        self, user: str, headers: dict[str, str], method: str, params: JSONObject
+    ) -> tuple[JSONObject, dict[str, str]]:
+        if self.version == NEWER:
+            if headers.get("mcp-protocol-version") != NEWER:
+                raise Refused(UNSUPPORTED, "Unsupported protocol version")
+            if "requestState" in params:
+                self.crossed.append(f"{method} with a requestState, which this server hands out to nobody")
+            return await self._newer(user, method, params), {}
+        if headers.get("mcp-protocol-version", OLDER) != OLDER:
+            raise Refused(UNSUPPORTED, "Unsupported protocol version")
+        session = headers.get("mcp-session-id")
+        if method == "initialize":
+            more = {}
+            if self.has_sessions:
+                session = f"session-{next(self._ids)}-of-{user}"
+                self._sessions[session] = user
+                more = {"mcp-session-id": session}
+            tasks = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+            return {
+                "protocolVersion": OLDER,
+                "capabilities": {"tools": {}, "tasks": tasks},
+                "serverInfo": {"name": "site", "version": "1"},
+            }, more
+        if self.has_sessions and self._sessions.get(session or "") != user:
+            if session in self._sessions:
+                self.crossed.append(f"{method} of {user} in {session}")
+            raise Refused(-32600, "no such session", 404)
+        return await self._older(user, session, method, params), {}
+
+    async def _newer(self, user: str, method: str, params: JSONObject) -> JSONObject:
+        match method:
+            case "server/discover":
+                able = {"tools": {}, "extensions": {EXTENSION: {}}}
+                return DONE | _private(supportedVersions=[NEWER], capabilities=able)
+            case "tools/list":
+                return DONE | _private(tools=[_tool(user)])
+            case "tools/call":
+                task = await self._run(user, params, None)
+                return {"resultType": "task", **self._state(task, "ttlMs", "pollIntervalMs")}
+            case "tasks/get":
+                task = self._find(user, params, None)
+                ended = {"result": DONE | result_of(task.n)} if self.done else {}
+                return DONE | self._state(task, "ttlMs", "pollIntervalMs") | ended
+            case "tasks/cancel":
+                self._find(user, params, None)
+                return DONE
+        raise Refused(METHOD_NOT_FOUND, f"no {method}", 404)
+
+    async def _older(self, user: str, session: str | None, method: str, params: JSONObject) -> JSONObject:
+        match method:
+            case "ping":
+                return {}
+            case "tools/list":
+                return {"tools": [_tool(user) | {"execution": {"taskSupport": "required"}}]}
+            case "tools/call":
+                if "task" not in params:
+                    raise Refused(METHOD_NOT_FOUND, "the tool requires a task", 200)
+                task = await self._run(user, params, session)
+                return {"task": self._state(task, "ttl", "pollInterval")}
+            case "tasks/get" | "tasks/cancel":
+                return self._state(self._find(user, params, session), "ttl", "pollInterval")
+            case "tasks/result":
+                task = self._find(user, params, session)
+                await self._until(lambda: self.done)
+                mark = {"io.modelcontextprotocol/related-task": {"taskId": task.task_id}}
+                result = result_of(task.n)
+                return result | {"_meta": result["_meta"] | mark}
+        raise Refused(METHOD_NOT_FOUND, f"no {method}", 200)
+
+    async def _run(self, user: str, params: JSONObject, session: str | None) -> Task:
+        n = params["arguments"]["n"]
+        if user_of(n) != user:
+            self.crossed.append(f"a call of {user_of(n)} under the credential of {user}")
+        self.runs[n] += 1
+        task = Task(f"task-{next(self._ids)}-of-{user}", n, session)
+        self._tasks[task.task_id] = task
+        self._tell()
+        await self._until(lambda: n not in self.withheld)
+        return task
+
+    def _find(self, user: str, params: JSONObject, session: str | None) -> Task:
+        task = self._tasks.get(params["taskId"])
+        if task is None:
+            raise Refused(INVALID_PARAMS, "no such task", 200)
+        if user_of(task.n) != user:
+            self.crossed.append(f"{user} asks for {task.task_id}")
+            raise Refused(INVALID_PARAMS, "no such task", 200)
+        if task.session != session:
+            raise Refused(INVALID_PARAMS, "no such task in this session", 200)
+        self.polls[task.n] += 1
+        return task
+
+    def _state(self, task: Task, ttl: str, hint: str) -> JSONObject:
+        return {
+            "taskId": task.task_id,
+            "status": "completed" if self.done else "working",
+            "createdAt": "2026-07-28T00:00:00Z",
+            "lastUpdatedAt": "2026-07-28T00:00:00Z",
+            ttl: 3_600_000,
+            hint: HINT_MS,
+        }
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await self._news.wait()
+
+
+def _private(**members: Any) -> JSONObject:
+    return {"ttlMs": 0, "cacheScope": "private", **members}
+
+
+def _tool(user: str) -> JSONObject:
+    return {
+        "name": "work",
+        "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}},
+        "outputSchema": {"type": "object", "properties": {user: {"type": "integer"}}, "required": [user]},
+    }
+
+
+class Sites:
+    """The application: any number of servers, each at a path of its own."""
+
+    def __init__(self) -> None:
+        self._sites: dict[str, Site] = {}
+        self.server: uvicorn.Server | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.started = threading.Event()
+
+    def add(self, version: str, *, has_sessions: bool) -> Site:
+        """A new server."""
+        assert self.server is not None
+        assert self.loop is not None
+        port = self.server.servers[0].sockets[0].getsockname()[1]
+        path = f"/{len(self._sites)}/mcp"
+        site = Site(f"http://127.0.0.1:{port}{path}", self.loop, version, has_sessions=has_sessions)
+        self._sites[path] = site
+        return site
+
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
+        work = asyncio.ensure_future(self._sites[scope["path"]].answer(scope["method"], headers, body))
+        gone = asyncio.ensure_future(receive())
+        await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        if not work.done():
+            work.cancel()
+            return
+        status, reply, given = work.result()
+        content = json.dumps(reply).encode() if reply is not None else b""
+        given |= {"content-type": "application/json", "content-length": str(len(content))}
+        pairs = [(name.encode(), value.encode()) for name, value in given.items()]
+        await send({"type": "http.response.start", "status": status, "headers": pairs})
+        await send({"type": "http.response.body", "body": content})
+
+
+@contextmanager
+def serving() -> Iterator[Sites]:
+    """The servers, in a thread."""
+    sites = Sites()
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets=sockets)
+            sites.loop = asyncio.get_running_loop()
+            sites.started.set()
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    config = uvicorn.Config(
+        sites, port=0, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
+    )
+    sites.server = Server(config)
+    thread = threading.Thread(target=sites.server.run, name="sites")
+    thread.start()
+    try:
+        assert sites.started.wait(LIMIT_S)
+        yield sites
+    finally:
+        sites.server.should_exit = True
+        thread.join(LIMIT_S)

@@ -1,0 +1,88 @@
+"""One contract in every cell of a product of axes: the short run has every pair, ``--long`` all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests._requirements import requirement
+
+from .axes import IMPOSSIBLE, Cell, all_cells, cells, pairs
+from .contract import Crossing
+from .host import hosting
+from .site import Sites, serving
+
+KNOWN: Final[dict[str, Callable[[Cell], bool]]] = {
+    "TasksClient takes a key as an argument only, and sends the one in _meta": lambda c: (
+        c.way == "url" and c.key in ("block", "meta")
+    ),
+    "what is no key is dropped without a word": lambda c: c.way in ("http", "httpx") and c.key == "meta",
+    "TasksTransport drops what is no key": lambda c: c.way == "stream" and c.key == "meta",
+    "TasksTransport ignores each key at 2025-11-25, and sends it": lambda c: (
+        c.other_way == "stream" and c.older and c.key != "no key"
+    ),
+    "TasksHttpTransport swallows a native cancellation while tools/call has no reply": lambda c: (
+        c.way == "httpx" and c.fate == "cancelled unanswered"
+    ),
+    "one HTTP client keeps sessions, tools and keys by URL, and not by credential": lambda c: (
+        c.one_http_client and c.users == "two users"
+    ),
+}
+"""Defects, and the cells that show them. Whoever mends one takes its line away."""
+
+SOMETIMES: Final[dict[str, Callable[[Cell], bool]]] = {
+    "who shares a call under a key is told that the credential of another was refused": lambda c: (
+        c.way in ("http", "httpx") and c.fate == "renewed" and c.users == "one user" and c.key != "no key"
+    ),
+}
+"""Those that show themselves by chance."""
+
+
+@pytest.fixture(scope="module")
+def sites() -> Iterator[Sites]:
+    with serving() as sites:
+        yield sites
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "cell" in metafunc.fixturenames:
+        everything = list(cells())
+        chosen = everything if metafunc.config.getoption("--long") else pairs(everything)
+        metafunc.parametrize("cell", [pytest.param(one, id=str(one), marks=marks_of(one)) for one in chosen])
+
+
+def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
+    return [
+        pytest.mark.xfail(strict=strict, reason=reason)
+        for table, strict in ((KNOWN, True), (SOMETIMES, False))
+        for reason, shows in table.items()
+        if shows(cell)
+    ]
+
+
+@requirement("law:2", "law:5", "law:6", "law:8")
+def test_what_happens_to_one_call_costs_nobody_a_result(cell: Cell, sites: Sites, tmp_path: Path) -> None:
+    version, _, stateless = cell.version.partition(" ")
+    site = sites.add(version, has_sessions=not stateless)
+    with hosting(cell, site.url, tmp_path) as start:
+        Crossing(cell, site, start).play()
+
+
+def test_the_short_run_has_every_two_words_that_can_stand_together() -> None:
+    everything = list(cells())
+
+    def met(some: list[Cell]) -> set[object]:
+        return {pair for cell in some for pair in combinations(enumerate(cell), 2)}
+
+    assert met(pairs(everything)) == met(everything)
+    assert len(pairs(everything)) < len(everything) / 50
+
+
+@pytest.mark.parametrize("reason", IMPOSSIBLE)
+def test_each_reason_excludes_cells_that_no_other_does(reason: str) -> None:
+    others = [is_so for other, is_so in IMPOSSIBLE.items() if other != reason]
+    assert any(IMPOSSIBLE[reason](cell) and not any(one(cell) for one in others) for cell in all_cells())

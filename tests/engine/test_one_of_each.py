@@ -1,0 +1,261 @@
+"""One writer, one lease and one timer for a file, however many clients of a process come by whatever way.
+
+The short forms are of 60 clients, ``--long`` of 600 and 800.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp
+import pytest
+
+from mcp_tasks_client import MemoryJournal, SqliteJournal, TasksClient, TasksExtension
+from mcp_tasks_client.engine import process_lease
+from mcp_tasks_client.errors import JournalError
+from mcp_tasks_client.journal import sqlite_writer
+from mcp_tasks_client.journal.base import Journal, Lease
+from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client.policy import PollPolicy
+from mcp_tasks_client.testing import completed, text_result, working
+from tests._requirements import requirement
+from tests.hosts.sdk.server import SdkServer, in_memory
+from tests.journal.files import stored
+from tests.scripted_session import ScriptedSession
+
+pytestmark = pytest.mark.anyio
+
+QUICK = PollPolicy(floor_s=0.001, ceiling_s=0.001, jitter=0.0)
+LIMIT_S = 60
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite3"
+
+
+@pytest.fixture
+def is_long(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--long"))
+
+
+@pytest.fixture(autouse=True)
+def quick_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_writer, "_LINGER_S", 0.5)
+    monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.02)
+
+
+def writers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "mcp-tasks-journal"]
+
+
+async def nothing_is_left() -> None:
+    """Return once this process has no journal open, and holds no lease."""
+    gc.collect()
+    with anyio.fail_after(20):
+        while writers() or sqlite_writer._WRITERS or len(process_lease._LEASES):
+            await anyio.sleep(0.01)
+            gc.collect()
+
+
+def quick_session() -> ScriptedSession:
+    return ScriptedSession(
+        calls=[working("task-1", poll_interval_ms=1)],
+        gets={"task-1": [completed("task-1", text_result("x"))]},
+    )
+
+
+# ── clients at once ───────────────────────────────────────────────────────────────────────────
+
+
+async def dropped_in(journal: Any, failed: list[BaseException]) -> None:
+    extension = TasksExtension(journal=journal, endpoint="a-server", poll=QUICK)
+    try:
+        async with mcp.Client(in_memory(SdkServer()), extensions=[extension]) as client:
+            await client.call_tool("tool")
+    except Exception as error:
+        failed.append(error)
+
+
+@requirement("law:5")
+async def test_an_extension_for_each_call_is_one_writer_and_nothing_of_them_stays(
+    path: Path, is_long: bool
+) -> None:
+    await nothing_is_left()
+    failed: list[BaseException] = []
+    threads = set[threading.Thread]()
+
+    async def count_threads() -> None:
+        while True:
+            threads.update(writers())
+            await anyio.sleep(0.005)
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as counting:
+            counting.start_soon(count_threads)
+            async with anyio.create_task_group() as tasks:
+                for _ in range(600 if is_long else 60):
+                    tasks.start_soon(dropped_in, path, failed)
+            counting.cancel_scope.cancel()
+    assert failed == []
+    assert len(threads) == 1
+    await nothing_is_left()
+    assert stored(path) == []
+
+
+@requirement("law:5")
+async def test_a_client_for_each_call_is_one_writer(path: Path, is_long: bool) -> None:
+    await nothing_is_left()
+    failed: list[BaseException] = []
+
+    async def call() -> None:
+        try:
+            async with TasksClient(quick_session(), journal=path) as client:
+                await client.call_tool("tool")
+        except Exception as error:
+            failed.append(error)
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(800 if is_long else 60):
+                tasks.start_soon(call)
+    assert failed == []
+    assert len(writers()) <= 1
+    await nothing_is_left()
+    assert stored(path) == []
+
+
+# ── clients that are dropped ──────────────────────────────────────────────────────────────────
+
+
+@requirement("law:5")
+async def test_of_extensions_over_journals_in_memory_nothing_stays() -> None:
+    with anyio.fail_after(LIMIT_S):
+        for _ in range(20):
+            await dropped_in(MemoryJournal(), [])
+        await nothing_is_left()
+
+
+@requirement("law:5")
+@pytest.mark.parametrize("kept", ["memory", "sqlite"])
+async def test_extensions_one_after_another_are_under_one_lease(kept: str, path: Path) -> None:
+    journal: Journal = MemoryJournal() if kept == "memory" else SqliteJournal(path)
+    failed: list[BaseException] = []
+    with anyio.fail_after(LIMIT_S):
+        async with journal:
+            for _ in range(5):
+                await dropped_in(journal, failed)
+                gc.collect()
+            assert len(process_lease._LEASES) == 1
+            if isinstance(journal, MemoryJournal):
+                assert len(journal._leases) == 1
+        assert failed == []
+        del journal
+        await nothing_is_left()
+
+
+@requirement("law:2", "law:5")
+async def test_what_a_client_that_was_dropped_had_left_is_taken_up_by_the_next_one(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An extension has no close, and one of its records may not have been released."""
+
+    class Stuck(SqliteJournal):
+        async def save(self, record: Any, *, known: bool = False) -> None:
+            if known and record.owner is None:
+                raise JournalError("A page is damaged.")
+            await super().save(record, known=known)
+
+    caplog.set_level(logging.CRITICAL, "mcp_tasks_client")  # what is logged is kept, with frames
+    extension = TasksExtension(journal=Stuck(path), endpoint="scripted")
+    with anyio.fail_after(LIMIT_S):
+        async with mcp.Client(in_memory(SdkServer(gets=[{}])), extensions=[extension]) as client:
+            with anyio.move_on_after(0.05):
+                await client.call_tool("tool")
+        async with TasksClient(quick_session(), journal=path) as there:
+            assert await there.resume() == [], "its owner may come back to it"
+            del extension, client
+            gc.collect()
+            assert len(await there.resume()) == 1
+
+
+# ── the lease ─────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:1", "law:5")
+@pytest.mark.parametrize("journals", ["one", "two"])
+async def test_nobody_owns_a_record_before_the_lease_is_stored_that_another_stores(
+    path: Path, journals: str
+) -> None:
+    """Else another process would take the record of a living client."""
+
+    class Slow(MemoryJournal):
+        identity = "the same records"
+        renewing, go_on = anyio.Event(), anyio.Event()
+        too_soon: list[bool] = []  # noqa: RUF012  # of each record that was claimed; shared on purpose
+
+        async def renew(self, lease: Lease) -> bool:
+            self.renewing.set()
+            await self.go_on.wait()
+            return await super().renew(lease)
+
+        async def claim(self, record: Any) -> Any:
+            self.too_soon.append(not self.go_on.is_set())
+            return await super().claim(record)
+
+    one = Slow()
+    other = one if journals == "one" else Slow()
+    with anyio.fail_after(LIMIT_S):
+        async with (
+            TasksClient(quick_session(), journal=one) as first,
+            TasksClient(quick_session(), journal=other) as second,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(partial(first.call_tool, "tool", idempotency_key="k1"))
+            await Slow.renewing.wait()
+            tasks.start_soon(partial(second.call_tool, "tool", idempotency_key="k2"))
+            await anyio.wait_all_tasks_blocked()
+            Slow.go_on.set()
+    assert Slow.too_soon == [False, False]
+
+
+@requirement("law:1", "law:5")
+async def test_after_a_lease_that_could_not_be_stored_nobody_owns_a_record_without_one() -> None:
+    class Full(MemoryJournal):
+        failures, stored = 2, 0
+
+        async def renew(self, lease: Lease) -> bool:
+            await anyio.lowlevel.checkpoint()
+            if self.failures:
+                self.failures -= 1
+                raise JournalError("The disk is full.")
+            self.stored += 1
+            return await super().renew(lease)
+
+    journal, failed = Full(), []
+
+    async def call(client: TasksClient, key: str) -> None:
+        try:
+            await client.call_tool("tool", idempotency_key=key)
+        except JournalError as error:
+            failed.append(error)
+            assert await client.records() == []
+
+    with anyio.fail_after(LIMIT_S):
+        async with TasksClient(quick_session(), journal=journal) as client:
+            async with anyio.create_task_group() as tasks:
+                for number in range(5):
+                    tasks.start_soon(call, client, f"at once {number}")
+            assert (journal.failures, len(failed), len(set(map(id, failed)))) == (1, 5, 5)
+            await call(client, "again")
+            assert (journal.failures, journal.stored, len(failed)) == (0, 0, 6)
+            await call(client, "and again")
+            assert (journal.stored, len(failed)) == (1, 6)
+            (record,) = await journal.records(Scope("scripted"))
+            assert record.idempotency_key == "and again"

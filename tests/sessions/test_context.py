@@ -1,0 +1,233 @@
+"""What a caller brings along comes with each request for its call, down to the HTTP transport."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+
+from mcp_tasks_client.by_url import DiscoveringSession
+from mcp_tasks_client.callbacks import Callbacks, InputContext, NoAnswerError
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.live_call import LiveCall, Ours
+from mcp_tasks_client.engine.requests import Requests
+from mcp_tasks_client.engine.tool_result import read_result
+from mcp_tasks_client.machine.actions import Ask, SendCall
+from mcp_tasks_client.machine.events import TaskCreated
+from mcp_tasks_client.machine.record import Scope, TaskRecord
+from mcp_tasks_client.machine.states import Calling, Observing
+from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.protocol.replies import Created
+from mcp_tasks_client.sessions.base import ObservedTasks, Session, TaskRef, ToolCall
+from mcp_tasks_client.sessions.http.http_session import HttpSession
+from mcp_tasks_client.testing import (
+    ScriptedServer,
+    ask,
+    complete,
+    form,
+    text_result,
+    work,
+    working,
+)
+
+from ..scripted_session import ScriptedSession
+from ..tasks_2025_11_25.wire import TASK, Noting, Observed, Stream, Wire, question
+
+pytestmark = pytest.mark.anyio
+
+ANSWER: JSONObject = {"action": "accept", "content": {"name": "Ada"}}
+
+
+async def nothing() -> None:
+    await anyio.lowlevel.checkpoint()
+
+
+# ── the engine ────────────────────────────────────────────────────────────────────────────────
+
+
+class Asked(Callbacks):
+    """Has no answer, and notes what it was asked with."""
+
+    with_context: object = None
+
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
+        self.with_context = context.context
+        assert "brought" not in repr(context)
+        raise NoAnswerError("nobody is here")
+
+
+async def test_the_engine_passes_the_context_of_whoever_drives_the_call() -> None:
+    inputs, environment = Asked(), Environment()
+    session = ScriptedSession(calls=[working(TASK)])
+    requests = Requests(session, inputs, environment)
+    record = TaskRecord(
+        record_id="r", scope=Scope("scripted"), tool="slow", state=Calling(), created_at=0.0, updated_at=0.0
+    )
+    call = LiveCall(record, Ours(1), ToolCall(name="slow", context="brought by the first"))
+    created, _ = await requests.call(call, SendCall(), nothing)
+    call.context = "brought by the second"
+    await requests.call(call, SendCall(), nothing)
+    assert isinstance(created, TaskCreated)
+    call.record = replace(record, state=Observing(task=created.task, received_at=0.0, due_at=0.0))
+    await requests.get(call)
+    await requests.update(call, {"k": ANSWER})
+    await requests.cancel(call)
+    await requests.ask(call, Ask(key="k", request=form("?")))
+    assert [(sent.method, sent.context) for sent in session.sent] == [
+        ("tools/call", "brought by the first"),
+        ("tools/call", "brought by the second"),
+        ("tasks/get", "brought by the second"),
+        ("tasks/update", "brought by the second"),
+        ("tasks/cancel", "brought by the second"),
+    ]
+    assert inputs.with_context == "brought by the second"
+    assert "brought" not in repr(session.sent)
+    soon = anyio.current_time() + 9
+    await read_result(text_result("x"), "slow", None, session, soon, "brought by the third")
+    assert session.looked_up_with == ["brought by the third"]
+
+
+# ── MCP 2026-07-28 over HTTP ──────────────────────────────────────────────────────────────────
+
+
+class Seen(ObservedTasks):
+    """Tasks that are observed, with a context each."""
+
+    def __init__(self, *refs: TaskRef) -> None:
+        self._refs = {ref.task_id: ref for ref in refs}
+
+    def refs(self) -> dict[str, TaskRef]:
+        return self._refs
+
+    async def changed(self) -> None:
+        await anyio.sleep_forever()
+
+    def deliver(self, snapshot: object) -> None: ...
+
+
+@asynccontextmanager
+async def over_http(sent: list[tuple[str, object]]) -> AsyncIterator[HttpSession]:
+    server = ScriptedServer()
+    server.tool("slow", [work(0.0), ask("k", form("?", name="string")), complete(text_result("done"))])
+    with anyio.fail_after(20):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app)) as client:
+
+            async def doze(seconds: float) -> None:
+                await anyio.lowlevel.checkpoint()
+
+            session = HttpSession("http://server.test/mcp", http_client=Noting(client, sent), sleep=doze)
+            yield session
+            await session.aclose()
+
+
+async def test_each_request_over_http_has_the_context_of_its_call() -> None:
+    sent: list[tuple[str, object]] = []
+    async with over_http(sent) as session:
+        created = await session.call(ToolCall(name="slow", context="call"), nothing)
+        assert isinstance(created, Created)
+        ref = TaskRef(created.task.task_id, created.session_data)
+        await session.get(replace(ref, context="get"))
+        await session.update(replace(ref, context="update"), {"k": ANSWER})
+        await session.cancel(replace(ref, context="cancel"))
+        await session.tool("slow", fresh=True, context="tool")
+        await session.ask("server/discover", {}, context="ask")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(
+                session.run, Seen(replace(ref, context="older"), TaskRef("other", None, "newest observed"))
+            )
+            while sent[-1][0] != "subscriptions/listen":
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+    assert sent[:9] == [
+        ("server/discover", "call"),
+        ("tools/list", "call"),
+        ("tools/call", "call"),
+        ("tasks/get", "get"),
+        ("tasks/update", "update"),
+        ("tasks/cancel", "cancel"),
+        ("tools/list", "tool"),
+        ("server/discover", "ask"),
+        ("subscriptions/listen", "newest observed"),
+    ]
+
+
+async def test_a_server_that_is_asked_for_its_version_first_is_asked_with_the_context_of_the_call() -> None:
+    sent: list[tuple[str, object]] = []
+    async with over_http(sent) as http:
+
+        def speak_other(http: HttpSession) -> Session:
+            raise AssertionError("the server speaks 2026-07-28")
+
+        session = DiscoveringSession(http, speak_other)
+        await session.other(context="other")
+        await session.may_make_task("slow", context="may it")
+        await session.tool("slow", context="tool")
+        await session.ask("server/discover", {}, context="ask")
+    assert sent == [("server/discover", "other"), ("tools/list", "tool"), ("server/discover", "ask")]
+
+
+# ── MCP 2025-11-25 over HTTP ──────────────────────────────────────────────────────────────────
+
+
+async def test_each_request_at_2025_11_25_has_the_context_of_its_call() -> None:
+    wire, observed = Wire(), Observed()
+    wire.server_stream = Stream()
+    async with wire.session(observed) as session:
+        created = await session.call(ToolCall(name="slow", context="call"), nothing)
+        assert isinstance(created, Created)
+        await wire.wait_for("GET")
+        assert set(wire.contexts) == {
+            ("initialize", "call"),
+            ("notifications/initialized", "call"),
+            ("tools/list", "call"),
+            ("tools/call", "call"),
+            ("GET", "call"),
+        }
+        wire.task = {**wire.task, "status": "input_required"}
+        ref = TaskRef(created.task.task_id, created.session_data, "first poll")
+        observed.observe(ref)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.get, ref)
+            stream = await wire.wait_for_result()
+            stream.event(question(0))
+        asked = await observed.wait_until(lambda snapshot: bool(snapshot.task.input_requests))
+        (key,) = asked.task.input_requests or {}
+        await session.update(replace(observed.kept[TASK], context="update"), {key: ANSWER})
+        wire.task = {**wire.task, "status": "working"}
+        await session.get(replace(observed.kept[TASK], context="last poll"))
+        assert await session.may_make_task("slow", context="unused: all is known")
+        await session.ask("server/discover", {}, context="ask")
+        await session.tool("slow", fresh=True, context="tool")
+        # The stream that a server closes is opened again for the sake of the newest task observed.
+        wire.server_stream.end()
+        observed.kept[TASK] = replace(observed.kept[TASK], context="observed now")
+        wire.server_stream = Stream()
+        await wire.wait_for("GET", 2)
+    assert [sent for sent in wire.contexts if sent[1] != "call"] == [
+        ("tasks/get", "first poll"),
+        ("tasks/result", "first poll"),
+        ("answer", "update"),
+        ("tasks/get", "last poll"),
+        ("ping", "ask"),
+        ("tools/list", "tool"),
+        ("GET", "observed now"),
+        ("notifications/cancelled", "last poll"),
+    ]
+
+
+async def test_a_question_of_a_plain_call_at_2025_11_25_is_put_with_the_context_of_the_call() -> None:
+    wire, inputs, stream = Wire(), Asked(), Stream()
+    wire.replies["tools/call"] = lambda arrived: stream
+    async with wire.session(Observed(), inputs=inputs) as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(session.call, ToolCall(name="plain", context="call"), nothing)
+        await wire.wait_for("tools/call")
+        stream.event(question(0, task_id=None))
+        await wire.wait_for("answer")
+        stream.reply(text_result("done"))
+    assert inputs.with_context == "call"
+    assert dict(wire.contexts)["answer"] == "call"
