@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -19,7 +18,7 @@ import anyio
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["is_being_cancelled", "on_asyncio", "run_and_hurry", "run_to_its_end"]
+__all__ = ["is_being_cancelled", "on_asyncio", "run_to_its_end"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,67 +39,24 @@ async def run_to_its_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwarg
     return result  # noqa: RET504  # mypy takes every context manager for one that may swallow errors
 
 
-async def run_and_hurry(hurry: Callable[[], object], work: Callable[[], Awaitable[T]]) -> T:
-    """Run ``work()`` and return only when it has ended; it is told once if its caller is cancelled meanwhile.
-
-    Unlike :func:`run_to_its_end` the work learns that nobody waits for it any more. What it brings in spite
-    of that, it has to note itself, since the caller is cancelled all the same.
-
-    Args:
-        hurry: Called when the caller is cancelled; makes the work end soon.
-        work: What is not cut.
-
-    Raises:
-        asyncio.CancelledError: The caller was cancelled; or ``trio.Cancelled``.
-    """
-    if on_asyncio():
-        return await _in_a_hurried_task(hurry, work())
-    ended: list[T] = []
-    failed: list[Exception] = []
-    over = anyio.Event()
-
-    async def run() -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                ended.append(await work())
-            except Exception as error:
-                failed.append(error)
-            finally:
-                over.set()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
-        try:
-            await over.wait()
-        except anyio.get_cancelled_exc_class():
-            hurry()
-            raise
-    if failed:
-        raise failed[0]
-    return ended[0]
-
-
-async def _in_a_hurried_task(hurry: Callable[[], object], work: Awaitable[T]) -> T:
+async def _in_uncut_task(work: Awaitable[T]) -> T:
+    """What the work returns, once it has ended."""
     import asyncio
 
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError as error:
-        hurry()
-        # In a scope of its own: a cancelled one around us would cancel this wait over and over.
-        with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
-            await _in_a_task(task)
-        raise error from (None if task.cancelled() else task.exception())
-    return task.result()
-
-
-async def _in_uncut_task(work: Awaitable[T]) -> T:
     async def run() -> T:
         return await work
 
     task: asyncio.Task[T] = _uncut_task()(run())
-    return await _in_a_task(task)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:  # ours: wait() never raises that of the task
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    # The error of the work is read in any case, or asyncio would log that nobody has.
+    raise cancelled from (None if task.cancelled() else task.exception())
 
 
 @cache
@@ -114,22 +70,6 @@ def _uncut_task() -> type[asyncio.Task[Any]]:
             return self.get_loop().is_running() and super().cancel(msg)
 
     return UncutTask
-
-
-async def _in_a_task(task: asyncio.Future[T]) -> T:
-    """What a task returns, once it is done."""
-    import asyncio
-
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:  # ours: wait() never raises that of the task
-            cancelled = error
-    if cancelled is None:
-        return task.result()
-    # The error of the work is read in any case, or asyncio would log that nobody has.
-    raise cancelled from (None if task.cancelled() else task.exception())
 
 
 def is_being_cancelled() -> bool:
