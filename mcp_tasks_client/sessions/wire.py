@@ -114,7 +114,7 @@ class WireSession(Session):
             SessionError: No snapshot; its code is -32602 if the server does not know the task.
         """
         raw = await self._send_task("tasks/get", ref, None, self._poll_slots)
-        task = _read(read_task, raw, "tasks/get", ref.task_id)
+        task = _read(read_task, raw, "tasks/get")
         return Snapshot(task, task.request_state)
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
@@ -126,7 +126,7 @@ class WireSession(Session):
             TypeError: The answers hold something that has no JSON form. Nothing was sent.
         """
         raw = await self._send_task("tasks/update", ref, answers, self._task_slots)
-        _refuse_task(raw, "tasks/update", ref.task_id)
+        _refuse_task(raw, "tasks/update")
 
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once.
@@ -135,7 +135,7 @@ class WireSession(Session):
             SessionError: No acknowledgement.
         """
         raw = await self._send_task("tasks/cancel", ref, None, self._task_slots)
-        _refuse_task(raw, "tasks/cancel", ref.task_id)
+        _refuse_task(raw, "tasks/cancel")
 
     async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send a request that concerns neither a call nor a task once, and return its result as it came.
@@ -214,13 +214,13 @@ class _Turn:
             self._slots.release()
 
 
-def _read(read: Callable[[object], T], raw: JSONObject, method: str, task_id: str | None = None) -> T:
+def _read(read: Callable[[object], T], raw: JSONObject, method: str) -> T:
     try:
         return read(raw)
     except MalformedError as error:
-        raise RequestErrors(method, task_id).malformed(str(error)) from None
+        raise RequestErrors(method).malformed(str(error)) from None
 
 
-def _refuse_task(raw: JSONObject, method: str, task_id: str | None = None) -> None:
+def _refuse_task(raw: JSONObject, method: str) -> None:
     if raw.get("resultType") == "task":
-        raise RequestErrors(method, task_id).malformed("a task, which only tools/call may be answered with")
+        raise RequestErrors(method).malformed("a task, which only tools/call may be answered with")

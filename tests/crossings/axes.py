@@ -1,16 +1,16 @@
 """The axes along which calls cross each other, and the cells of their product.
 
 A cell is one word of each axis. :data:`IMPOSSIBLE` says which cells there are not, each with its reason.
-The short run takes :func:`pairs`: few cells, in which each two words that can stand together do so once.
+The short run takes a few, in which each two words meet that can, and some threes (:func:`meetings`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import combinations, product
 from typing import Any, Final, NamedTuple
 
-__all__ = ["AXES", "IMPOSSIBLE", "Cell", "all_cells", "cells", "pairs"]
+__all__ = ["AXES", "IMPOSSIBLE", "Cell", "all_cells", "cells", "meetings", "short_run"]
 
 
 class Cell(NamedTuple):
@@ -119,15 +119,21 @@ def cells() -> Iterator[Cell]:
     return (cell for cell in all_cells() if not any(is_so(cell) for is_so in IMPOSSIBLE.values()))
 
 
-def pairs(of: Sequence[Cell]) -> list[Cell]:
-    """Cells that have between them every two words which any cell has. Greedy, and the same each time."""
-    chosen, missing = list[Cell](), {pair for cell in of for pair in _pairs_in(cell)}
+def short_run() -> list[Cell]:
+    """Cells that have between them every meeting which any cell has. Greedy, and the same each time."""
+    of, chosen = list(cells()), list[Cell]()
+    missing = {meeting for cell in of for meeting in meetings(cell)}
     while missing:
-        best = max(of, key=lambda cell: len(missing & _pairs_in(cell)))
+        best = max(of, key=lambda cell: len(missing & meetings(cell)))
         chosen.append(best)
-        missing -= _pairs_in(best)
+        missing -= meetings(best)
     return chosen
 
 
-def _pairs_in(cell: Cell) -> set[tuple[tuple[int, str], ...]]:
-    return set(combinations(enumerate(cell), 2))
+def meetings(cell: Cell) -> set[Any]:
+    """Every two words of a cell, and three where calls have crossed each other badly."""
+    return set(combinations(enumerate(cell), 2)) | {
+        (cell.way, cell.older, cell.key),
+        (cell.way, cell.older, cell.fate),
+        (cell.way, cell.company, cell.users),
+    }

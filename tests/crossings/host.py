@@ -34,7 +34,6 @@ from mcp_tasks_client import (
     tasks_http_client,
 )
 from mcp_tasks_client.hosts.http.tasks_http_transport import TasksHttpTransport
-from tests._closing import closing_quietly
 from tests.hosts.http._host import Host as JsonRpcHost
 
 from .axes import Cell
@@ -228,11 +227,13 @@ class Client:
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Be open until it is closed, in one task."""
-        with closing_quietly():
+        try:
             async with AsyncExitStack() as stack:
                 self._client = await self._open(stack)
                 task_status.started()
                 await self._closing.wait()
+        except* (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            pass  # of the SDK's own stream, which has a reply and nobody to give it to
         self._closed.set()
 
     async def close(self) -> None:

@@ -22,7 +22,7 @@ from mcp_types import ElicitResult, Tool
 
 from mcp_tasks_client.by_url import DiscoveringSession
 from mcp_tasks_client.callbacks import Callbacks
-from mcp_tasks_client.errors import SessionError
+from mcp_tasks_client.errors import ConnectionLostError, SessionError
 from mcp_tasks_client.hosts.host_call import HostCall
 from mcp_tasks_client.hosts.relay.relay_session import RelayedCall, RelaySession, relayed
 from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession
@@ -158,7 +158,7 @@ async def open_relay(request: pytest.FixtureRequest, tool: str) -> AsyncIterator
     )
     headers = {"mcp-protocol-version": PROTOCOL_VERSION, "mcp-method": "tools/call", "mcp-name": tool}
     relayed.set(RelayedCall(call, headers))
-    async with streamable_http_client(server.url) as streams, relayed_to(streams) as relay:
+    async with streamable_http_client(server.url) as streams, relayed_to(streams) as (relay, _):
         yield RelaySession(relay, server.url, Limits(), Callbacks(elicitation=elicit))
 
 
@@ -336,6 +336,6 @@ async def test_a_closed_session_refuses_requests_and_closes_once_more(opened: Op
         await session.aclose()
         if isinstance(session, ScriptedSession):
             return  # it has nothing to close
-        with pytest.raises(SessionError) as caught:
+        with pytest.raises(ConnectionLostError, match="closed") as caught:
             await session.get(TaskRef("t"))
         assert caught.value.not_executed

@@ -125,7 +125,7 @@ async def over_the_sdk(server: Server, limits: Limits) -> AsyncIterator[Session]
 
 @asynccontextmanager
 async def over_a_relay(server: Server, limits: Limits) -> AsyncIterator[Session]:
-    async with in_memory(server.answer) as streams, relayed_to(streams) as relay:
+    async with in_memory(server.answer) as streams, relayed_to(streams) as (relay, _):
         yield RelaySession(relay, "server", limits, None)
 
 
@@ -320,6 +320,18 @@ async def test_a_call_is_announced_when_it_has_a_place_and_gives_it_back_if_that
             await anyio.wait_all_tasks_blocked()
             assert announced == 2
             requests.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_session_that_is_closed_sends_nothing_more(
+    opened: Opened, server: Server, method: str
+) -> None:
+    async with opened() as session:
+        await session.aclose()
+        with pytest.raises(ConnectionLostError, match="closed") as caught:
+            await send(session, method)
+    assert caught.value.not_executed
+    assert server.received == []
 
 
 # ── what comes back ───────────────────────────────────────────────────────────────────────────

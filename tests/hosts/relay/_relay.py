@@ -37,13 +37,13 @@ class _PassAll(Interceptor):
 
 
 @asynccontextmanager
-async def relayed_to(streams: tuple[Any, ...]) -> AsyncIterator[Relay]:
-    """A relay before the streams of a transport of the SDK."""
+async def relayed_to(streams: tuple[Any, ...]) -> AsyncIterator[tuple[Relay, Any]]:
+    """A relay before the streams of a transport of the SDK, and what the host would read."""
     to_host, host_reads = anyio.create_memory_object_stream[Any](10)
     host_writes, from_host = anyio.create_memory_object_stream[Any](0)
     relay = Relay()
     async with host_reads, host_writes, anyio.create_task_group() as tasks:
         tasks.start_soon(relay.run, _PassAll(), (from_host, to_host), streams[:2])
         await anyio.wait_all_tasks_blocked()
-        yield relay
+        yield relay, host_reads
         tasks.cancel_scope.cancel()
