@@ -73,7 +73,9 @@ class OwnTasks:
         try:
             with scope:
                 await work()
-        except Exception:
+        except (anyio.get_cancelled_exc_class(), KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # trio ends the program if another one leaves a task without a parent
             logger.exception("a task of this package failed")
 
 

@@ -183,6 +183,15 @@ class Engine:
                 self.leave_journal()
         except JournalError as error:
             call.park(error)
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # of the host's own code: SystemExit, for one
+            crash = TasksClientError(
+                f"{error!r} was raised while the call was driven. Mend that; resume() it."
+            )
+            crash.__cause__ = error
+            call.park(crash)
+            raise
         finally:
             self._note_end(call, driver)
             call.kept = call.kept and not call.over and not self._closed
