@@ -41,13 +41,26 @@ from .site import LIMIT_S
 
 __all__ = ["GIVES_UP_S", "Host", "hosting"]
 
-GIVES_UP_S: Final = 0.5
+GIVES_UP_S: Final = 1.0
 """Seconds until the host's own time-out. Its call has become a task by then."""
 
 META_KEY: Final = "mcp-tasks-client/idempotency-key"
 
 POOLS: Final = ("AnyIO worker", "Trio thread")
 """Threads of the event loop, which keeps them for the next work."""
+
+IMPORTED_LATE: Final = (
+    "aiohttp",
+    "anyio._backends._asyncio",
+    "anyio._backends._trio",
+    "httpcore",
+    "httpcore2",
+    "importlib.resources",
+    "jsonschema",
+    "jsonschema_rs",
+    "sqlite3",
+)
+"""What each process would import for itself, and what takes most of its time."""
 
 KEYS: Final = {
     "url": ("argument", "block", "meta"),
@@ -347,7 +360,7 @@ class Host:
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if hasattr(context, "set_forkserver_preload"):
-            context.set_forkserver_preload([__name__])
+            context.set_forkserver_preload([__name__, *IMPORTED_LATE])
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=run, args=(theirs, *given), daemon=True)
         self._process.start()

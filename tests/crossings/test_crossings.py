@@ -34,9 +34,6 @@ KNOWN: Final[dict[str, Callable[[Cell], bool]]] = {
 """Defects, and the cells that show them. Whoever mends one takes its line away."""
 
 SOMETIMES: Final[dict[str, Callable[[Cell], bool]]] = {
-    "each journal object has a thread of its own": lambda c: (
-        c.way == "extension" and c.company in ("two journals", "two ways")
-    ),
     "who shares a call under a key is told that the credential of another was refused": lambda c: (
         c.way in ("http", "httpx") and c.fate == "renewed" and c.users == "one user" and c.key != "no key"
     ),

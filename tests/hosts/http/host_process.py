@@ -1,8 +1,7 @@
 """A host in a process of its own, to be killed.
 
-``python -m tests.hosts.http.host_process URL JOURNAL TOOL [around]``. An ``mcp.Client`` whose HTTP
-client has the transport calls the tool; with the last word, one around whose MCP transport it stands. Prints
-``reached`` once its task is in the journal, and ``asked`` when asked.
+``python -m tests.hosts.http.host_process URL JOURNAL TOOL``. An ``mcp.Client`` whose HTTP client has the
+transport calls the tool. Prints ``reached`` once its task is in the journal, and ``asked`` when asked.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import mcp
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import TasksTransport, tasks_http_client
+from mcp_tasks_client import tasks_http_client
 from mcp_tasks_client.engine.crash_points import Point, Probe
 from mcp_tasks_client.engine.environment import Environment
 
@@ -39,11 +38,8 @@ async def ask(context: Any, params: Any) -> ElicitResult:
     raise AssertionError("for ever is over")
 
 
-async def main(url: str, journal: str, tool: str, where: str = "beneath") -> None:
+async def main(url: str, journal: str, tool: str) -> None:
     options: Any = {"journal": journal, "elicitation": ask, "environment": Environment(probe=Announce())}
-    if where == "around":
-        async with mcp.Client(TasksTransport(streamable_http_client(url), endpoint=url, **options)) as client:
-            await client.call_tool(tool, {})
     http = tasks_http_client(**options)
     async with http, mcp.Client(streamable_http_client(url, http_client=http)) as client:
         await client.call_tool(tool, {})
