@@ -281,8 +281,8 @@ class Endpoint:
             return
         call.error_told = True  # whoever comes next has the call begun anew
         self.engine.stop(call)
-        if not self.engine.in_background and call.driver is not None:
-            await run_to_its_end(self.engine.wait_for_stop, call)
+        if not self.engine.in_background and (call.driver is not None or not call.over):
+            await run_to_its_end(self.engine.wait_for_stop, call, self._runner)
 
     def keep(self, call: LiveCall) -> None:
         """Have a call driven until it ends, parks, or the client closes."""

@@ -166,10 +166,14 @@ class Engine:
         if call.driver is not None:
             call.driver.cancel()
 
-    async def wait_for_stop(self, call: LiveCall) -> None:
+    async def wait_for_stop(self, call: LiveCall, runner: Runner) -> None:
         """Return when nobody drives a call, or somebody wants it again."""
         while call.driver is not None and not call.wanted:
             await call.change()
+        if not call.wanted and call.ours and not call.over:
+            # The event loop ended before the driver began, which would have committed and released the call.
+            async with self.using_journal():
+                await runner.leave(call)
 
     async def _run(self, call: LiveCall, runner: Runner) -> None:
         driver = call.driver

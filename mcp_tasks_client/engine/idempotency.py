@@ -51,8 +51,10 @@ class Idempotency:
         """
         if on_unknown not in ("raise", "resend"):
             raise ValueError(f'on_unknown must be "raise" or "resend", got {on_unknown!r}')
-        if key == "":
-            raise ValueError("an idempotency key cannot be empty; leave it out to call without one")
+        if key is not None and not (isinstance(key, str) and key):
+            raise ValueError(
+                f"an idempotency key is a text that is not empty, not {key!r}; leave it out to call without"
+            )
         now = self._clock.time()
         record = TaskRecord(
             record_id=secrets.token_hex(16),

@@ -53,7 +53,7 @@ from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..protocol.task import Task
 from ..protocol.text import quote
-from ..uncut import is_being_cancelled
+from ..uncut import is_being_cancelled, run_to_its_end
 from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment
@@ -133,14 +133,18 @@ class Runner:
             # A session may be cancelled by its own host's code. Who waits for the call must hear of it.
             call.park(SessionError("A request was cancelled from inside of the session. Resume the task."))
         finally:
-            if isinstance(call.record.state, Calling) and call.next_send is not None and call.journaled:
-                # It was not sent, since whoever wanted it has gone: its intent is taken back.
-                with suppress(TasksClientError):
-                    await self.store.apply(call, CallRefused())
-            asked_by_reply = self._leaves_questions and isinstance(call.error, InputUnansweredError)
-            await self.store.release_unfinished(call, to_process=asked_by_reply)
+            await self.leave(call)
             if self.push is not None:
                 await self.push.leave()
+
+    async def leave(self, call: LiveCall) -> None:
+        """Release a call that is not driven any more, so that others may go on with it."""
+        if isinstance(call.record.state, Calling) and call.next_send is not None and call.journaled:
+            # It was not sent, since whoever wanted it has gone: its intent is taken back.
+            with suppress(TasksClientError):
+                await self.store.apply(call, CallRefused())
+        asked_by_reply = self._leaves_questions and isinstance(call.error, InputUnansweredError)
+        await self.store.release_unfinished(call, to_process=asked_by_reply)
 
     async def _own(self, call: LiveCall) -> None:
         """Become the owner. While another client is, look now and then what becomes of the call."""
@@ -216,6 +220,12 @@ class Runner:
             attempt.cut(0.0)  # nobody waits for it any more
         try:
             event, error = await attempt.send(partial(self._requests.call, call, send))
+        except anyio.get_cancelled_exc_class():  # the event loop ends: an attempt is shielded from all else
+            if attempt.has_left:
+                await run_to_its_end(self.store.apply, call, CallLost())
+            else:
+                call.next_send = send  # its intent is taken back
+            raise
         finally:
             call.attempt = None
         if isinstance(event, CallRefused) and not attempt.has_left:

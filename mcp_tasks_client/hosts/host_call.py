@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 
@@ -52,8 +52,8 @@ class HostCall:
 
     request_id: RequestId
     tool_call: ToolCall
-    key: str | None = None
-    """The idempotency key in ``_meta``."""
+    key: Any = None
+    """What stands as the idempotency key in ``_meta``; ``None`` if nothing does."""
 
     is_current: bool
     """Whether the host's session speaks 2026-07-28."""
@@ -71,9 +71,10 @@ class HostCall:
     answers: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
 
     @property
-    def is_keyed(self) -> bool:
-        """Whether the call has an idempotency key, in its request or by the block that the caller is in."""
-        return self.key is not None or current_key() is not None
+    def current_key(self) -> Any:
+        """The idempotency key of the request, or else of the block that the caller is in."""
+        key, _ = current_key() or (None, None)
+        return key if self.key is None else self.key
 
 
 def read_message(content: bytes) -> JSONObject | None:
@@ -114,7 +115,6 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
         return None
     meta = meta if isinstance(meta, dict) else {}
     capabilities, client_info = meta.get(CLIENT_CAPABILITIES_META_KEY), meta.get(CLIENT_INFO_META_KEY)
-    key = meta.get(META_KEY)
     state, answers = params.get("requestState"), params.get("inputResponses")
     state = state if isinstance(state, str) else None
     answers = answers if isinstance(answers, dict) else {}
@@ -129,7 +129,7 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
             input_responses={} if ours else answers,
             request_state=None if ours else state,
         ),
-        key=key if isinstance(key, str) and key else None,
+        key=meta.get(META_KEY),
         is_current=is_current(params, version),
         capabilities=capabilities if isinstance(capabilities, dict) else None,
         client_info=client_info if isinstance(client_info, dict) else None,

@@ -99,8 +99,8 @@ class HostCalls:
         record_id: str | None,
         listeners: Sequence[OnUpdate],
     ) -> Made:
-        key, on_unknown = current_key() or (None, "raise")
-        begin = partial(endpoint.begin, tool_call, call.key or key, on_unknown)
+        _, on_unknown = current_key() or (None, "raise")
+        begin = partial(endpoint.begin, tool_call, call.current_key, on_unknown)
         if record_id is not None:
             begin = partial(endpoint.go_on, tool_call, record_id, call.answers)
         begun: list[LiveCall] = []

@@ -7,6 +7,7 @@ else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import httpx
 
+from ...protocol.text import digest
 from ...sessions.http.transport import CONNECT_S, Request, Response, Transport, failures_of_httpx
 from ...sessions.http.transport_httpx import WRITE_S, HttpxResponse, body_class
 from ...sessions.request_errors import CREDENTIAL_STATUSES
@@ -31,6 +33,12 @@ _OF_ONE_REQUEST: Final = frozenset(
 
 _ARGUMENTS: Final = "mcp-param-"
 
+_OF_A_USER: Final = re.compile(
+    "auth|key|token|cookie|secret|credential|user|tenant|account|customer|org|principal"
+)
+"""In the names of headers that may tell one user of a host from another. Headers of tracing, which differ
+with each request, have none of these in their names."""
+
 _NO_WISH: Final = {"connect": 5.0, "read": 5.0, "write": 5.0, "pool": 5.0}
 """The time-outs of a client whose maker said nothing of time-outs: not a wish that we could honour."""
 
@@ -41,6 +49,8 @@ class HostRequest:
 
     Attributes:
         headers: That go with each request of ours.
+        user: Equal for requests that go with the same credential: a digest of the headers that may tell users
+            apart. It is stored nowhere.
         extensions: Of the host's request, such as the name for TLS.
         timeout: The host's time-outs, as httpx has them; ``None`` leaves them to us.
         refusal: Headers of the last reply that refused the credential; ``None`` if none did.
@@ -48,14 +58,20 @@ class HostRequest:
     """
 
     headers: Sequence[tuple[str, str]] = field(repr=False)
+    user: str = field(repr=False)
     extensions: Mapping[str, Any]
     timeout: Mapping[str, float | None] | None
     refusal: Mapping[str, str] | None = field(default=None, repr=False)
     has_ended: bool = False
 
     @classmethod
-    def of(cls, request: Any) -> HostRequest:
-        """What a request of httpx or httpx2 says of the host."""
+    def of(cls, request: Any, *, is_one_user: bool = False) -> HostRequest:
+        """What a request of httpx or httpx2 says of the host.
+
+        Args:
+            request: The request.
+            is_one_user: Whether all requests are of one user, whatever their credentials.
+        """
         headers = [
             (name, value)
             for name, value in request.headers.multi_items()
@@ -64,6 +80,7 @@ class HostRequest:
         timeout = request.extensions.get("timeout")
         return cls(
             headers=headers,
+            user="" if is_one_user else digest(sorted(one for one in headers if _OF_A_USER.search(one[0]))),
             extensions=dict(request.extensions),
             timeout=None if timeout == _NO_WISH else timeout,
         )
@@ -86,7 +103,7 @@ class InnerTransport(Transport):
         self._library: Any = library
         self._inner = inner
         self._body = body_class(library)
-        self._newest: dict[str, HostRequest] = {}
+        self._newest: dict[tuple[str, str], HostRequest] = {}
 
     @property
     def closed(self) -> bool:
@@ -97,22 +114,23 @@ class InnerTransport(Transport):
     def calling(self, url: str) -> Iterator[None]:
         """Make the call that the host's request is for.
 
-        What goes on when it has ended, such as listening that it began, goes with the credential of a newer
-        request to the same URL.
+        What goes on when it has ended, such as listening that it began, goes with a newer request of the same
+        user to the same URL.
         """
-        host = self._newest[url] = serving.get()
+        host = serving.get()
+        self._newest[url, host.user] = host
         try:
             yield
         finally:
             host.has_ended = True
-            if self._newest.get(url) is host:
-                del self._newest[url]
+            if self._newest.get((url, host.user)) is host:
+                del self._newest[url, host.user]
 
     async def send(self, url: httpx.URL, request: Request) -> Response:
         """Send a request as the host would."""
         host = serving.get()
         if host.has_ended:
-            host = self._newest.get(str(url), host)
+            host = self._newest.get((str(url), host.user), host)
         ours = {name.lower() for name in request.headers}
         headers = [(name, value) for name, value in host.headers if name not in ours]
         headers += [*request.headers.items(), ("Content-Length", str(len(request.content)))]

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 import anyio
 
@@ -35,13 +35,13 @@ from ...engine.environment import Environment
 from ...engine.live_call import OnUpdate
 from ...engine.outcome import as_rpc_error
 from ...engine.progress import Progress
-from ...errors import CredentialRefusedError, SessionError
+from ...errors import CredentialRefusedError, IdempotencyConflictError, SessionError
 from ...handle import detached
 from ...journal.base import Journal
 from ...journal.sqlite import choose_journal
 from ...machine.record import Scope
 from ...policy import PollPolicy
-from ...protocol import JSONObject
+from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError, id_in
 from ...sessions.base import Limits
 from ...sessions.http.transport_httpx import library_of
@@ -66,11 +66,17 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _INTERNAL_ERROR: Final = -32603
 
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
 _CALLS_IN_FLIGHT: Final = 2**31
 """The host limits its calls itself, and so does the pool of its transport."""
 
 _MOST_SERVERS: Final = 64
-"""Sessions that are kept: one for each URL and each set of capabilities that a host declares."""
+"""Sessions that are kept: one for each URL, credential, and set of capabilities that a host declares."""
+
+_MOST_NOTED: Final = 10_000
+"""Keys, and sessions of hosts, of which something is remembered."""
 
 _WORDS: Final = (b"tools/call", b"initialize", b"notifications/cancelled", b"mcp-tasks-client-")
 """One of these stands in each message that is of interest here."""
@@ -169,10 +175,11 @@ class TasksHttpTransport(_AnyTransport):
         )
         self._calls = HostCalls(self._engine, asks_host=self._callbacks is None)
         self._requests = InnerTransport(library, inner)
-        self._servers: dict[tuple[str, str], _Server] = {}
-        self._declared: JSONObject = {}
+        self._servers: dict[tuple[str, str, str], _Server] = {}
+        self._declared: dict[tuple[str, str], JSONObject] = {}
+        self._key_users: dict[str, str] = {}
         self._questions = Questions()
-        self._under_way: dict[object, Callable[[], object]] = {}
+        self._under_way: dict[object, list[Callable[[], object]]] = {}
         self._call_ended = anyio.Event()
         self._closed = False
 
@@ -190,7 +197,8 @@ class TasksHttpTransport(_AnyTransport):
                     if call is not None and not self._closed:
                         return await self._serve(request, call)
                 case "initialize":
-                    self._declared = _capabilities_in(message)
+                    who = str(request.url), self._read_host(request).user
+                    _remember(self._declared, who, _capabilities_in(message))
                 case "notifications/cancelled":
                     # The server does not know the request, since a call of ours stands for it.
                     if self._abandon(request, message):
@@ -227,8 +235,9 @@ class TasksHttpTransport(_AnyTransport):
     async def _close(self) -> None:
         self._closed = True
         with anyio.CancelScope(shield=True):
-            for cancel in list(self._under_way.values()):
-                cancel()
+            for cancels in list(self._under_way.values()):
+                for cancel in cancels:
+                    cancel()
             while self._under_way:
                 self._call_ended = anyio.Event()
                 await self._call_ended.wait()
@@ -239,13 +248,16 @@ class TasksHttpTransport(_AnyTransport):
     # ── one call ──────────────────────────────────────────────────────────────────────────────
 
     async def _serve(self, request: Any, call: HostCall) -> Any:
-        host = HostRequest.of(request)
+        host = self._read_host(request)
         previous = serving.set(host)
         try:
-            server = self._find_server(str(request.url), call)
+            server = self._find_server(str(request.url), host.user, call)
             try:
+                self._check_key(call, host.user)
                 if not await server.takes(call):
                     return await self._inner.handle_async_request(request)
+            except IdempotencyConflictError as error:
+                return self._respond(_Reply(encode_reply(call.request_id, as_rpc_error(error))))
             except CredentialRefusedError as error:
                 return self._respond(_refused(request, call, error))
             except SessionError as error:
@@ -255,7 +267,10 @@ class TasksHttpTransport(_AnyTransport):
             if call.reads_events and (call.progress_token is not None or asks or not call.reads_json):
                 return await self._stream(request, call, make, asks=asks)
             reply: _Reply | None = None
-            with anyio.CancelScope() as scope, self._note_under_way(_name_call(request, call), scope.cancel):
+            with (
+                anyio.CancelScope() as scope,
+                self._note_under_way(self._name_call(request, call), scope.cancel),
+            ):
                 reply = await make(None)
             return self._respond(reply or self._end_early(request, call))
         finally:
@@ -269,7 +284,7 @@ class TasksHttpTransport(_AnyTransport):
         stream: ReplyStream
 
         async def work() -> None:
-            with self._note_under_way(_name_call(request, call), stream.cancel):
+            with self._note_under_way(self._name_call(request, call), stream.cancel):
                 asking.set(partial(self._questions.ask, stream) if asks else None)
                 replies.append(await make(stream))
 
@@ -296,6 +311,7 @@ class TasksHttpTransport(_AnyTransport):
             if not server.is_older:
                 meta = {**(tool_call.meta or {}), "progressToken": call.progress_token}
                 tool_call = replace(tool_call, meta=meta, hear=progress.hear)
+        server.calls += 1
         try:
             with self._requests.calling(str(request.url)):
                 made = await self._calls.make(
@@ -307,6 +323,8 @@ class TasksHttpTransport(_AnyTransport):
                 )
         except CredentialRefusedError as error:
             return _refused(request, call, error)
+        finally:
+            server.calls -= 1
         return _Reply(encode_reply(call.request_id, made.reply), made=made)
 
     def _respond(self, reply: _Reply) -> Any:
@@ -327,23 +345,40 @@ class TasksHttpTransport(_AnyTransport):
     @contextmanager
     def _note_under_way(self, name: object, cancel: Callable[[], object]) -> Iterator[None]:
         """Note how to end a call, for as long as it is under way."""
-        if name in self._under_way:
-            name = object()  # an ID that the host uses twice names the first of its calls
-        self._under_way[name] = cancel
+        cancels = self._under_way.setdefault(name, [])
+        cancels.append(cancel)
         try:
             yield
         finally:
-            del self._under_way[name]
+            cancels.remove(cancel)
+            if not cancels:
+                del self._under_way[name]
             self._call_ended.set()
 
     def _abandon(self, request: Any, message: JSONObject) -> bool:
-        """End the call that the host has given up by a notification. Returns whether there is one."""
+        """End the call that the host has given up by a notification. Returns whether there is one.
+
+        Two sessions of a host without session IDs may use one JSON-RPC ID at the same time. Nobody can tell
+        then whose call is given up, so that both go on.
+        """
         request_id = id_in(message.get("params"), "requestId")
-        cancel = self._under_way.get((request.headers.get("mcp-session-id"), request_id))
-        if cancel is None:
-            return False
-        cancel()
-        return True
+        cancels = self._under_way.get(self._name_request(request, request_id), [])
+        if len(cancels) == 1:
+            cancels[0]()
+        return bool(cancels)
+
+    def _name_call(self, request: Any, call: HostCall) -> object:
+        """The name under which a host can give a call up. At 2026-07-28 it closes the response instead."""
+        return object() if call.is_current else self._name_request(request, call.request_id)
+
+    def _name_request(self, request: Any, request_id: RequestId | None) -> object:
+        """What tells a request from those of other sessions, servers and users, as far as can be told."""
+        session_id = request.headers.get("mcp-session-id")
+        return str(request.url), self._read_host(request).user, session_id, request_id
+
+    def _read_host(self, request: Any) -> HostRequest:
+        # A principal says whose all requests are.
+        return HostRequest.of(request, is_one_user=bool(self._principal))
 
     def _end_early(self, request: Any, call: HostCall) -> _Reply:
         if self._closed:
@@ -356,9 +391,25 @@ class TasksHttpTransport(_AnyTransport):
 
     # ── servers ───────────────────────────────────────────────────────────────────────────────
 
-    def _find_server(self, url: str, call: HostCall) -> _Server:
-        """The session at a server, for hosts that declare the same. Thousands of calls share it."""
-        declared = self._declared if call.capabilities is None else call.capabilities
+    def _check_key(self, call: HostCall, user: str) -> None:
+        """Refuse a key that another user has. A principal says that all requests are one user's.
+
+        Raises:
+            IdempotencyConflictError: The key was first used with another credential.
+        """
+        key = call.current_key
+        if not isinstance(key, str) or self._principal:
+            return
+        if self._key_users.get(key, user) != user:
+            raise IdempotencyConflictError(
+                f"The idempotency key {key!r} was used with another credential over this HTTP client. If all "
+                "its requests are of one user, name the user by principal=. If not, give each user a client."
+            )
+        _remember(self._key_users, key, user)
+
+    def _find_server(self, url: str, user: str, call: HostCall) -> _Server:
+        """The session at a server, for one user and hosts that declare the same. All their calls share it."""
+        declared = self._declared.get((url, user), {}) if call.capabilities is None else call.capabilities
         askable = set(ASKED_BY.values())
         capabilities = {name: value for name, value in declared.items() if name not in {*askable, "tasks"}}
         if not call.is_current:
@@ -367,11 +418,10 @@ class TasksHttpTransport(_AnyTransport):
             capabilities |= self._callbacks.capabilities
         elif call.is_current or call.reads_events:
             capabilities |= {name: value for name, value in declared.items() if name in askable}
-        key = url, json.dumps([capabilities, call.client_info], sort_keys=True)
-        server = self._servers.get(key)
+        key = url, user, json.dumps([capabilities, call.client_info], sort_keys=True)
+        server = self._servers.pop(key, None)
         if server is None:
-            if len(self._servers) >= _MOST_SERVERS:
-                del self._servers[next(iter(self._servers))]
+            self._close_idle_server()
             questions = {name: value for name, value in capabilities.items() if name in askable}
             inputs = self._callbacks or HostInputs(questions)
             session = session_by_url(
@@ -386,17 +436,30 @@ class TasksHttpTransport(_AnyTransport):
                 endpoint=self._endpoint,
                 client_info=call.client_info,
             )
-            scope = Scope(session.endpoint, self._principal)
-            server = self._servers[key] = _Server(session, inputs, scope, self._engine)
+            server = _Server(session, inputs, Scope(session.endpoint, self._principal), self._engine)
+        self._servers[key] = server  # behind those that were used before
         return server
+
+    def _close_idle_server(self) -> None:
+        """Close the session that was not used for the longest time, if there are too many."""
+        if len(self._servers) < _MOST_SERVERS:
+            return
+        idle = next((key for key, server in self._servers.items() if not server.calls), None)
+        if idle is not None:
+            self._engine.tasks.start(self._servers.pop(idle).session.aclose)
 
 
 class _Server:
-    """A session at a server, and the calls that are made over it."""
+    """A session at a server, and the calls that are made over it.
+
+    Attributes:
+        calls: How many are under way.
+    """
 
     def __init__(self, session: DiscoveringSession, inputs: Inputs, scope: Scope, engine: Engine) -> None:
         self.session = session
         self.inputs = inputs
+        self.calls = 0
         self.is_older = False
         self._scope = scope
         self._engine = engine
@@ -410,6 +473,7 @@ class _Server:
 
     async def takes(self, call: HostCall) -> bool:
         """Whether a call is made here, and not left to the host's own request."""
+        keyed = call.current_key is not None
         try:
             self.is_older = await self.session.other() is not None
             if self._endpoint is None:
@@ -422,9 +486,13 @@ class _Server:
                     leaves_questions=isinstance(self.inputs, HostInputs),
                 )
             # At an older server the host's own session may be what a plain call is about.
-            return call.is_keyed or not self.is_older or await self.session.may_make_task(call.tool_call.name)
+            return (
+                call.current_key is not None
+                or not self.is_older
+                or await self.session.may_make_task(call.tool_call.name)
+            )
         except SessionError as error:
-            if call.is_keyed:
+            if keyed:
                 raise
             logger.info("tools/call passes as it is, since the server could not be asked: %s", error)
             return False
@@ -493,9 +561,12 @@ def _capabilities_in(message: JSONObject) -> JSONObject:
     return capabilities if isinstance(capabilities, dict) else {}
 
 
-def _name_call(request: Any, call: HostCall) -> object:
-    """The name under which a host can give a call up. At 2026-07-28 it closes the response instead."""
-    return object() if call.is_current else (request.headers.get("mcp-session-id"), call.request_id)
+def _remember(noted: dict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
+    """Note a value, and forget the oldest ones."""
+    noted.pop(key, None)
+    noted[key] = value
+    if len(noted) > _MOST_NOTED:
+        del noted[next(iter(noted))]
 
 
 def _abandoned(call: HostCall) -> _Reply:

@@ -13,7 +13,10 @@ pytestmark = pytest.mark.anyio
 URL = "http://server.test/mcp"
 
 
-async def test_what_outlives_its_call_goes_with_the_credential_of_a_newer_one() -> None:
+@pytest.mark.parametrize("is_one_user", [True, False])
+async def test_what_outlives_its_call_goes_with_a_newer_credential_only_of_the_same_user(
+    is_one_user: bool,
+) -> None:
     sent: list[str] = []
 
     def note(request: httpx.Request) -> httpx.Response:
@@ -27,7 +30,8 @@ async def test_what_outlives_its_call_goes_with_the_credential_of_a_newer_one() 
         await transport.send(httpx.URL(URL), request)
 
     def host(credential: str) -> HostRequest:
-        return HostRequest.of(httpx.Request("POST", URL, headers={"Authorization": credential}))
+        request = httpx.Request("POST", URL, headers={"Authorization": credential})
+        return HostRequest.of(request, is_one_user=is_one_user)
 
     serving.set(host("old"))
     with transport.calling(URL):
@@ -40,4 +44,4 @@ async def test_what_outlives_its_call_goes_with_the_credential_of_a_newer_one() 
         await send()
     with transport.calling("http://elsewhere.test/mcp"):
         await send()
-    assert sent == ["old", "old", "new", "new", "old"]
+    assert sent == ["old", "old", "new", "new" if is_one_user else "old", "old"]
