@@ -17,7 +17,8 @@ from .site import Sites, serving
 
 KNOWN: Final[dict[str, Callable[[Cell], bool]]] = {
     "TasksClient takes a key as an argument only, and sends the one in _meta": lambda c: (
-        c.way == "url" and c.key in ("block", "meta")
+        c.key in ("block", "meta")
+        and (c.way == "url" or (c.other_way == "stream" and c.version == "2025-11-25"))
     ),
     "what is no key is dropped without a word": lambda c: c.way in ("http", "httpx") and c.key == "meta",
     "TasksTransport drops what is no key": lambda c: c.way == "stream" and c.key == "meta",
