@@ -17,16 +17,11 @@ from .site import Sites, serving
 
 KNOWN: Final[dict[str, Callable[[Cell], bool]]] = {
     "TasksClient takes a key as an argument only, and sends the one in _meta": lambda c: (
-        c.way == "url" and c.key in ("block", "meta")
+        c.key in ("block", "meta")
+        and (c.way == "url" or (c.other_way == "stream" and c.version == "2025-11-25"))
     ),
     "what is no key is dropped without a word": lambda c: c.way in ("http", "httpx") and c.key == "meta",
     "TasksTransport drops what is no key": lambda c: c.way == "stream" and c.key == "meta",
-    "TasksTransport ignores each key at 2025-11-25, and sends it": lambda c: (
-        c.other_way == "stream" and c.older and c.key != "no key"
-    ),
-    "TasksHttpTransport swallows a native cancellation while tools/call has no reply": lambda c: (
-        c.way == "httpx" and c.fate == "cancelled unanswered"
-    ),
     "one HTTP client keeps sessions, tools and keys by URL, and not by credential": lambda c: (
         c.one_http_client and c.users == "two users"
     ),
