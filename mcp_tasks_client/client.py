@@ -22,6 +22,7 @@ from .engine.live_call import OnUpdate
 from .engine.progress import ProgressCallback, tell_progress
 from .errors import TasksClientError
 from .handle import TaskHandle, TaskReference
+from .hosts.idempotency_key import read_key
 from .hosts.sdk.introspection import is_client
 from .hosts.stand_in import introduce, list_tools, ping
 from .journal.base import Journal
@@ -231,9 +232,10 @@ class TasksClient:
         listeners = [] if progress_callback is None else [tell_progress(progress_callback)]
         if on_update is not None:
             listeners.append(on_update)
+        key, on_unknown, meta = read_key(idempotency_key, on_unknown, meta)
         return await self._opened().call(
             _call(name, arguments, meta),
-            key=idempotency_key,
+            key=key,
             on_unknown=on_unknown,
             timeout=read_timeout_seconds if timeout is None else timeout,
             listeners=listeners,
@@ -256,7 +258,8 @@ class TasksClient:
         Args and errors are those of :meth:`call_tool`, up to the server's first answer.
         """
         endpoint = self._opened()
-        call = await endpoint.start(_call(name, arguments, meta), key=idempotency_key, on_unknown=on_unknown)
+        key, on_unknown, meta = read_key(idempotency_key, on_unknown, meta)
+        call = await endpoint.start(_call(name, arguments, meta), key=key, on_unknown=on_unknown)
         return TaskHandle(endpoint, call)
 
     # ── finding again ─────────────────────────────────────────────────────────────────────────

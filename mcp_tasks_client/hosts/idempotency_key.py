@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final
 
 from ..engine.idempotency import OnUnknown
 
-__all__ = ["META_KEY", "current_key", "idempotency_key"]
+__all__ = ["META_KEY", "current_key", "idempotency_key", "read_key"]
 
 META_KEY: Final = "mcp-tasks-client/idempotency-key"
 """The name of a key in a request's ``_meta``. It is not sent to the server."""
@@ -25,6 +25,8 @@ def idempotency_key(key: str, *, on_unknown: OnUnknown = "raise") -> Iterator[No
 
         with idempotency_key("order-42"):
             result = await client.call_tool("deploy", {"service": "web"})
+
+    It is the same as the argument of :meth:`TasksClient.call_tool`, which wins over the block.
 
     A host that times out and sends the call again joins the task that there is, in this process or a later
     one. Put the block around one call: a second call with other arguments is refused under the same key.
@@ -55,6 +57,25 @@ def idempotency_key(key: str, *, on_unknown: OnUnknown = "raise") -> Iterator[No
         yield
     finally:
         _CURRENT.reset(token)
+
+
+def read_key(
+    key: object, on_unknown: OnUnknown, meta: Mapping[str, Any] | None
+) -> tuple[Any, OnUnknown, Mapping[str, Any]]:
+    """The idempotency key of a call, what to do about an unknown outcome, and ``_meta`` without the key.
+
+    Args:
+        key: As given to the call. ``None`` leaves it to ``meta``, and then to the block that the caller is in.
+        on_unknown: As given to the call; counts unless the key is that of the block.
+        meta: The entries for ``_meta``.
+    """
+    meta = meta or {}
+    if key is None:
+        key = meta.get(META_KEY)
+    block = current_key() if key is None else None
+    if block is not None:
+        key, on_unknown = block
+    return key, on_unknown, {name: value for name, value in meta.items() if name != META_KEY}
 
 
 def current_key() -> tuple[str, OnUnknown] | None:

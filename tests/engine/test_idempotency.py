@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
 import pytest
 
+from mcp_tasks_client import idempotency_key
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import ConnectionLostError, OutcomeUnknownError, SessionError
 from mcp_tasks_client.journal.memory import MemoryJournal
@@ -234,3 +236,26 @@ async def test_a_resend_that_did_not_leave_can_be_repeated() -> None:
                 await world.call(client, idempotency_key="k", on_unknown=on_unknown)
             kept.append(caught.value)
         assert text(await world.call(client, idempotency_key="k", on_unknown="resend")) == "done"
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("way", ["block", "meta"])
+async def test_a_key_that_is_no_argument_is_the_same_key(way: str) -> None:
+    world = World(calls=[working(TASK)], gets={TASK: [DONE]})
+    async with world.client() as client:
+        with idempotency_key(KEY) if way == "block" else nullcontext():
+            meta = {"x": 1} if way == "block" else {"mcp-tasks-client/idempotency-key": KEY, "x": 1}
+            assert text(await world.call(client, meta=meta)) == "done"
+        assert text(await world.call(client, idempotency_key=KEY)) == "done"
+    (sent,) = world.server.log("tools/call")
+    assert sent.call.meta == {"x": 1}
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("key", [42, "", ["k"], True])
+async def test_what_is_no_key_is_refused(key: Any) -> None:
+    world = World()
+    async with world.client() as client:
+        with pytest.raises(ValueError, match="an idempotency key is a text that is not empty"):
+            await client.call_tool("tool", meta={"mcp-tasks-client/idempotency-key": key})
+    assert not world.server.log("tools/call")
