@@ -6,16 +6,19 @@ documentation.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import update_wrapper
-from threading import Event
+from threading import Event, Thread
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
 from .client import TasksClient
 from .errors import TasksClientError
@@ -26,9 +29,6 @@ from .protocol.task import Task
 __all__ = ["BlockingTaskHandle", "BlockingTasksClient"]
 
 logger = logging.getLogger("mcp_tasks_client")
-
-_left_open: Final[list[ExitStack]] = []
-"""Kept for the life of the process, because an exit stack that is dropped waits for its thread."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -170,6 +170,8 @@ class BlockingTasksClient(_Blocking[TasksClient]):
     Takes the same arguments. Callbacks that are plain functions run in worker threads and may block;
     coroutine functions run in the client's own event loop. Methods may be called from several
     threads at once. Errors carry asynchronous handles: ``client.attach(error.handle.reference)``.
+    A child that was forked from the process has to open a client of its own. A client that nobody
+    closes does not keep the process from ending, which leaves its calls as a kill does.
     """
 
     _stack: ExitStack
@@ -199,7 +201,7 @@ class BlockingTasksClient(_Blocking[TasksClient]):
     def __enter__(self) -> Self:
         """Start the thread and open the client; see :meth:`TasksClient.__aenter__` for its errors."""
         with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal())
+            portal = _start_event_loop(stack)
             stack.enter_context(portal.wrap_async_context_manager(self._inner))
             self._thread.portal, self._thread.pid, self._stack = portal, os.getpid(), stack.pop_all()
         return self
@@ -215,10 +217,38 @@ class BlockingTasksClient(_Blocking[TasksClient]):
         Does neither in a child of the process that opened the client, nor after a second interrupt.
         """
         self._thread.portal = None
-        if self._thread.left or self._thread.pid != os.getpid():
-            _left_open.append(self._stack)
-        else:
+        if not self._thread.left and self._thread.pid == os.getpid():
             self._stack.close()
+
+
+def _start_event_loop(stack: ExitStack) -> BlockingPortal:
+    """Start a thread with an event loop. It ends with the stack, or with the process.
+
+    Not by ``start_blocking_portal``, which waits for its thread when the interpreter throws it away: a client
+    that nobody has closed, or that a fork has inherited, would keep the process from ending.
+    """
+    opened: Future[BlockingPortal] = Future()
+    run = contextvars.Context().run  # nothing of the caller's event loop, which Python 3.14 may hand on
+    thread = Thread(target=run, args=(_run_event_loop, opened), name="mcp_tasks_client", daemon=True)
+    thread.start()
+    portal = opened.result()
+    stack.callback(thread.join)
+    stack.callback(lambda: portal.call(portal.stop))
+    return portal
+
+
+def _run_event_loop(opened: Future[BlockingPortal]) -> None:
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            opened.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    try:
+        anyio.run(serve)
+    except BaseException as error:
+        if opened.done():
+            raise
+        opened.set_exception(error)
 
 
 async def _awaited(work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ended: Event) -> Any:

@@ -7,16 +7,18 @@ missing.
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import json
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio
-import anyio.to_thread
 from anyio.lowlevel import RunVar
 from mcp_types import (
     CreateMessageRequestParams,
@@ -38,6 +40,7 @@ from .protocol.json_schema import FORM_STEPS, TooCostlyError, UnusableSchemaErro
 from .protocol.replies import RpcError
 from .protocol.task import Task
 from .protocol.text import quote
+from .uncut import on_asyncio
 
 __all__ = [
     "Callbacks",
@@ -135,8 +138,9 @@ class Inputs(ABC):
 class Callbacks(Inputs):
     """The host's own callbacks, plain functions or coroutine functions.
 
-    A plain function runs in a worker thread, since it may well wait for somebody to type. If the
-    caller stops waiting meanwhile, the thread is left to itself and what it returns is not used.
+    A plain function runs in a thread of its own, since it may well wait for somebody to type. If the
+    caller stops waiting meanwhile, the thread is left to itself and what it returns is not used. It
+    does not keep the process from ending.
 
     Attributes:
         elicitation: As given.
@@ -277,32 +281,57 @@ async def _ask(
 
 
 async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[Any, ...]) -> Any:
-    """Call a plain function. What it returns when nobody waits for it any more is not used."""
-    made, gone = list[Any](), list[bool]()
+    """Call a plain function. What it returns when nobody waits for it any more is not used.
+
+    Not by ``anyio.to_thread``, for whose threads the end of the process waits on asyncio: after Ctrl-C it
+    would hang until somebody has typed.
+    """
+    made, failed, gone = list[Any](), list[BaseException](), list[bool]()
+    over, call_soon, context = anyio.Event(), _call_soon(), contextvars.copy_context()
 
     def close() -> None:
         for one in made:
             if inspect.iscoroutine(one):
                 one.close()  # or it would be said that it was never awaited
 
-    def call() -> None:  # returns nothing, because trio takes a thread that returns a coroutine for a mistake
-        made.append(callback(*arguments))
+    def call() -> None:
+        try:
+            made.append(context.run(callback, *arguments))
+        except BaseException as error:
+            failed.append(error)
         if gone:
             close()
+        with suppress(RuntimeError):  # the event loop has ended
+            call_soon(over.set)
 
-    try:
-        await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_threads())
-    except anyio.get_cancelled_exc_class():
-        gone.append(True)
-        close()
-        if not made:
-            logger.warning(
-                "The %s callback has not returned yet. Nobody waits for its answer any more, but its thread "
-                "goes on, and the process may end only after it, or at a second Ctrl-C",
-                name,
-            )
-        raise
+    async with _threads():
+        threading.Thread(target=call, name=f"mcp_tasks_client {name} callback", daemon=True).start()
+        try:
+            await over.wait()
+        except anyio.get_cancelled_exc_class():
+            gone.append(True)
+            close()
+            if not (made or failed):
+                logger.warning(
+                    "The %s callback has not returned yet. Nobody waits for its answer any more, but its "
+                    "thread goes on, at most until the process ends",
+                    name,
+                )
+            raise
+    if failed:
+        raise failed[0]
     return made[0]
+
+
+def _call_soon() -> Callable[[Callable[[], object]], object]:
+    """What calls a function in the event loop that runs us, from any thread."""
+    if on_asyncio():
+        import asyncio  # loaded already by the event loop that runs us
+
+        return asyncio.get_running_loop().call_soon_threadsafe
+    import trio
+
+    return trio.lowlevel.current_trio_token().run_sync_soon
 
 
 def _read(model: type[ParamsT], params: object) -> ParamsT:
@@ -315,7 +344,10 @@ def _read(model: type[ParamsT], params: object) -> ParamsT:
 
 
 def _data(name: str, refusal: ErrorData) -> Any:
-    """What a callback says besides its refusal, without which that can be said too."""
+    """The ``data`` of an error that a callback returned; ``None`` if it has no JSON form.
+
+    The refusal itself is still sent then: its code and its message are enough.
+    """
     try:
         return _plain(refusal).get("data")
     except ValueError as error:

@@ -10,9 +10,14 @@ import asyncio
 import functools
 import inspect
 import math
+import os
+import select
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
@@ -386,26 +391,26 @@ async def test_what_a_plain_function_makes_that_nobody_waits_for_any_more_is_clo
             await anyio.sleep(0.01)
 
 
-async def test_what_a_plain_function_has_made_when_its_caller_is_stopped_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[Any] = []
+async def test_what_a_plain_function_has_made_when_its_caller_is_stopped_is_closed() -> None:
+    made, started, released = list[Any](), threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
 
     async def answer() -> ElicitResult:
         raise AssertionError
 
     def ask(context: InputContext, params: Any) -> Any:
         made.append(answer())
+        threads.append(threading.current_thread())
+        started.set()
+        released.wait(5)
         return made[0]
 
-    async def stopped(function: Callable[[], None], **options: Any) -> None:
-        function()
-        tasks.cancel_scope.cancel()
-        await anyio.lowlevel.checkpoint()
-
-    monkeypatch.setattr(anyio.to_thread, "run_sync", stopped)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(Callbacks(elicitation=ask).answer, CONTEXT, form())
+        await anyio.to_thread.run_sync(started.wait, 5)
+        tasks.cancel_scope.cancel()
+        released.set()
+        threads[0].join(5)  # holds the event loop, so that the caller learns of both at once
     assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
 
 
@@ -813,3 +818,54 @@ async def test_capabilities_are_declared_only_where_there_is_a_callback() -> Non
     assert Callbacks(roots=lambda context: NO_ROOTS).capabilities == {"roots": {}}
     every = Callbacks(elicitation=say_yes, sampling=Recorder(SAID).ask, roots=Recorder(NO_ROOTS).ask)
     assert set(every.capabilities) == {"elicitation", "sampling", "roots"}
+
+
+# ── Ctrl-C ────────────────────────────────────────────────────────────────────────────────────
+
+AT_THE_KEYBOARD: Final = """
+import signal, sys
+import anyio
+from mcp_types import ElicitResult
+from mcp_tasks_client import BlockingTasksClient, MemoryJournal, TasksClient
+from mcp_tasks_client.testing import input_required, working
+from tests.scripted_session import ScriptedSession
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def ask(context, params):
+    return ElicitResult(action="accept", content={"name": input("Who? ")})
+
+form = {"message": "Who?", "requestedSchema": {"type": "object"}}
+asks = input_required("t", {"k": {"method": "elicitation/create", "params": form}}, poll_interval_ms=5)
+server = ScriptedSession(calls=[working("t", poll_interval_ms=5)], gets={"t": [asks]})
+options = {"journal": MemoryJournal(), "elicitation": ask}
+
+async def main():
+    async with TasksClient(server, **options) as client:
+        await client.call_tool("tool")
+
+if sys.argv[1] == "blocking":
+    with BlockingTasksClient(server, **options) as client:
+        client.call_tool("tool")
+else:
+    anyio.run(main, backend=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("host", ["asyncio", "trio", "blocking"])
+def test_ctrl_c_while_a_plain_function_waits_for_somebody_to_type_ends_the_process(host: str) -> None:
+    pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
+    terminal, its = pty.openpty()
+    command = [sys.executable, "-c", AT_THE_KEYBOARD, host]
+    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    try:
+        said = b""
+        while b"Who? " not in said:
+            assert select.select([terminal], [], [], 20)[0], said
+            said += os.read(terminal, 1000)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == -signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)

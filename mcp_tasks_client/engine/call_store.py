@@ -8,7 +8,6 @@ finishes the write, and the release of an unfinished task writes its state once 
 from __future__ import annotations
 
 import logging
-import math
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -68,8 +67,6 @@ _SPARED_S: Final = 60.0
 BATCH: Final = 50
 """Calls that are taken up between two moments in which the event loop is free for others."""
 
-_PRUNE_EVERY_S: Final = 3600.0
-
 _TRIES_TO_LEAVE: Final = 3
 """Without a pause, since a journal that is locked has waited already."""
 
@@ -97,7 +94,6 @@ class CallStore:
         self._lease, self._owner = ProcessLease.join(journal, environment)
         # A client that is dropped without being closed is gone as well, and so is what it owns.
         weakref.finalize(self, self._lease.drop, self._owner).atexit = False
-        self._pruned_at = -math.inf
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
         self._uncommitted: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
@@ -391,9 +387,16 @@ class CallStore:
             else:
                 self._uncommitted.discard(call)
 
-    def deliver(self, *calls: LiveCall) -> None:
-        """Note that the host has these outcomes. Only after it has: a crash delivers them again."""
+    def deliver(self, *calls: LiveCall, keep: bool = False) -> None:
+        """Note that the host has these outcomes. Only after it has: a crash delivers them again.
+
+        Args:
+            calls: Which.
+            keep: Whether the outcome was passed to a session that may lose it, so that it is kept for a
+                while though it has no key.
+        """
         now = self._clock.time()
+        keep_s = self.journal.keep_delivered_s if keep else 0
         fences = {}
         for call in calls:
             if call.record.delivered_at is None and isinstance(call.record.state, Finished):
@@ -401,19 +404,21 @@ class CallStore:
                     fences[call.record.record_id] = call.record.fence
                 call.record = replace(call.record, delivered_at=now, owner=None)
                 call.ownership = Nobody(ours_until=call.record.fence)
-        if fences:
-            self.journal.deliver(now, fences)
+        if not fences:
+            return
+        try:
+            self.journal.deliver(now, fences, keep_until=now + keep_s if keep_s > 0 else None)
+        except JournalError as error:  # the host has the outcome, and that is what counts
+            logger.warning("What was delivered may be given out once more: %s", error)
 
-    def begin_hourly_prune(self) -> bool:
-        """Whether the caller has to prune old records now. True once an hour."""
-        now = self._clock.time()
-        is_due = not 0 <= now - self._pruned_at < _PRUNE_EVERY_S
-        if is_due:
-            self._pruned_at = now
-        return is_due
+    def begin_prune(self) -> bool:
+        """Whether the caller has to prune old records now; see :meth:`ProcessLease.begin_prune`."""
+        return self._lease.begin_prune()
+
+    begin_hourly_prune = begin_prune
 
     async def prune_old(self) -> None:
-        """Forget what the journal need not keep any longer. What fails is logged, and tried in an hour."""
+        """Forget what the journal need not keep any longer. What fails is logged, and tried the next time."""
         try:
             await self.prune(self._clock.time() - self.journal.retention_s)
         except JournalError as error:
@@ -422,6 +427,8 @@ class CallStore:
     async def prune(self, before: float) -> int:
         """Forget what was delivered before a time (wall clock, seconds), a little at a time.
 
+        What a living client drives is not forgotten, however old it seems to be.
+
         Returns:
             How many records.
 
@@ -429,8 +436,10 @@ class CallStore:
             JournalError: It could not be done, or not all of it.
         """
         forgotten_records = 0
-        before = min(before, self._clock.time() - _SPARED_S)
-        while found := await self._passing(PRUNE, self.journal.prune, before):
+        now = self._clock.time()
+        before = min(before, now - _SPARED_S)
+        judge = self._lease.judge(of_process=True)
+        while found := await self._passing(PRUNE, self.journal.prune, before, now, judge):
             forgotten_records += found
         return forgotten_records
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import uuid
 from collections.abc import Hashable
@@ -33,6 +34,10 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _RENEWALS: Final = 3
 """Renewals in the time of a lease, so that one may fail."""
+
+_PRUNE_EVERY_S: Final = 600.0
+
+_LEFT: Final = "~"
 
 _lock = threading.Lock()
 
@@ -71,6 +76,7 @@ class ProcessLease:
         self._numbers = itertools.count(1)
         self._owners: set[str] = set()
         self._renewed_at: float | None = None
+        self._pruned_at = -math.inf
         self._storing: dict[tuple[int, bool], _Store] = {}  # by thread and event loop
         self._sightings: dict[str, _Sighting] = {}
 
@@ -96,7 +102,7 @@ class ProcessLease:
         The lease covers the name, so that other processes leave the record alone. No client has the name, so
         that each client of this process may take the record.
         """
-        return f"{owner}~"
+        return owner + _LEFT
 
     def leave(self, owner: str) -> tuple[str, ...]:
         """End a client. Returns the names to release in the journal: the last client gives up the lease."""
@@ -194,18 +200,33 @@ class ProcessLease:
             expires_at=now + self._lease_s,
         )
 
+    # ── forgetting what is old ────────────────────────────────────────────────────────────────
+
+    def begin_prune(self) -> bool:
+        """Whether the caller has to prune old records now: one client of all, once in ten minutes."""
+        now = self._clock.monotonic()
+        is_due = now - self._pruned_at >= _PRUNE_EVERY_S
+        if is_due:
+            self._pruned_at = now
+        return is_due
+
     # ── judging others ────────────────────────────────────────────────────────────────────────
 
-    def judge(self) -> Judge:
-        """A function that says of an owner whether it is gone. The journal calls it from its own thread."""
+    def judge(self, *, of_process: bool = False) -> Judge:
+        """A function that says of an owner whether it is gone. The journal calls it from its own thread.
+
+        Args:
+            of_process: Whether what a client has left to this process has an owner as well.
+        """
         now, at = self._clock.time(), self._clock.monotonic()
 
         def gone(owner: str, lease: Lease | None) -> bool:
             if lease is None:
                 return True
             if self._process.holds(lease):
+                client = owner.removesuffix(_LEFT) if of_process else owner
                 with _lock:
-                    return not any(owner in other._owners for other in _LEASES.values())
+                    return not any(client in other._owners for other in _LEASES.values())
             alive = self._process.sees_alive(lease)
             if alive is not None:
                 return not alive

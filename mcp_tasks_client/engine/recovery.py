@@ -31,13 +31,24 @@ class Recovery:
         self._scope = scope
         self._environment = environment
 
-    async def take_pending(self) -> Sequence[LiveCall]:
-        """Take all that is pending and free, oldest first."""
+    async def take_pending(self, delivered_within_s: float | None = None) -> Sequence[LiveCall]:
+        """Take all that is pending and free, oldest first.
+
+        Args:
+            delivered_within_s: Find besides what was delivered in these last seconds, and is kept.
+        """
         with self._store.remembering():
             pending = await self._store.take_pending(self._scope)
         unsaved = [call for call in self._store.uncommitted if call not in pending and call.next_send is None]
-        # What was delivered here a moment ago is not handed out again.
-        return [call for call in (*unsaved, *pending) if call.record.delivered_at is None]
+        # What was delivered here a moment ago is not handed out again, unless it is asked for.
+        taken = [call for call in (*unsaved, *pending) if call.record.delivered_at is None]
+        return taken if delivered_within_s is None else [*await self._delivered(delivered_within_s), *taken]
+
+    async def _delivered(self, within_s: float) -> Sequence[LiveCall]:
+        since = self._environment.clock.time() - within_s
+        with self._store.remembering():
+            records = await self._store.journal.records(self._scope, delivered_since=since)
+            return [self._store.adopt(record) for record in records]
 
     async def find(self, wanted: str | TaskReference) -> LiveCall:
         """The live call of a task that is known by its ID or reference.

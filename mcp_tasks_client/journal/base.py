@@ -96,6 +96,8 @@ class Journal(ABC):
     Attributes:
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
             a task after its time-to-live.
+        keep_delivered_s: Seconds for which the outcome of a call without a key is kept at least, once it was
+            delivered to a host's own session; 0 forgets it at once.
 
     Raises:
         JournalError: From every method: the journal could not be read or written. The
@@ -103,6 +105,7 @@ class Journal(ABC):
     """
 
     retention_s: float = 7 * 86_400.0
+    keep_delivered_s: float = 600.0
 
     @property
     def identity(self) -> Hashable:
@@ -151,20 +154,20 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+    def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
         """Note that hosts have had these outcomes. Returns at once; nobody owns them any more.
 
-        A record without an idempotency key is forgotten, since nothing can ask for it again. Nothing happens
-        to a record that was forgotten, taken since, delivered before, or has no outcome.
+        Nothing happens to a record that was forgotten, taken since, delivered before, or has no outcome.
 
-        A journal that outlives the process writes this half a second later, or on closing. Whoever calls has
-        passed the outcome on; until the host has taken it, the next process must find it. A crash before the
-        write makes the outcome be delivered again. :meth:`records`, :meth:`take_pending`, :meth:`release` and
-        :meth:`prune` of the same journal see what was delivered before.
+        A journal that outlives the process writes this with what it writes next, within seconds, or on
+        closing. Every method of the same journal sees it from now on. A crash before the write makes the
+        outcome be delivered again, and so does a write that fails, which is logged.
 
         Args:
             at: Wall clock, in seconds since the epoch.
             fences: Of each record, by its ``record_id``, as its owner knows it.
+            keep_until: When a record without an idempotency key may be forgotten, by the wall clock; ``None``
+                forgets it now.
         """
 
     @abstractmethod
@@ -184,24 +187,30 @@ class Journal(ABC):
         """The newest record of a task, compared byte for byte."""
 
     @abstractmethod
-    async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
+    async def records(
+        self, scope: Scope, *, pending: bool = False, delivered_since: float | None = None
+    ) -> list[TaskRecord]:
         """The records of a scope that can be read, oldest first.
 
         Args:
             scope: Endpoint and principal.
             pending: Only those with a task to observe or an outcome not yet delivered. The cost is
                 then that of the pending ones, however many others there are.
+            delivered_since: Only those that were delivered at or after this time, by the wall clock.
         """
 
     @abstractmethod
-    async def prune(self, before: float) -> int:
+    async def prune(self, before: float, now: float, gone: Judge) -> int:
         """Forget what is old, of any scope.
 
-        Records whose outcome was delivered before a time, tasks whose time-to-live had passed before
-        it, and leases that had run out ``LEASES_KEPT_S`` before it.
+        Records whose outcome was delivered before a time, or was kept until now; tasks whose time-to-live had
+        passed before that time, unless they have an owner who is not gone; and leases that had run out
+        ``LEASES_KEPT_S`` before it.
 
         Args:
             before: Wall clock, in seconds since the epoch.
+            now: Likewise.
+            gone: Says whether an owner is gone.
 
         Returns:
             How many records were forgotten. A call forgets at most some thousands, so as to be short.

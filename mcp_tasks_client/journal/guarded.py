@@ -32,6 +32,7 @@ class GuardedJournal(Journal):
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.retention_s = journal.retention_s
+        self.keep_delivered_s = journal.keep_delivered_s
 
     @property
     def identity(self) -> Hashable:
@@ -62,10 +63,10 @@ class GuardedJournal(Journal):
         """See :meth:`Journal.save`."""
         await _call(self._journal.save, record, known=known)
 
-    def deliver(self, at: float, fences: Mapping[str, int]) -> None:
+    def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
         """See :meth:`Journal.deliver`."""
         with _typed():
-            self._journal.deliver(at, fences)
+            self._journal.deliver(at, fences, keep_until=keep_until)
 
     async def remove(self, record: TaskRecord) -> None:
         """See :meth:`Journal.remove`."""
@@ -83,13 +84,15 @@ class GuardedJournal(Journal):
         """See :meth:`Journal.by_task_id`."""
         return await _call(self._journal.by_task_id, scope, task_id)
 
-    async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
+    async def records(
+        self, scope: Scope, *, pending: bool = False, delivered_since: float | None = None
+    ) -> list[TaskRecord]:
         """See :meth:`Journal.records`."""
-        return await _call(self._journal.records, scope, pending=pending)
+        return await _call(self._journal.records, scope, pending=pending, delivered_since=delivered_since)
 
-    async def prune(self, before: float) -> int:
+    async def prune(self, before: float, now: float, gone: Judge) -> int:
         """See :meth:`Journal.prune`."""
-        return await _call(self._journal.prune, before)
+        return await _call(self._journal.prune, before, now, gone)
 
     async def renew(self, lease: Lease) -> bool:
         """See :meth:`Journal.renew`."""

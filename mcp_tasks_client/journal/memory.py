@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -30,10 +31,18 @@ class MemoryJournal(Journal):
     Args:
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
             a task after its time-to-live.
+        keep_delivered_s: Seconds for which the outcome of a call without a key is kept at least, once it was
+            delivered to a host's own session; 0 forgets it at once.
     """
 
-    def __init__(self, *, retention_s: float = Journal.retention_s) -> None:
+    def __init__(
+        self,
+        *,
+        retention_s: float = Journal.retention_s,
+        keep_delivered_s: float = Journal.keep_delivered_s,
+    ) -> None:
         self.retention_s = retention_s
+        self.keep_delivered_s = keep_delivered_s
         self._lock = threading.Lock()
         self._users = 0
         self._arrivals = 0
@@ -85,8 +94,8 @@ class MemoryJournal(Journal):
             self._store(row)
         await checkpoint_if_cancelled()
 
-    def deliver(self, at: float, fences: Mapping[str, int]) -> None:
-        """Note that hosts have had these outcomes, and forget those without a key."""
+    def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
+        """Note that hosts have had these outcomes."""
         checked_time(at)
         with self._lock:
             self._check_open()
@@ -94,10 +103,11 @@ class MemoryJournal(Journal):
                 row = self._row(escape(record_id))
                 if row is None or row.fence != fence or not row.undelivered:
                     continue
-                if row.idempotency_key is None:
+                delivered = row.delivered(at, keep_until)
+                if delivered is None:
                     self._forget(row.record_id)
                 else:
-                    self._store(row.delivered(at))
+                    self._store(delivered)
 
     async def remove(self, record: TaskRecord) -> None:
         """Forget a record, if there is one and it was not taken since."""
@@ -134,23 +144,28 @@ class MemoryJournal(Journal):
         await checkpoint()
         return found[-1].record() if found else None
 
-    async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
+    async def records(
+        self, scope: Scope, *, pending: bool = False, delivered_since: float | None = None
+    ) -> list[TaskRecord]:
         """The records of a scope that can be read, oldest first."""
         key = _scope(scope)
         with self._lock:
             self._check_open()
             found = self._in_order(key, self._pending.get(key, ()) if pending else self._rows)
+        if delivered_since is not None:
+            found = [row for row in found if (row.delivered_at or -math.inf) >= delivered_since]
         await checkpoint()
         return [record for _, record in await read_rows(found, self.identity)]
 
-    async def prune(self, before: float) -> int:
+    async def prune(self, before: float, now: float, gone: Judge) -> int:
         """Forget what is old. Looks through all records."""
         with self._lock:
             self._check_open()
             old = [
                 record_id
                 for record_id, (_, row) in self._rows.items()
-                if any(at is not None and at < before for at in (row.delivered_at, row.expires_at))
+                if row.is_old(before, now)
+                and (row.delivered_at is not None or self._is_free(row.owner, gone))
             ]
             for record_id in old:
                 self._forget(record_id)
@@ -210,16 +225,16 @@ class MemoryJournal(Journal):
 
     def _take(self, row: Row, owner: str, gone: Judge) -> Row:
         """The row as it is after ``owner`` wanted it."""
-        if row.delivered_at is not None or not self._is_free(row.owner, owner, gone):
+        if row.delivered_at is not None or not (row.owner == owner or self._is_free(row.owner, gone)):
             return row
         now = row._replace(owner=owner, fence=row.fence + 1)
         self._store(now)
         return now
 
-    def _is_free(self, other: str | None, owner: str, gone: Judge) -> bool:
-        if other is None or other == owner:
+    def _is_free(self, owner: str | None, gone: Judge) -> bool:
+        if owner is None:
             return True
-        name = unescape(other)
+        name = unescape(owner)
         return gone(name, self._leases.get(name.rpartition("/")[0]))
 
     def _check_open(self) -> None:

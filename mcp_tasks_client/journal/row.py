@@ -82,9 +82,19 @@ class Row(NamedTuple):
         """Whether it is an outcome that nobody has received yet."""
         return bool(self.pending) and self.due_at is None
 
-    def delivered(self, at: float) -> Self:
-        """The row of an outcome that its host has received."""
-        return self._replace(delivered_at=checked_time(at), updated_at=at, owner=None, pending=0)
+    def delivered(self, at: float, keep_until: float | None) -> Self | None:
+        """The row of an outcome that its host has received; ``None`` if it is forgotten."""
+        is_keyed = self.idempotency_key is not None
+        if keep_until is None and not is_keyed:
+            return None
+        expires_at = None if is_keyed else keep_until
+        return self._replace(delivered_at=at, updated_at=at, owner=None, pending=0, expires_at=expires_at)
+
+    def is_old(self, before: float, now: float) -> bool:
+        """Whether it may be forgotten, if nobody owns it; see :meth:`Journal.prune`."""
+        if self.delivered_at is None:
+            return self.expires_at is not None and self.expires_at < before
+        return self.delivered_at < before or (self.expires_at is not None and self.expires_at < now)
 
     def record(self) -> TaskRecord:
         """The record of this row.

@@ -44,11 +44,16 @@ _SAVE_KNOWN: Final = f"""UPDATE records SET ({_COLUMNS}) = ({", ".join("?" * len
     WHERE record_id = ? AND fence = ?"""
 _UNDELIVERED: Final = "record_id = ? AND fence = ? AND pending = 1 AND due_at IS NULL"
 _FORGET_DELIVERED: Final = f"DELETE FROM records WHERE {_UNDELIVERED} AND idempotency_key IS NULL"
-_DELIVER: Final = f"""UPDATE records SET delivered_at = ?, updated_at = ?, owner = NULL, pending = 0
-    WHERE {_UNDELIVERED}"""
+# An outcome does not expire. Its column says until when it is kept instead.
+_DELIVER: Final = f"""UPDATE records SET delivered_at = ?, updated_at = ?, owner = NULL, pending = 0,
+    expires_at = CASE WHEN idempotency_key IS NULL THEN ? END WHERE {_UNDELIVERED}"""
 _REMOVE: Final = "DELETE FROM records WHERE record_id = ? AND fence = ?"
-_PRUNE: Final = """DELETE FROM records WHERE sequence IN
-    (SELECT sequence FROM records WHERE delivered_at < :before OR expires_at < :before LIMIT 5000)"""
+_PRUNE_DELIVERED: Final = """DELETE FROM records WHERE sequence IN (SELECT sequence FROM records
+    WHERE delivered_at < ? OR (expires_at < ? AND delivered_at IS NOT NULL) LIMIT 5000)"""
+_OWNERS_OF_EXPIRED: Final = """SELECT DISTINCT owner FROM records
+    WHERE expires_at < ? AND delivered_at IS NULL"""
+_PRUNE_EXPIRED: Final = """DELETE FROM records WHERE sequence IN (SELECT sequence FROM records
+    WHERE expires_at < ? AND delivered_at IS NULL AND owner IS ? LIMIT 5000)"""
 
 _SELECT: Final = f"SELECT {_COLUMNS} FROM records"
 _BY_ID: Final = f"{_SELECT} WHERE record_id = ?"
@@ -57,6 +62,8 @@ _BY_TASK: Final = f"""{_SELECT} WHERE endpoint = ? AND principal = ? AND task_id
     ORDER BY created_at DESC, sequence DESC LIMIT 1"""
 _ALL: Final = f"{_SELECT} WHERE endpoint = ? AND principal = ? ORDER BY created_at, sequence"
 _PENDING: Final = f"""{_SELECT} WHERE endpoint = ? AND principal = ? AND pending = 1
+    ORDER BY created_at, sequence"""
+_DELIVERED_SINCE: Final = f"""{_SELECT} WHERE +endpoint = ? AND +principal = ? AND delivered_at >= ?
     ORDER BY created_at, sequence"""
 
 _LEASE: Final = tuple(field.name for field in fields_of(Lease))
@@ -87,6 +94,8 @@ class SqliteJournal(Journal):
             have the file open, the one counts that opened it first.
         retention_s: Seconds for which the outcome of a keyed call is kept after it was delivered, and
             a task after its time-to-live.
+        keep_delivered_s: Seconds for which the outcome of a call without a key is kept at least, once it was
+            delivered to a host's own session; 0 forgets it at once.
 
     Raises:
         ValueError: ``path`` is ``":memory:"``, or ``busy_timeout_s`` is not between 0 and a day.
@@ -98,6 +107,7 @@ class SqliteJournal(Journal):
         *,
         busy_timeout_s: float = 5.0,
         retention_s: float = Journal.retention_s,
+        keep_delivered_s: float = Journal.keep_delivered_s,
     ) -> None:
         if not 0 <= busy_timeout_s <= _LONGEST_TIMEOUT_S:
             raise ValueError(
@@ -110,6 +120,7 @@ class SqliteJournal(Journal):
 
             path = platformdirs.user_state_path("mcp-tasks-client", appauthor=False) / "journal.sqlite3"
         self.retention_s = retention_s
+        self.keep_delivered_s = keep_delivered_s
         self._path = Path(path).absolute()
         self._file = Path(os.path.realpath(self._path))
         # Imported on use, and SQLite with it: who keeps a journal in memory needs neither. Here, since
@@ -216,17 +227,17 @@ class SqliteJournal(Journal):
 
         await self._run(operation, writes=True)
 
-    def deliver(self, at: float, fences: Mapping[str, int]) -> None:
-        """Note that hosts have had these outcomes: after half a second, within two, or on closing."""
+    def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
+        """Note that hosts have had these outcomes: with the next write, within a second, or on closing."""
         checked_time(at)
         outcomes = [(escape(record_id), fence) for record_id, fence in fences.items()]
 
         def operation(connection: sqlite3.Connection) -> None:
             for outcome in outcomes:
-                if not connection.execute(_FORGET_DELIVERED, outcome).rowcount:
-                    connection.execute(_DELIVER, (at, at, *outcome))
+                if keep_until is not None or not connection.execute(_FORGET_DELIVERED, outcome).rowcount:
+                    connection.execute(_DELIVER, (at, at, keep_until, *outcome))
 
-        self._opened().put_held(operation)
+        self._opened().put_unattended(operation)
 
     async def remove(self, record: TaskRecord) -> None:
         """Forget a record, if there is one and it was not taken since."""
@@ -249,22 +260,31 @@ class SqliteJournal(Journal):
         """The newest record of a task."""
         return await self._find(_BY_TASK, *_scope(scope), escape(task_id))
 
-    async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
-        """The records of a scope, oldest first; with ``pending`` by an index of those alone."""
-        query, arguments = _PENDING if pending else _ALL, _scope(scope)
-        rows = await self._run(
-            lambda connection: _all(connection, query, *arguments), writes=False, after_held=True
-        )
+    async def records(
+        self, scope: Scope, *, pending: bool = False, delivered_since: float | None = None
+    ) -> list[TaskRecord]:
+        """The records of a scope, oldest first; if only some are wanted, by an index of those alone."""
+        arguments: tuple[str | float, ...] = _scope(scope)
+        query = _PENDING if pending else _ALL
+        if delivered_since is not None:
+            assert not pending, "what is pending was not delivered"
+            query, arguments = _DELIVERED_SINCE, (*arguments, delivered_since)
+        rows = await self._run(lambda connection: _all(connection, query, *arguments), writes=False)
         return [record for _, record in await read_rows(rows, self.identity)]
 
-    async def prune(self, before: float) -> int:
-        """Forget what is old, at most 5,000 records of it, and old leases."""
+    async def prune(self, before: float, now: float, gone: Judge) -> int:
+        """Forget what is old, at most 5,000 records of each owner, and old leases."""
 
         def operation(connection: sqlite3.Connection) -> int:
             connection.execute(_OLD_LEASES, (before - LEASES_KEPT_S,))
-            return connection.execute(_PRUNE, {"before": before}).rowcount
+            count = connection.execute(_PRUNE_DELIVERED, (before, now)).rowcount
+            is_free = _judge(connection, gone)
+            for (owner,) in connection.execute(_OWNERS_OF_EXPIRED, (before,)).fetchall():
+                if is_free(owner):
+                    count += connection.execute(_PRUNE_EXPIRED, (before, owner)).rowcount
+            return count
 
-        return await self._run(operation, writes=True, after_held=True)
+        return await self._run(operation, writes=True)
 
     # ── who drives what ───────────────────────────────────────────────────────────────────────
 
@@ -282,7 +302,7 @@ class SqliteJournal(Journal):
 
         def look(connection: sqlite3.Connection) -> tuple[Row, Row] | None:
             row = _one(connection, _BY_ID, key)
-            return None if row is None else (row, _as_taken(row, mine, _judge(connection, mine, gone)))
+            return None if row is None else (row, _as_taken(row, mine, _judge(connection, gone)))
 
         def take(connection: sqlite3.Connection) -> tuple[Row, Row] | None:
             found = look(connection)
@@ -300,13 +320,11 @@ class SqliteJournal(Journal):
         """Become the owner of whatever is pending, free and can be read."""
         arguments, mine = _scope(scope), escape(owner)
         # Read before the transaction, since others wait for the end of that.
-        rows = await self._run(
-            lambda connection: _all(connection, _PENDING, *arguments), writes=False, after_held=True
-        )
+        rows = await self._run(lambda connection: _all(connection, _PENDING, *arguments), writes=False)
         records = dict(await read_rows(rows, self.identity))
 
         def operation(connection: sqlite3.Connection) -> list[tuple[Row, Row]]:
-            is_free = _judge(connection, mine, gone)
+            is_free = _judge(connection, gone)
             taken = []
             for row in _all(connection, _PENDING, *arguments):
                 if row not in records:  # it has changed since, or cannot be read
@@ -333,17 +351,14 @@ class SqliteJournal(Journal):
             connection.executemany(_RELEASE, owners)
             connection.executemany(_END_LEASE, leases)
 
-        await self._run(operation, writes=True, after_held=True)  # an outcome that is released is given out
+        await self._run(operation, writes=True)
 
     async def _find(self, query: str, *arguments: str) -> TaskRecord | None:
         row = await self._run(lambda connection: _one(connection, query, *arguments), writes=False)
         return None if row is None else row.record()
 
-    async def _run(
-        self, operation: Callable[[sqlite3.Connection], T], *, writes: bool, after_held: bool = False
-    ) -> T:
-        job = self._opened().put(operation, writes=writes, after_held=after_held)
-        return await job.wait(self._path)
+    async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
+        return await self._opened().put(operation, writes=writes).wait(self._path)
 
     def _opened(self) -> WriterThread:
         if self._writer is None:
@@ -364,14 +379,14 @@ def choose_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal:
     raise TypeError(f"journal must be a path, a Journal or None, not {type(journal).__name__}")
 
 
-def _judge(connection: sqlite3.Connection, owner: str, gone: Judge) -> Callable[[str | None], bool]:
-    """Says whether ``owner`` may take what another owner has; asks ``gone`` once for each."""
+def _judge(connection: sqlite3.Connection, gone: Judge) -> Callable[[str | None], bool]:
+    """Says whether what an owner has is anybody's; asks ``gone`` once for each owner."""
 
     @cache
-    def is_free(other: str | None) -> bool:
-        if other is None or other == owner:
+    def is_free(owner: str | None) -> bool:
+        if owner is None:
             return True
-        name = unescape(other)
+        name = unescape(owner)
         lease = connection.execute(_LEASE_BY_ID, (name.rpartition("/")[0],)).fetchone()
         return gone(name, None if lease is None else Lease(*lease))
 
@@ -380,7 +395,7 @@ def _judge(connection: sqlite3.Connection, owner: str, gone: Judge) -> Callable[
 
 def _as_taken(row: Row, owner: str, is_free: Callable[[str | None], bool]) -> Row:
     """The row as it is once ``owner`` has taken it; the same one if it is not to be had."""
-    if row.delivered_at is not None or not is_free(row.owner):
+    if row.delivered_at is not None or not (row.owner == owner or is_free(row.owner)):
         return row
     return row._replace(owner=owner, fence=row.fence + 1)
 
@@ -409,5 +424,5 @@ def _one(connection: sqlite3.Connection, query: str, *arguments: str | None) -> 
     return None if row is None else Row._make(row)
 
 
-def _all(connection: sqlite3.Connection, query: str, *arguments: str) -> list[Row]:
+def _all(connection: sqlite3.Connection, query: str, *arguments: str | float) -> list[Row]:
     return [Row._make(row) for row in connection.execute(query, arguments)]

@@ -6,9 +6,7 @@ transaction and wakes the callers once that is committed, so that a thousand of 
 disk. SQLite's calls block, which nothing in an event loop may do; a thread for each call, or a commit for
 each, is ten times slower.
 
-What nobody waits for shares those transactions: deliveries, and the renewal of leases. A delivery is held
-for a moment first, since a record that is forgotten cannot be given out again: whoever says "delivered" has
-only passed the outcome on, and the host may be killed before it has taken it.
+What nobody waits for shares those transactions: deliveries, and the renewal of leases.
 """
 
 from __future__ import annotations
@@ -45,17 +43,12 @@ Operation: TypeAlias = Callable[[sqlite3.Connection], T]
 _LINGER_S: Final = 10.0
 """Seconds for which a file stays open after its last user has left without waiting."""
 
-_HELD_S: Final = 0.5
-"""Seconds for which a delivery is held. A host that is killed within them gets the outcome again. A host that
-is killed later, before its session has passed the outcome on, has lost it."""
-
 _GATHER_S: Final = 0.005
 """Seconds for which the thread lets more gather, if several waited already when it came to look. Who is
 alone never waits for that. It saves an eighth of the CPU of 2,000 dropped-in tasks."""
 
 _TICK_S: Final = 1.0
-"""Seconds after which the thread looks, by itself, at the leases, at what is held and at what could not be
-written. In an idle process a delivery is therefore written ``_HELD_S`` to ``_HELD_S + _TICK_S`` later."""
+"""Seconds after which the thread looks, by itself, at the leases and at what nobody waits for."""
 
 _CLOSING_S: Final = 10.0
 """Seconds that the last user's leaving allows the disk."""
@@ -108,16 +101,11 @@ class Job(Generic[T]):
         operation: What the thread runs.
         writes: Whether it needs a transaction.
         waiter: Who waits; ``None`` if nobody does.
-        after_held: Whether what is held is written first. Else the operation could give out an outcome that
-            was delivered.
     """
 
-    def __init__(
-        self, operation: Operation[T], *, writes: bool, waiter: Waiter | None, after_held: bool = False
-    ) -> None:
+    def __init__(self, operation: Operation[T], *, writes: bool, waiter: Waiter | None) -> None:
         self.writes = writes
         self.waiter = waiter
-        self.after_held = after_held
         self.error: Exception | None = None
         self.result: T
         self._operation = operation
@@ -183,7 +171,7 @@ class WriterThread:
         self._ended = False
         self.is_ready = False
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: look what else there is to do
-        self._held: list[tuple[float, Job[Any]]] = []  # with the time until which it is held, oldest first
+        self._unattended: list[Job[Any]] = []
         self._tidy = False  # no free pages are left to give back
         self._failing = False  # the last write that nobody waits for has failed
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
@@ -255,27 +243,25 @@ class WriterThread:
         with anyio.move_on_after(2 * self._busy_timeout_s + _CLOSING_S, shield=True):
             await waiter.wait()
 
-    def put(self, operation: Operation[T], *, writes: bool, after_held: bool = False) -> Job[T]:
+    def put(self, operation: Operation[T], *, writes: bool) -> Job[T]:
         """Queue an operation. It will run, whether or not anybody waits for it.
 
         Args:
             operation: What the thread runs.
             writes: Whether it needs a transaction.
-            after_held: Whether what is held is written first. Else the operation could give out an outcome
-                that was delivered.
 
         Raises:
             JournalError: The journal is not open, or the process was forked since it was opened.
         """
         self.check_process()
-        job = Job(operation, writes=writes, waiter=Waiter(), after_held=after_held)
+        job = Job(operation, writes=writes, waiter=Waiter())
         with self._lock:
             self._check_open()
             self._jobs.put(job)
         return job
 
-    def put_held(self, operation: Operation[object]) -> None:
-        """Queue a write that nobody waits for, and that is to come ``_HELD_S`` later.
+    def put_unattended(self, operation: Operation[object]) -> None:
+        """Queue a write that nobody waits for. It comes before whatever is queued later.
 
         Raises:
             JournalError: As from :meth:`put`.
@@ -283,10 +269,9 @@ class WriterThread:
         self.check_process()
         with self._lock:
             self._check_open()
-            if not (self._held or self._sources):  # for these the thread looks up by itself
+            if not (self._unattended or self._sources):  # for these the thread looks up by itself
                 self._jobs.put(None)
-            job = Job(operation, writes=True, waiter=None)
-            self._held.append((time.monotonic() + _HELD_S, job))
+            self._unattended.append(Job(operation, writes=True, waiter=None))
 
     def keep_renewing(self, source: LeaseSource) -> None:
         """Store the lease of ``source`` whenever it is due.
@@ -361,7 +346,7 @@ class WriterThread:
         while not self._try_to_end():
             jobs = self._take()
             writing = [job for job in jobs if job.writes]
-            has_written = self._commit(connection, self._take_held(jobs), writing)
+            has_written = self._commit(connection, self._take_unattended(), writing)
             _wake_for(writing)
             # After the commit, and outside of it: a reader needs no lock, and may see everything.
             reading = [job for job in jobs if not job.writes]
@@ -385,9 +370,9 @@ class WriterThread:
 
     def _refuse_all(self, error: Exception) -> None:
         """Answer everything with the error of opening, until those who asked have left."""
-        self._failing = True  # so that nothing that is held keeps the thread from ending
         while not self._try_to_end():
             jobs = self._take()
+            self._take_unattended()
             for job in jobs:
                 job.error = error
             _wake_for(jobs)
@@ -398,8 +383,7 @@ class WriterThread:
         with self._lock:
             if self._close_at > time.monotonic():
                 return False
-            # What could not be written is given up: its outcomes are given out again.
-            self._ended = self._jobs.empty() and (not self._held or self._failing)
+            self._ended = self._jobs.empty() and not self._unattended
             return self._ended
 
     def _end(self) -> None:
@@ -422,25 +406,19 @@ class WriterThread:
 
     def _patience_s(self) -> float | None:
         with self._lock:
-            tick = math.inf if self._tidy and not (self._sources or self._held) else _TICK_S
+            tick = math.inf if self._tidy and not (self._sources or self._unattended) else _TICK_S
             patience_s = min(tick, max(0.0, self._close_at - time.monotonic()))
         return None if patience_s == math.inf else patience_s
 
-    def _take_held(self, jobs: list[Job[Any]]) -> list[Job[Any]]:
-        """What was held for long enough; all that is held, at the end or if one of the jobs is after it."""
+    def _take_unattended(self) -> list[Job[Any]]:
         with self._lock:
-            now = time.monotonic()
-            if self._close_at <= now or any(job.after_held for job in jobs):
-                count = len(self._held)
-            else:
-                count = sum(until <= now for until, _ in self._held)
-            taken, self._held = self._held[:count], self._held[count:]
-        return [job for _, job in taken]
+            taken, self._unattended = self._unattended, []
+        return taken
 
     def _commit(
         self,
         connection: sqlite3.Connection,
-        held: list[Job[Any]],
+        unattended: list[Job[Any]],
         awaited: list[Job[Any]],
     ) -> bool:
         """Run what writes in one transaction: what fails by itself fails alone, a commit for all.
@@ -451,7 +429,7 @@ class WriterThread:
         with self._lock:
             sources = list(self._sources.values())
         renewals = [(source, lease, self._renewal(lease)) for source, lease in _due_leases(sources)]
-        unattended = [*held, *(job for *_, job in renewals)]
+        unattended = [*unattended, *(job for *_, job in renewals)]
         jobs = [*unattended, *awaited]
         if not jobs:
             return False
@@ -472,7 +450,6 @@ class WriterThread:
                 connection.execute("ROLLBACK")
             for job in jobs:
                 job.error = error
-        self._retry_later([job for job in held if job.error is not None])
         self._tell(next((job.error for job in unattended if job.error is not None), None))
         for source, lease, job in renewals:
             if job.error is None:
@@ -483,14 +460,13 @@ class WriterThread:
     def _renewal(self, lease: Lease) -> Job[bool]:
         return Job(lambda connection: self._renew(connection, lease), writes=True, waiter=None)
 
-    def _retry_later(self, failed: list[Job[Any]]) -> None:
-        with self._lock:
-            self._held = [*((0.0, job) for job in failed), *self._held]
-
     def _tell(self, error: Exception | None) -> None:
         """Log the first failure of a row."""
         if error is not None and not self._failing:
-            logger.warning("deliveries and leases will be tried again: %s", explain(error, self._path))
+            logger.warning(
+                "leases will be tried again, and what was delivered may be given out once more: %s",
+                explain(error, self._path),
+            )
         self._failing = error is not None
 
 

@@ -70,7 +70,7 @@ class ProcessJournal(Journal):
         self._fences = {} if fences is None else fences
         self._users = 0
         self._sources: set[LeaseSource] = set()
-        self._delivered: list[tuple[float, Mapping[str, int]]] = []
+        self._delivered: list[tuple[float, Mapping[str, int], float | None]] = []
 
     @property
     def identity(self) -> Hashable:
@@ -112,8 +112,8 @@ class ProcessJournal(Journal):
         await self._records.save(record, known=known)
         self._note_saved(record)
 
-    def deliver(self, at: float, fences: Mapping[str, int]) -> None:
-        self._delivered.append((at, dict(fences)))
+    def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
+        self._delivered.append((at, dict(fences), keep_until))
 
     async def remove(self, record: TaskRecord) -> None:
         await self._write()
@@ -133,14 +133,16 @@ class ProcessJournal(Journal):
         await self._read()
         return await self._records.by_task_id(scope, task_id)
 
-    async def records(self, scope: Scope, *, pending: bool = False) -> list[TaskRecord]:
+    async def records(
+        self, scope: Scope, *, pending: bool = False, delivered_since: float | None = None
+    ) -> list[TaskRecord]:
         await self._read()
-        return await self._records.records(scope, pending=pending)
+        return await self._records.records(scope, pending=pending, delivered_since=delivered_since)
 
-    async def prune(self, before: float) -> int:
+    async def prune(self, before: float, now: float, gone: Judge) -> int:
         await self._write()
         there = [await self._records.by_id(record_id) for record_id in self._fences]
-        found = await self._records.prune(before)
+        found = await self._records.prune(before, now, gone)
         for record in there if found else ():
             if record is not None and await self._records.by_id(record.record_id) is None:
                 del self._fences[record.record_id]
@@ -191,8 +193,8 @@ class ProcessJournal(Journal):
         self._flush()
 
     def _flush(self) -> None:
-        for at, fences in self._delivered:
-            self._records.deliver(at, fences)
+        for at, fences, keep_until in self._delivered:
+            self._records.deliver(at, fences, keep_until=keep_until)
         self._delivered.clear()
 
     def _note_saved(self, record: TaskRecord) -> None:

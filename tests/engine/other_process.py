@@ -28,11 +28,9 @@ class OnDisk(SqliteJournal):
         super().__init__(path)
         self._manual_clock = clock
 
-    async def _run(
-        self, operation: Callable[[sqlite3.Connection], T], *, writes: bool, after_held: bool = False
-    ) -> T:
+    async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
         with self._manual_clock.busy():
-            return await super()._run(operation, writes=writes, after_held=after_held)
+            return await super()._run(operation, writes=writes)
 
 
 def invisible(

@@ -659,7 +659,7 @@ def run(script: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 CHILD = """
-import os, signal, warnings
+import os, signal, sys, warnings
 from mcp_tasks_client import BlockingTasksClient, MemoryJournal, TasksClientError
 from mcp_tasks_client.testing import text_result, working
 from tests.scripted_session import ScriptedSession
@@ -678,19 +678,33 @@ with BlockingTasksClient(server, journal=MemoryJournal()) as client:
                 said.append("went through")
             except TasksClientError as error:
                 said.append("refused" if "was opened in another process" in str(error) else str(error))
-        client.__exit__(None, None, None)
-        os.write(1, f"child: {said}\\n".encode())
-        os._exit(0)
+        print("child:", said, flush=True)
+        sys.exit(0)  # which leaves the block, and ends the interpreter as ever
     assert os.waitpid(pid, 0) == (pid, 0), "the child hung"
     print("parent:", client.call_tool("tool").content[0].text, flush=True)
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_fork_is_refused_its_parents_client_instead_of_waiting_for_ever() -> None:
+def test_a_fork_is_refused_its_parents_client_and_ends() -> None:
     ran = run(CHILD)
     assert ran.stdout.splitlines() == [f"child: {['refused'] * 5}", "parent: done"], ran.stderr
     assert ran.returncode == 0
+
+
+NEVER_CLOSED = """
+from mcp_tasks_client import BlockingTasksClient, MemoryJournal
+from mcp_tasks_client.testing import working
+from tests.scripted_session import ScriptedSession
+client = BlockingTasksClient(ScriptedSession(calls=[working("t")]), journal=MemoryJournal()).__enter__()
+client.start_tool("tool")
+print("left open")
+"""
+
+
+def test_a_client_that_nobody_closes_does_not_keep_the_process_from_ending() -> None:
+    ran = run(NEVER_CLOSED)
+    assert (ran.stdout, ran.returncode) == ("left open\n", 0), ran.stderr
 
 
 INTERRUPTED = """

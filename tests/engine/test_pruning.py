@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import JournalError
+from mcp_tasks_client.handle import TaskHandle, TaskReference
+from mcp_tasks_client.journal.base import Journal, Judge
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.testing import working
+from mcp_tasks_client.testing import completed, text_result, working
 from tests._requirements import requirement
-from tests.engine.world import DONE, TASK, World, text
+from tests.engine.other_process import OnDisk
+from tests.engine.world import ASK, DONE, TASK, World, text
 
 pytestmark = pytest.mark.anyio
 
@@ -105,9 +111,158 @@ async def test_what_others_may_just_be_following_is_kept_for_a_minute() -> None:
         assert await client.prune(0) == 1
 
 
+@requirement("law:5")
+@pytest.mark.parametrize("by", ["hand", "the timer", "another client", "another journal object"])
+async def test_a_running_call_is_not_forgotten_when_the_wall_clock_steps(by: str, tmp_path: Path) -> None:
+    """The time-to-live of its task is over, as it seems, and the week after that."""
+    quick, slow = (
+        working("quick", poll_interval_ms=1000),
+        working(TASK, poll_interval_ms=1000, ttl_ms=600_000),
+    )
+    world = World(
+        calls=[slow, quick],
+        gets={TASK: [slow] * 9 + [DONE], "quick": [completed("quick", text_result("quick"))]},
+    )
+    clock = world.clock
+
+    def journal() -> Journal:
+        return (
+            OnDisk(tmp_path / "journal.sqlite3", clock) if by == "another journal object" else world.journal
+        )
+
+    async with world.client(journal=journal()) as client:
+        running = await client.start_tool("tool", idempotency_key="slow")
+        clock.jump(30 * DAY_S)
+        match by:
+            case "hand":
+                assert await client.prune(0) == 0
+            case "the timer":
+                await clock.advance(600)
+                await world.call(client, within=3, idempotency_key="quick")
+            case _:
+                async with world.client(journal=journal()) as other:
+                    await clock.advance(0)
+                    assert await other.prune(0) == 0
+        await clock.advance(20)
+        assert running.task_id == TASK
+        assert text(await running.result()) == "done"
+        again = await client.call_tool("tool", idempotency_key="slow")
+        assert text(again) == "done", "its key stands for it as before"
+    assert len(world.server.log("tools/call")) == (2 if by == "the timer" else 1)
+
+
+@requirement("law:5")
+async def test_a_call_that_waits_for_the_hosts_person_is_not_forgotten_when_the_wall_clock_steps() -> None:
+    """It was left to the process, and any client of this process may go on with it."""
+    asking = {**working(TASK, ttl_ms=600_000), "status": "input_required", "inputRequests": {"k": ASK}}
+    world = World(gets={TASK: [asking]})
+    async with world.client() as client:
+        store = client._engine.store
+        handle = await client.start_tool("tool", idempotency_key="slow")
+        await world.clock.advance(2)
+        call = store.live[handle.reference["record_id"]]
+        await store.take(call)
+        await store.release(call, to_process=True)
+        world.clock.jump(30 * DAY_S)
+        assert await client.prune(0) == 0
+        assert await keys(client) == ["slow"]
+    assert (await world.only_record()).idempotency_key == "slow"
+    async with world.client() as client:
+        await world.clock.advance(0)
+        assert await keys(client) == [], "and forgotten once its process does not keep it any more"
+
+
+async def test_of_all_clients_in_a_process_one_prunes_now_and_then() -> None:
+    class Counted(MemoryJournal):
+        prunings = 0
+
+        async def prune(self, before: float, now: float, gone: Judge) -> int:
+            self.prunings += 1
+            return await super().prune(before, now, gone)
+
+    world = World()
+    world.journal = journal = Counted()
+    async with world.client() as one, world.client() as two:
+        for client in (one, two, one, two):
+            await world.call(client, within=10)
+        assert journal.prunings == 1
+        await world.clock.advance(600)
+        for client in (one, two, one, two):
+            await world.call(client, within=10)
+        assert journal.prunings == 2
+
+
+# ── outcomes that were passed to a host's own session ─────────────────────────────────────────
+
+
+async def passed_on(client: TasksClient, world: World, **options: Any) -> TaskReference:
+    """A finished call whose outcome was passed to a session that may lose it."""
+    handle = await client.start_tool("tool", **options)
+    await world.clock.advance(10)
+    store = client._engine.store
+    store.deliver(store.live[handle.reference["record_id"]], keep=True)
+    return handle.reference
+
+
+async def delivered_within(client: TasksClient, seconds: float) -> list[str]:
+    endpoint = client._opened()
+    calls = await endpoint._recovery.take_pending(seconds)
+    return [text(await TaskHandle(endpoint, call).result()) for call in calls]
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("key", [None, "first"])
+async def test_an_outcome_that_a_host_may_not_have_had_can_be_had_again_for_ten_minutes(
+    key: str | None,
+) -> None:
+    world = World()
+    async with world.client() as client:
+        reference = await passed_on(client, world, idempotency_key=key)
+    async with world.client() as client:
+        assert await client.resume() == [], "not again and again"
+        assert len(await client.records()) == 1
+        assert text(await (await client.attach(reference)).result()) == "done"
+        assert text(await (await client.attach(TASK)).result()) == "done"
+        for _ in range(2):
+            assert await delivered_within(client, 60) == ["done"]
+        await world.clock.advance(61)
+        assert await delivered_within(client, 60) == []
+        assert await delivered_within(client, 600) == ["done"]
+        await world.clock.advance(540)
+        await world.call(client, within=10)
+        await world.clock.advance(0)
+        assert len(await client.records()) == (1 if key else 0)
+
+
+async def test_how_long_it_can_be_had_again_is_the_journals_own_to_say() -> None:
+    world = World()
+    world.journal = MemoryJournal(keep_delivered_s=0)
+    async with world.client() as client:
+        await passed_on(client, world)
+        assert await client.records() == []
+
+
+@requirement("law:2")
+async def test_an_outcome_in_hand_is_not_lost_to_a_journal_that_cannot_note_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Failing(MemoryJournal):
+        def deliver(self, *args: Any, **options: Any) -> None:
+            raise OSError("no such disk")
+
+    world = World()
+    world.journal = Failing()
+    async with world.client() as client:
+        assert text(await world.call(client)) == "done"
+    assert "may be given out once more" in caplog.text
+    async with world.client() as client:
+        (handle,) = await client.resume()
+        assert text(await handle.result()) == "done"
+
+
 async def test_a_journal_that_cannot_be_pruned_is_used_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     class Damaged(MemoryJournal):
-        async def prune(self, before: float) -> int:
+        async def prune(self, before: float, now: float, gone: Judge) -> int:
             raise JournalError("A page of an old record is damaged.")
 
     world = World(gets={TASK: [DONE]})

@@ -213,7 +213,7 @@ class TestSave:
         await journal.save(
             replace(late, fence=late.fence + 1, state=finished(), delivered_at=3.0), known=True
         )
-        assert await journal.prune(4.0) == 1
+        assert await journal.prune(4.0, 4.0, never_gone) == 1
 
         with pytest.raises(DrivenElsewhereError, match="Another client has taken over the call of 'report'"):
             await journal.save(late, known=True)
@@ -392,7 +392,7 @@ class TestDeliver:
         assert await journal.records(SCOPE, pending=True) == [other]
         assert await journal.by_key(SCOPE, "1.0") == first
         assert await journal.take(first.record_id, "b/1", gone) == (first, None)
-        assert await journal.prune(9.5) == 2
+        assert await journal.prune(9.5, 9.5, never_gone) == 2
 
     @pytest.mark.parametrize(
         "given",
@@ -424,6 +424,40 @@ class TestDeliver:
         assert await journal.by_id(given.record_id) is None
         assert await journal.by_task_id(SCOPE, "task-1") is None
 
+    async def test_an_outcome_without_a_key_can_be_kept_after_it_was_delivered(
+        self, journal: Journal
+    ) -> None:
+        given = record(state=replace(finished(), task=observing().task), fence=3, owner="a/1")
+        await journal.save(given)
+
+        journal.deliver(9.0, {given.record_id: 3}, keep_until=609.0)
+
+        delivered = replace(given, owner=None, delivered_at=9.0, updated_at=9.0)
+        assert await journal.records(SCOPE, pending=True) == []
+        assert await journal.take_pending(SCOPE, "b/1", gone) == []
+        assert await journal.records(SCOPE) == [delivered]
+        assert await journal.by_id(given.record_id) == delivered
+        assert await journal.by_task_id(SCOPE, "task-1") == delivered
+        journal.deliver(10.0, {given.record_id: 3})
+        assert await only(journal) == delivered, "it is delivered once"
+
+    async def test_what_was_delivered_of_late_is_found(self, journal: Journal) -> None:
+        elsewhere = Scope("https://other.example/")
+        given = [
+            record(state=finished(), delivered_at=8.0),
+            record(state=finished(), delivered_at=9.0, created_at=3.0),
+            record(state=finished(), delivered_at=10.0, created_at=2.0, idempotency_key="order-42"),
+            record(state=finished(), delivered_at=10.0, scope=elsewhere),
+            record(state=finished()),
+            record(state=observing()),
+        ]
+        for one in given:
+            await journal.save(one)
+
+        assert await journal.records(SCOPE, delivered_since=9.0) == [given[2], given[1]], "oldest first"
+        assert await journal.records(elsewhere, delivered_since=9.0) == [given[3]]
+        assert await journal.records(SCOPE, delivered_since=11.0) == []
+
     async def test_a_time_that_is_none_is_refused(self, journal: Journal) -> None:
         await journal.save(stays := record(state=finished()))
         with pytest.raises(ValueError, match="finite"):
@@ -444,12 +478,12 @@ class TestPrune:
         for one in (old, elsewhere, *kept):
             await journal.save(one)
 
-        assert await journal.prune(100.0) == 2
+        assert await journal.prune(100.0, 200.0, never_gone) == 2
 
         assert await journal.records(SCOPE) == kept
         assert await journal.records(elsewhere.scope) == []
         assert await journal.by_key(SCOPE, "old") is None
-        assert await journal.prune(100.0) == 0
+        assert await journal.prune(100.0, 200.0, never_gone) == 0
 
     async def test_a_task_whose_time_to_live_had_passed_is_forgotten(self, journal: Journal) -> None:
         """Nobody came back for it, and the server has dropped it."""
@@ -462,14 +496,49 @@ class TestPrune:
         for one in (expired, *kept):
             await journal.save(one)
 
-        assert await journal.prune(100.0) == 1
+        assert await journal.prune(100.0, 200.0, never_gone) == 1
         assert await journal.records(SCOPE) == kept
+
+    @pytest.mark.parametrize("kept_until", [149.0, 150.0])
+    async def test_what_was_kept_after_its_delivery_is_forgotten_when_its_time_is_over(
+        self, journal: Journal, kept_until: float
+    ) -> None:
+        given = record(state=finished())
+        keyed = record(state=finished(), idempotency_key="order-42")
+        for one in (given, keyed):
+            await journal.save(one)
+            journal.deliver(140.0, {one.record_id: 0}, keep_until=kept_until)
+
+        assert await journal.prune(100.0, 150.0, never_gone) == (kept_until < 150.0)
+
+        there = [one.record_id for one in await journal.records(SCOPE)]
+        assert there == ([given.record_id] if kept_until == 150.0 else []) + [keyed.record_id]
+        assert await journal.prune(141.0, 142.0, never_gone) == len(there), "by hand it is forgotten sooner"
+
+    async def test_a_task_that_somebody_drives_is_not_forgotten_however_old_it_seems(
+        self, journal: Journal
+    ) -> None:
+        expired = observing(ttl_ms=1_000)
+        living = record(state=expired, owner="a/1", created_at=1.0)
+        dead = record(state=expired, owner="b/1", created_at=2.0)
+        without_lease = record(state=expired, owner="c/1", created_at=3.0)
+        for one in (living, dead, without_lease):
+            await journal.save(one)
+        await journal.renew(theirs := lease("a"))
+        await journal.renew(lease("b"))
+
+        def judge(owner: str, covering: Lease | None) -> bool:
+            assert covering is None or covering.covers(owner)
+            return covering != theirs
+
+        assert await journal.prune(100.0, 100.0, judge) == 2
+        assert await only(journal) == living
 
     async def test_a_lease_that_has_run_out_long_ago_is_forgotten_too(self, journal: Journal) -> None:
         await journal.renew(lease("old", renewed_at=60.0))
         await journal.renew(new := lease("new", renewed_at=80.0))
 
-        await journal.prune(100.0 + LEASES_KEPT_S)
+        await journal.prune(100.0 + LEASES_KEPT_S, 100.0 + LEASES_KEPT_S, never_gone)
 
         assert await covering(journal, "old/1") is None
         assert await covering(journal, "new/1") == new

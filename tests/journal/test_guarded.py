@@ -37,7 +37,7 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "by_key": (SCOPE, "k"),
     "by_task_id": (SCOPE, "t"),
     "records": (SCOPE,),
-    "prune": (1.0,),
+    "prune": (1.0, 2.0, gone),
     "renew": (lease("a"),),
     "keep_renewing": (None,),
     "take": ("r", "a/1", gone),
@@ -49,7 +49,9 @@ COROUTINES: Final = [name for name in CALLS if inspect.iscoroutinefunction(getat
 
 def stubbed(behave: Callable[..., Any]) -> tuple[GuardedJournal, Any]:
     """A guarded journal, each of whose methods behaves the same."""
-    stub = create_autospec(MemoryJournal, instance=True, retention_s=7.0, identity="the file")
+    stub = create_autospec(
+        MemoryJournal, instance=True, retention_s=7.0, keep_delivered_s=3.0, identity="the file"
+    )
     for name in CALLS:
         getattr(stub, name).side_effect = behave
     return GuardedJournal(stub), stub
@@ -71,15 +73,17 @@ async def test_a_call_is_passed_on_and_its_result_back(name: str) -> None:
     returns_nothing = inspect.signature(getattr(Journal, name)).return_annotation == "None"
     assert await call(journal, name) == (None if returns_nothing else name)
     assert getattr(stub, name).call_args.args == CALLS[name]
-    assert (journal.retention_s, journal.identity) == (7.0, "the file")
+    assert (journal.retention_s, journal.keep_delivered_s, journal.identity) == (7.0, 3.0, "the file")
 
 
 async def test_what_is_given_by_name_is_passed_on() -> None:
     journal, stub = stubbed(lambda *args, **kwargs: None)
     await journal.save(record(), known=True)
-    await journal.records(SCOPE, pending=True)
+    await journal.records(SCOPE, pending=True, delivered_since=1.0)
+    journal.deliver(1.0, {"r": 1}, keep_until=2.0)
     assert stub.save.call_args.kwargs == {"known": True}
-    assert stub.records.call_args.kwargs == {"pending": True}
+    assert stub.records.call_args.kwargs == {"pending": True, "delivered_since": 1.0}
+    assert stub.deliver.call_args.kwargs == {"keep_until": 2.0}
 
 
 @pytest.mark.parametrize("name", CALLS)

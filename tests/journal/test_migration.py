@@ -159,6 +159,6 @@ class TestVersion010(OneLoop):
     async def test_its_old_tasks_can_be_forgotten(self, old: Path) -> None:
         with anyio.fail_after(30):
             async with SqliteJournal(old) as journal:
-                assert await journal.prune(1064.5) == 2
+                assert await journal.prune(1064.5, 1064.5, gone) == 2
                 pending = await journal.take_pending(SCOPE, "new/1", gone)
         assert [one.record.record_id for one in pending] == ["record-5", "record-7"]

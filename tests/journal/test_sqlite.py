@@ -36,8 +36,11 @@ from mcp_tasks_client.journal.sqlite import (
     _ALL,
     _BY_KEY,
     _BY_TASK,
+    _DELIVERED_SINCE,
+    _OWNERS_OF_EXPIRED,
     _PENDING,
-    _PRUNE,
+    _PRUNE_DELIVERED,
+    _PRUNE_EXPIRED,
     SqliteJournal,
     choose_journal,
 )
@@ -264,93 +267,92 @@ def outcome(record_id: str, **changes: Any) -> TaskRecord:
 
 
 class TestDeliveries:
-    async def test_a_delivery_is_held_until_the_host_can_have_taken_the_outcome(
+    async def test_every_read_sees_what_was_delivered_before(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_HELD_S", 1000.0)
+        monkeypatch.setattr(sqlite_writer, "_TICK_S", 1000.0)
+        reads: dict[str, Callable[[SqliteJournal], Awaitable[Any]]] = {
+            "records": lambda journal: journal.records(SCOPE),
+            "by_id": lambda journal: journal.by_id("by_id"),
+            "take_pending": lambda journal: journal.take_pending(SCOPE, "a/1", gone),
+            "take": lambda journal: journal.take("take", "a/1", gone),
+        }
         with anyio.fail_after(30):
-            async with SqliteJournal(path) as journal:
-                await journal.save(given := outcome("unkeyed"))
-                journal.deliver(9.0, {"unkeyed": 0})
-                await journal.claim(record(record_id="next"))
-                await journal.save(record(record_id="next"))
-                assert await journal.by_id("unkeyed") == given
-                assert stored(path) == ["unkeyed", "next"]
+            async with SqliteJournal(path) as journal, SqliteJournal(path) as other:
+                journal.keep_renewing(Source())  # so that the thread looks at deliveries by itself, and late
+                for name, read in reads.items():
+                    await journal.save(outcome(name, owner="a/1"))
+                    journal.deliver(9.0, {name: 0})
+                    assert not await read(other), name
 
-    @pytest.mark.parametrize("name", ["records", "take_pending", "release", "prune"])
-    async def test_what_looks_at_many_records_sees_what_was_delivered(
-        self, path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-    ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_HELD_S", 1000.0)
-        with anyio.fail_after(30):
-            async with SqliteJournal(path) as journal:
-                await journal.save(outcome("unkeyed", owner="a/1"))
-                journal.deliver(9.0, {"unkeyed": 0})
-                match name:
-                    case "records":
-                        assert await journal.records(SCOPE) == []
-                    case "take_pending":
-                        assert await journal.take_pending(SCOPE, "a/1", gone) == []
-                    case "release":
-                        await journal.release("a/1")
-                    case _:
-                        await journal.prune(0.0)
-                assert stored(path) == []
-
-    async def test_a_delivery_shares_a_transaction(
+    async def test_a_delivery_shares_a_transaction_that_it_does_not_begin(
         self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_HELD_S", SHORT_S)
         monkeypatch.setattr(sqlite_writer, "_TICK_S", 1000.0)
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
+                journal.keep_renewing(Source())
                 await journal.save(outcome("keyed", idempotency_key="order-42", owner="a/1"))
                 await journal.save(outcome("unkeyed"))
+                await journal.save(outcome("kept"))
                 before = spy.commits
-                journal.deliver(9.0, {"keyed": 0})
+                journal.deliver(9.0, {"keyed": 0}, keep_until=19.0)
                 journal.deliver(9.0, {"unkeyed": 0})
+                journal.deliver(9.0, {"kept": 0}, keep_until=19.0)
                 await anyio.sleep(SHORT_S)
+                assert spy.commits == before
                 await journal.save(record(record_id="next"))
                 assert spy.commits == before + 1
                 with raw(path) as other:
-                    rows = other.execute("SELECT record_id, delivered_at, owner, pending FROM records")
-                    assert rows.fetchall() == [("keyed", 9.0, None, 0), ("next", None, None, 0)]
+                    columns = "record_id, delivered_at, owner, pending, expires_at"
+                    rows = other.execute(f"SELECT {columns} FROM records").fetchall()
+                assert rows == [
+                    ("keyed", 9.0, None, 0, None),
+                    ("kept", 9.0, None, 0, 19.0),
+                    ("next", None, None, 0, None),
+                ]
 
-    async def test_a_delivery_is_written_by_itself(self, path: Path) -> None:
+    @pytest.mark.parametrize("renews", [True, False])
+    async def test_a_delivery_is_written_by_itself(self, path: Path, renews: bool) -> None:
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
+                if renews:
+                    journal.keep_renewing(Source())
                 await journal.save(outcome("unkeyed"))
+                assert journal._writer is not None
+                await until(lambda: bool(journal._writer and journal._writer._tidy))  # nothing else wakes it
                 journal.deliver(9.0, {"unkeyed": 0})
                 await until(lambda: stored(path) == [])
 
     async def test_closing_finishes_a_delivery(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sqlite_writer, "_HELD_S", 1000.0)
+        monkeypatch.setattr(sqlite_writer, "_TICK_S", 1000.0)
         with anyio.fail_after(30):
-            async with SqliteJournal(path) as journal:
-                await journal.save(outcome("unkeyed"))
-                journal.deliver(9.0, {"unkeyed": 0})
-        assert stored(path) == []
+            async with SqliteJournal(path):
+                async with SqliteJournal(path) as journal:
+                    journal.keep_renewing(Source())
+                    await journal.save(outcome("unkeyed"))
+                    journal.deliver(9.0, {"unkeyed": 0})
+                assert stored(path) == []
 
-    async def test_a_delivery_that_fails_is_logged_once_and_tried_again(
-        self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    async def test_a_delivery_that_fails_is_logged_and_its_outcome_is_given_out_once_more(
+        self, path: Path, spy: Spy, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.01)
-        monkeypatch.setattr(sqlite_writer, "_HELD_S", 0.0)
         with anyio.fail_after(30):
             async with SqliteJournal(path, busy_timeout_s=SHORT_S) as journal:
                 await journal.save(outcome("unkeyed"))
                 with raw(path) as other:
                     other.execute("BEGIN EXCLUSIVE")
                     journal.deliver(9.0, {"unkeyed": 0})
+                    journal.deliver(9.0, {"unkeyed": 0})
                     with pytest.raises(JournalLockedError):
                         await journal.save(record(record_id="refused"))
-                    spy.statements.clear()
-                    await until(lambda: spy.statements.count("BEGIN IMMEDIATE") >= 3)
                     other.execute("COMMIT")
-                await until(lambda: stored(path) == [])
-        assert [one.getMessage().partition(":")[0] for one in caplog.records] == [
-            "deliveries and leases will be tried again"
-        ]
+                await journal.save(record(record_id="next"))
+                assert stored(path) == ["unkeyed", "next"]
+                journal.deliver(9.0, {"unkeyed": 0})
+        assert stored(path) == ["next"]
+        (told,) = caplog.records
+        assert "may be given out once more" in told.getMessage()
 
     async def test_a_delivery_to_a_file_that_cannot_be_opened_keeps_no_thread(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -810,10 +812,10 @@ class TestFreePages(OneLoop):
                 for one in given:
                     await journal.save(one)
                 assert pages() > 400
-                assert await journal.prune(6.0) == 20
+                assert await journal.prune(6.0, 6.0, gone) == 20
                 await until(lambda: pages() <= empty + 10)
                 await journal.save(replace(given[0], record_id="one more"))
-                await journal.prune(6.0)
+                await journal.prune(6.0, 6.0, gone)
         with raw(path) as connection:
             assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
         assert path.stat().st_size <= (empty + 4) * 4096
@@ -1478,12 +1480,16 @@ class TestQueries(OneLoop):
 
     async def test_what_is_old_is_found_by_indexes(self, path: Path) -> None:
         await write(path)
+        queries = _PRUNE_DELIVERED, _OWNERS_OF_EXPIRED, _PRUNE_EXPIRED, _DELIVERED_SINCE
         with raw(path) as connection:
-            plan = connection.execute(f"EXPLAIN QUERY PLAN {_PRUNE}", {"before": 1.0}).fetchall()
-        steps = " ".join(row[3] for row in plan)
-        assert "records_delivered (delivered_at<?)" in steps
-        assert "records_expiring (expires_at<?)" in steps
-        assert "SCAN" not in steps
+            for query in queries:
+                arguments = [1.0] * query.count("?")
+                plan = connection.execute(f"EXPLAIN QUERY PLAN {query}", arguments).fetchall()
+                steps = " ".join(row[3] for row in plan)
+                assert ("records_delivered (delivered_at<?)" in steps) is (query == _PRUNE_DELIVERED)
+                assert ("records_expiring (expires_at<?)" in steps) is (query != _DELIVERED_SINCE)
+                assert ("records_delivered (delivered_at>?)" in steps) is (query == _DELIVERED_SINCE)
+                assert "SCAN" not in steps
 
     async def test_the_pending_ones_cost_nothing_for_the_finished_ones(self, path: Path) -> None:
         """Counted in steps of SQLite's machine, not in time."""

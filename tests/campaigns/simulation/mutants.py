@@ -124,7 +124,7 @@ def acting_comes_before_the_commit() -> AbstractContextManager[Any]:
 
 @mutant
 def what_nobody_has_had_is_forgotten() -> AbstractContextManager[Any]:
-    async def prune(self: Any, before: float) -> int:
+    async def prune(self: Any, before: float, now: float, gone: Any) -> int:
         old = [row.record_id for _, row in self._rows.values() if row.updated_at < before]
         for record_id in old:
             self._forget(record_id)
