@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from threading import Event, Thread
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -194,9 +194,10 @@ class BlockingTasksClient(_Blocking[TasksClient]):
     start_tool = _handing(TasksClient.start_tool)
     attach = _handing(TasksClient.attach)
 
-    def resume(self) -> list[BlockingTaskHandle]:
+    def resume(self, *, delivered_within_s: float | None = None) -> list[BlockingTaskHandle]:
         """See :meth:`TasksClient.resume`."""
-        return [BlockingTaskHandle(handle, self._thread) for handle in self._thread.run(self._inner.resume)]
+        handles = self._thread.run(partial(self._inner.resume, delivered_within_s=delivered_within_s))
+        return [BlockingTaskHandle(handle, self._thread) for handle in handles]
 
     def __enter__(self) -> Self:
         """Start the thread and open the client; see :meth:`TasksClient.__aenter__` for its errors."""

@@ -264,20 +264,28 @@ class TasksClient:
 
     # ── finding again ─────────────────────────────────────────────────────────────────────────
 
-    async def resume(self) -> list[TaskHandle]:
+    async def resume(self, *, delivered_within_s: float | None = None) -> list[TaskHandle]:
         """Take up every unfinished task of this endpoint and principal that nobody in this process drives.
 
         Also returns handles of finished calls whose outcome nobody has received yet. Observation
         goes on in the background as with :meth:`start_tool`, at the pace that was kept before.
+
+        Args:
+            delivered_within_s: Return besides what was delivered in these last seconds and is still in the
+                journal. A session of the host's may have lost it: its caller had given up, or its process was
+                killed before the result was passed on.
 
         Returns:
             Handles, oldest first.
 
         Raises:
             JournalError: The journal could not be read.
+            ValueError: ``delivered_within_s`` is negative.
         """
+        if delivered_within_s is not None and not delivered_within_s >= 0:
+            raise ValueError(f"delivered_within_s cannot be negative, got {delivered_within_s}")
         endpoint = self._opened()
-        return [TaskHandle(endpoint, call) for call in await endpoint.resume()]
+        return [TaskHandle(endpoint, call) for call in await endpoint.resume(delivered_within_s)]
 
     async def attach(self, task_id_or_reference: str | TaskReference) -> TaskHandle:
         """A handle for a task that is known by its ID or by a handle's reference.

@@ -339,7 +339,8 @@ class Endpoint:
     def note_delivery(self, call: LiveCall) -> None:
         """Note that the host has the outcome of a call."""
         if not self.engine.closed:  # else the journal is closed, and the next client hands it out again
-            self._store.deliver(call)
+            # What is dropped into a host's client has passed the outcome to a session, which may lose it.
+            self._store.deliver(call, keep=not self.engine.in_background)
             self.engine.prune_now_and_then()
 
     async def release(self, call: LiveCall) -> None:
@@ -439,9 +440,9 @@ class Endpoint:
 
     # ── what the journal holds ────────────────────────────────────────────────────────────────
 
-    async def resume(self) -> Sequence[LiveCall]:
+    async def resume(self, delivered_within_s: float | None = None) -> Sequence[LiveCall]:
         """Take up every task and undelivered outcome that is free; see :meth:`TasksClient.resume`."""
-        calls = await self._recovery.take_pending()
+        calls = await self._recovery.take_pending(delivered_within_s)
         self.check_open()
         for number, call in enumerate(calls, 1):
             if call.driver is None:

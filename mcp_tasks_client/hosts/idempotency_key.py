@@ -65,7 +65,7 @@ def read_key(
     """The idempotency key of a call, what to do about an unknown outcome, and ``_meta`` without the key.
 
     Args:
-        key: As given to the call. ``None`` leaves it to ``meta``, and then to the block that the caller is in.
+        key: As given to the call. ``None`` leaves it to ``meta``, then to the block that the caller is in.
         on_unknown: As given to the call; counts unless the key is that of the block.
         meta: The entries for ``_meta``.
     """

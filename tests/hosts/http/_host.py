@@ -205,11 +205,15 @@ async def recorded(journal: Journal, *, pending: bool = False) -> list[TaskRecor
         return await journal.records(Scope(ENDPOINT), pending=pending)
 
 
-async def resume(server: ScriptedServer, journal: Journal, **options: Any) -> list[str]:
+async def resume(
+    server: ScriptedServer, journal: Journal, *, delivered_within_s: float | None = None, **options: Any
+) -> list[str]:
     """The results of what is left, as another client of the journal gets them."""
     transport = httpx.ASGITransport(server.app)
     async with httpx.AsyncClient(transport=transport) as http:
         options = {"poll": QUICK, "environment": Environment(clock=server.clock), **options}
         async with TasksClient(URL, http_client=http, journal=journal, **options) as client:
-            results = [await handle.result() for handle in await client.resume()]
+            results = [
+                await handle.result() for handle in await client.resume(delivered_within_s=delivered_within_s)
+            ]
     return [str(result.content[0].text) for result in results]  # type: ignore[union-attr]  # texts

@@ -85,11 +85,19 @@ async def test_hundreds_of_calls_may_wait_at_once() -> None:
     assert count(server, "server/discover") == 1
 
 
-async def test_a_call_that_was_delivered_leaves_nothing_behind(library: ModuleType) -> None:
-    journal = MemoryJournal()
-    async with hosted(asking_server(), journal, library=library) as host:
+@pytest.mark.parametrize("kept_s", [600.0, 0.0])
+async def test_an_outcome_that_was_delivered_is_found_again_if_it_is_kept(
+    library: ModuleType, kept_s: float
+) -> None:
+    server, journal = asking_server(), MemoryJournal(keep_delivered_s=kept_s)
+    async with hosted(server, journal, library=library) as host:
         await host.call("slow")
-        assert await recorded(journal) == []
+        assert [record.tool for record in await recorded(journal)] == (["slow"] if kept_s else [])
+        assert await recorded(journal, pending=True) == []
+        assert await resume(server, journal) == [], "the host has it, as far as we know"
+        found = await resume(server, journal, delivered_within_s=60.0)
+        assert found == (["done"] if kept_s else [])
+    assert count(server, "tools/call") == 1
 
 
 async def test_what_the_host_never_read_is_given_out_again(library: ModuleType) -> None:
@@ -328,7 +336,7 @@ async def test_a_credential_that_is_refused_is_renewed_by_the_host_s_auth_flow_a
         server, journal, library=library, inner=inner, client_options=client_options, elicitation=answer
     ) as host:
         assert await host.text("asks") == "done"
-        assert await recorded(journal) == []
+        assert await recorded(journal, pending=True) == []
     assert auth.tokens == 2
     assert count(server, "tools/call") == 1
 
