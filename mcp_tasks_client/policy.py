@@ -12,7 +12,16 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Final
 
-__all__ = ["PollPolicy", "ReceivePolicy", "backoff_delay", "early_look", "hint_s", "poll_delay", "ttl_passed"]
+__all__ = [
+    "PollPolicy",
+    "ReceivePolicy",
+    "backoff_delay",
+    "doubled",
+    "early_look",
+    "hint_s",
+    "poll_delay",
+    "ttl_passed",
+]
 
 # Where in the first interval an eager client looks: a look costs half as much patience as the next.
 _EARLY_LOOKS: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
@@ -212,7 +221,7 @@ def backoff_delay(
     """
     if failures < 1:
         raise ValueError("failures counts this one, so it is at least 1")
-    backoff = _doubled(policy.backoff_floor_s, failures - 1, policy.backoff_ceiling_s)
+    backoff = doubled(policy.backoff_floor_s, failures - 1, policy.backoff_ceiling_s)
     wait = max(hint_s(poll_interval_ms) or 0.0, retry_after_s or 0.0, backoff)
     return min(_jittered(wait, policy.jitter, jitter), policy.longest_wait_s)
 
@@ -265,7 +274,8 @@ def _unhinted(floor_s: float, unchanged_polls: int, ceiling_s: float) -> float:
     return min(floor_s * growth, ceiling_s)
 
 
-def _doubled(floor_s: float, times: int, ceiling_s: float) -> float:
+def doubled(floor_s: float, times: int, ceiling_s: float) -> float:
+    """``floor_s`` seconds, doubled so many times, and never more than the ceiling."""
     # The exponent is bounded because 2.0 ** 1024 overflows, and a task may be polled for weeks.
     return min(floor_s * 2.0 ** min(times, 64), ceiling_s)
 

@@ -170,6 +170,7 @@ class Endpoint:
         on_unknown: OnUnknown,
         listeners: Sequence[OnUpdate],
         begun: list[LiveCall],
+        context: object = None,
     ) -> None:
         """Begin a call, and wait until it is finished. Being cancelled meanwhile abandons it.
 
@@ -178,6 +179,7 @@ class Endpoint:
             on_unknown: Under a key, what to do about an earlier call whose reply was lost.
             listeners: Told of each changed snapshot.
             begun: Gets the call, before it is waited for.
+            context: What the caller brings along.
 
         Raises:
             TasksClientError: The call is parked, or was not made.
@@ -188,7 +190,7 @@ class Endpoint:
             if call.record.finished:
                 return
             try:
-                with call.telling(listeners):
+                with call.telling(listeners, context):
                     await self._wait_for_end(call)
                 return
             except (OvertakenError, OutcomeUnknownError) as error:
@@ -328,13 +330,13 @@ class Endpoint:
         self.note_delivery(call)
         return result
 
-    async def read_raw(self, call: LiveCall) -> JSONObject:
+    async def read_raw(self, call: LiveCall, context: object = None) -> JSONObject:
         """The result of a finished call as it came, checked as by :meth:`deliver`. Nothing is noted.
 
         Raises:
             TasksClientError: The end is an error.
         """
-        return await read_raw_outcome(call.record, self.session)
+        return await read_raw_outcome(call.record, self.session, context)
 
     def note_delivery(self, call: LiveCall) -> None:
         """Note that the host has the outcome of a call."""

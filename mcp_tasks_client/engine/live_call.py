@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import anyio
 
@@ -58,6 +58,8 @@ class Nobody:
     ours_until: int | None
 
 
+T = TypeVar("T")
+
 OnUpdate: TypeAlias = Callable[[Task], Awaitable[None] | None]
 
 Ownership: TypeAlias = Ours | Theirs | Nobody
@@ -69,8 +71,6 @@ class LiveCall:
     Attributes:
         record: What is known, and journaled as far as it has to be.
         tool_call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
-        context: What whoever has the call driven brings along. It goes with each request for the call, is
-            opaque here, and is never journaled.
         ownership: Who may write the record.
         journaled: Whether the journal has, or had, the record.
         due_is_exact: Whether the record's due time counts every poll that was sent. False after a crash of
@@ -99,10 +99,10 @@ class LiveCall:
         "__weakref__",
         "_alarm",
         "_changed",
+        "_contexts",
         "asks",
         "attempt",
         "committing",
-        "context",
         "driver",
         "due",
         "due_is_exact",
@@ -126,7 +126,7 @@ class LiveCall:
     def __init__(self, record: TaskRecord, ownership: Ownership, tool_call: ToolCall | None = None) -> None:
         self.record = record
         self.tool_call = tool_call
-        self.context: object = None if tool_call is None else tool_call.context
+        self._contexts: tuple[object, ...] = ()
         self.ownership: Ownership = ownership
         self.journaled = not isinstance(ownership, Ours)
         self.due_is_exact = isinstance(ownership, Ours)
@@ -163,6 +163,13 @@ class LiveCall:
         if self.uncommitted:
             return None if self.task is None else self.task.task_id
         return self.record.task_id
+
+    @property
+    def context(self) -> object:
+        """What the newest of those who wait brings along, or else whoever made the call. Opaque here."""
+        if self._contexts:
+            return self._contexts[-1]
+        return None if self.tool_call is None else self.tool_call.context
 
     @property
     def ref(self) -> TaskRef:
@@ -203,16 +210,21 @@ class LiveCall:
     # ── what changes ──────────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def telling(self, listeners: Sequence[OnUpdate]) -> Iterator[None]:
-        """Have listeners told of each changed snapshot, for the length of the block."""
-        self.listeners = (*self.listeners, *listeners)
+    def telling(self, listeners: Sequence[OnUpdate], context: object = None) -> Iterator[None]:
+        """Have listeners told of each changed snapshot, and a context used, for the length of the block.
+
+        Args:
+            listeners: Told.
+            context: What the caller brings along, whose waiting the block is; ``None`` if nothing.
+        """
+        brought = () if context is None else (context,)
+        self.listeners, self._contexts = (*self.listeners, *listeners), (*self._contexts, *brought)
         try:
             yield
         finally:
-            kept = list(self.listeners)
-            for listener in listeners:
-                kept.remove(listener)  # once, since two waiters may have given the same function
-            self.listeners = tuple(kept)
+            # Each once, since two waiters may have given the same.
+            self.listeners = _without(self.listeners, listeners)
+            self._contexts = _without(self._contexts, brought)
 
     def publish(self) -> None:
         """Wake everybody who waits for a change."""
@@ -271,6 +283,13 @@ class LiveCall:
 
     def __repr__(self) -> str:
         return f"LiveCall({self.record!r})"
+
+
+def _without(present: tuple[T, ...], leaving: Sequence[T]) -> tuple[T, ...]:
+    left = list(present)
+    for one in leaving:
+        left.remove(one)
+    return tuple(left)
 
 
 class OvertakenError(TasksClientError):

@@ -106,9 +106,10 @@ class HostCalls:
         begun: list[LiveCall] = []
         reply: JSONObject | RpcError
         try:
-            await endpoint.see_through(begin, on_unknown, listeners, begun)
+            context = tool_call.context
+            await endpoint.see_through(begin, on_unknown, listeners, begun, context)
             try:
-                reply = result_for(call, await endpoint.read_raw(begun[-1]))
+                reply = result_for(call, await endpoint.read_raw(begun[-1], context))
             except TasksClientError as error:
                 reply = as_rpc_error(error)
         except CredentialRefusedError:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ..callbacks import InputContext, Inputs, NoAnswerError
 from ..protocol import JSONObject
@@ -12,12 +12,17 @@ from ..protocol.replies import RpcError
 from ..protocol.text import quote
 from .host_call import ASKED_BY
 
-__all__ = ["AskHost", "HostInputs", "asking"]
+__all__ = ["AskHost", "HostContext", "HostInputs"]
 
 AskHost: TypeAlias = Callable[[JSONObject], Awaitable[JSONObject | RpcError]]
 
-asking: Final[ContextVar[AskHost | None]] = ContextVar("mcp_tasks_client_asking", default=None)
-"""Asks the host whose call is being served; ``None`` if only the reply to the call can ask it."""
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class HostContext:
+    """The host's request that is being served: the context of each request that is made for its sake."""
+
+    ask: AskHost | None = field(default=None, repr=False)
+    """Asks the host; ``None`` if only the reply to the call can ask it."""
 
 
 class HostInputs(Inputs):
@@ -37,7 +42,8 @@ class HostInputs(Inputs):
 
     async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
         """The host's answer, if the host can be asked now. Else the call parks, and its reply asks."""
-        ask = asking.get()
+        host = context.context
+        ask = host.ask if isinstance(host, HostContext) else None
         method = request.get("method")
         capability = ASKED_BY.get(method) if isinstance(method, str) else None
         if capability is None or capability not in self._capabilities:

@@ -28,6 +28,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from ..errors import RemoteProtocolError, SessionError
+from ..policy import doubled
 from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError
 from ..protocol.text import quote
 from .param_headers import HeaderMap, header_map
@@ -235,7 +236,8 @@ class ToolCatalogue:
                 asked_s = error.retry_after_s or 0.0
                 if not error.retryable or attempt == _ATTEMPTS or asked_s > _LONGEST_PAUSE_S:
                     raise
-            pause_s = _FIRST_PAUSE_S * 2 ** (attempt - 1) + random.uniform(0.0, _FIRST_PAUSE_S)
+            pause_s = doubled(_FIRST_PAUSE_S, attempt - 1, _LONGEST_PAUSE_S)
+            pause_s += random.uniform(0.0, _FIRST_PAUSE_S)
             await self._sleep(max(pause_s, asked_s))
         raise AssertionError("the count has no end")
 

@@ -20,6 +20,7 @@ import anyio
 
 from ..engine.environment import Clock
 from ..errors import ConnectionLostError, RemoteProtocolError, SessionError
+from ..policy import doubled
 from ..protocol import JSONObject, RequestId
 from ..protocol.replies import RpcError
 from ..protocol.text import header_value, quote
@@ -292,7 +293,7 @@ class HttpConnection(Connection):
     async def _pause(
         self, cursor: StreamCursor, failures: int, asked_s: float | None, first_s: float = _RETRY_S
     ) -> None:
-        backoff_s = min(first_s * 2.0 ** (failures - 1), _LONGEST_RETRY_S) if failures else 0.0
+        backoff_s = doubled(first_s, failures - 1, _LONGEST_RETRY_S) if failures else 0.0
         wanted_s = cursor.retry_s or 0.0
         await self._clock.sleep(min(max(backoff_s, wanted_s, asked_s or 0.0), _LONGEST_PAUSE_S))
 

@@ -134,7 +134,7 @@ class Inbound:
             with self._replying[name]:
                 answer: JSONObject | RpcError | None = {}
                 if received:
-                    answer = await self._receiver.handle(method, params, connection.name, request_id)
+                    answer = await self._receiver.handle(method, params, connection.name, request_id, context)
                 elif method in QUESTIONS:
                     asked = InputContext(tool=None, key=str(request_id), task=None, context=context)
                     answer = await self._inputs.reply(asked, {"method": method, "params": params})

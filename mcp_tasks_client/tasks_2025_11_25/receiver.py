@@ -206,7 +206,12 @@ class Receiver:
             self._running = None
 
     async def handle(
-        self, method: str, params: JSONObject, session_id: str, request_id: RequestId | None = None
+        self,
+        method: str,
+        params: JSONObject,
+        session_id: str,
+        request_id: RequestId | None = None,
+        context: object = None,
     ) -> JSONObject | RpcError | None:
         """The reply to a request that :meth:`concerns` said yes to. ``tasks/result`` waits for the end.
 
@@ -216,6 +221,7 @@ class Receiver:
             session_id: The MCP session; for a connection without an ID, a name of its own.
             request_id: Its JSON-RPC ID. A question that comes twice under one ID is one task. ``None``
                 makes a task of each.
+            context: Of the request on whose stream it came.
 
         Returns:
             The result, or the error to answer. ``None`` if nothing must be answered, because the server's own
@@ -227,7 +233,7 @@ class Receiver:
         try:
             self._check_pace(session_id)
             if method in _CAPABILITIES:
-                return self._create(method, params, session_id, request_id)
+                return self._create(method, params, session_id, request_id, context)
             if method == "tasks/list":
                 return self._list(params.get("cursor"), session_id)
             task = self._find(params.get("taskId"), session_id)
@@ -276,7 +282,12 @@ class Receiver:
             raise _RefusedError(_INTERNAL_ERROR, "Too many requests about tasks; ask again in a second")
 
     def _create(
-        self, method: str, params: JSONObject, session_id: str, request_id: RequestId | None
+        self,
+        method: str,
+        params: JSONObject,
+        session_id: str,
+        request_id: RequestId | None,
+        context: object,
     ) -> JSONObject | None:
         if self._running is None:
             raise _RefusedError(_INTERNAL_ERROR, "The client runs no tasks at present")
@@ -296,7 +307,7 @@ class Receiver:
             task = self._new_task(method, params, session_id, origin, related, ttl_ms)
             self._tasks[task.task_id] = task
             logger.info("The server has the client run %r", task)
-            self._running[0].start_soon(self._live, task, self._running[1])
+            self._running[0].start_soon(self._live, task, self._running[1], context)
         created: JSONObject = {"task": task.wire}
         return created if related is None else mark_answer(created, related)
 
@@ -390,20 +401,20 @@ class Receiver:
 
     # ── the life of a task ────────────────────────────────────────────────────────────────────
 
-    async def _live(self, task: _Received, notify: Notify) -> None:
+    async def _live(self, task: _Received, notify: Notify, context: object) -> None:
         """Ask the host, keep the answer, and forget the task when its time-to-live is over."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._ask, task, notify)
+                tasks.start_soon(self._ask, task, notify, context)
                 await self._clock.sleep(task.expires_at - self._clock.monotonic())
                 tasks.cancel_scope.cancel()
         finally:
             self._forget(task)
 
-    async def _ask(self, task: _Received, notify: Notify) -> None:
+    async def _ask(self, task: _Received, notify: Notify, context: object) -> None:
         with task.asking:
-            context = InputContext(tool=None, key=task.task_id, task=None)
-            answer = await self._inputs.reply(context, task.question)
+            asked = InputContext(tool=None, key=task.task_id, task=None, context=context)
+            answer = await self._inputs.reply(asked, task.question)
             if isinstance(answer, RpcError):
                 ended = task.end("failed", answer, answer.message, self._now())
             else:

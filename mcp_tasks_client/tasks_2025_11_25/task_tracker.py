@@ -27,6 +27,7 @@ from anyio.abc import TaskGroup
 
 from ..engine.environment import Clock
 from ..errors import SessionError
+from ..policy import doubled
 from ..protocol import JSONObject, MalformedError, RequestId
 from ..protocol.replies import RpcError
 from ..protocol.task import TERMINAL_STATUSES, read_task
@@ -447,9 +448,7 @@ class TaskTracker:
         task.result = None
         task.questions.lose_stream()
         task.failures = 0 if lasted_s > _REOPEN_S else task.failures + 1
-        pause_s = (
-            min(_REOPEN_S * 2.0 ** min(task.failures - 1, 8), _LONGEST_REOPEN_S) if task.failures else 0.0
-        )
+        pause_s = doubled(_REOPEN_S, task.failures - 1, _LONGEST_REOPEN_S) if task.failures else 0.0
         task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
         if not (error.not_executed or result.connection.lost or is_answer(error)):
             task.abandoned = result.request_id, None  # it may be open at the server still

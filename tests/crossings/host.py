@@ -64,7 +64,7 @@ IMPORTED_LATE: Final = (
 
 KEYS: Final = {
     "url": ("argument", "block", "meta"),
-    "extension": ("argument",),
+    "extension": ("argument", "block", "meta"),
     "http": ("block", "meta"),
     "httpx": ("block", "meta"),
     "stream": ("meta",),

@@ -61,7 +61,7 @@ class Asked(Callbacks):
         raise NoAnswerError("nobody is here")
 
 
-async def test_the_engine_passes_the_context_of_whoever_drives_the_call() -> None:
+async def test_the_engine_passes_the_context_of_the_newest_of_those_who_wait() -> None:
     inputs, environment = Asked(), Environment()
     session = ScriptedSession(calls=[working(TASK)])
     requests = Requests(session, inputs, environment)
@@ -70,20 +70,22 @@ async def test_the_engine_passes_the_context_of_whoever_drives_the_call() -> Non
     )
     call = LiveCall(record, Ours(1), ToolCall(name="slow", context="brought by the first"))
     created, _ = await requests.call(call, SendCall(), nothing)
-    call.context = "brought by the second"
-    await requests.call(call, SendCall(), nothing)
     assert isinstance(created, TaskCreated)
-    call.record = replace(record, state=Observing(task=created.task, received_at=0.0, due_at=0.0))
+    with call.telling((), "brought by the second"):
+        await requests.call(call, SendCall(), nothing)
+        call.record = replace(record, state=Observing(task=created.task, received_at=0.0, due_at=0.0))
+        await requests.get(call)
+        await requests.update(call, {"k": ANSWER})
+        await requests.cancel(call)
+        await requests.ask(call, Ask(key="k", request=form("?")))
     await requests.get(call)
-    await requests.update(call, {"k": ANSWER})
-    await requests.cancel(call)
-    await requests.ask(call, Ask(key="k", request=form("?")))
     assert [(sent.method, sent.context) for sent in session.sent] == [
         ("tools/call", "brought by the first"),
         ("tools/call", "brought by the second"),
         ("tasks/get", "brought by the second"),
         ("tasks/update", "brought by the second"),
         ("tasks/cancel", "brought by the second"),
+        ("tasks/get", "brought by the first"),
     ]
     assert inputs.with_context == "brought by the second"
     assert "brought" not in repr(session.sent)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -24,7 +24,7 @@ from mcp_tasks_client.by_url import DiscoveringSession
 from mcp_tasks_client.callbacks import Callbacks
 from mcp_tasks_client.errors import ConnectionLostError, SessionError
 from mcp_tasks_client.hosts.host_call import HostCall
-from mcp_tasks_client.hosts.relay.relay_session import RelayedCall, RelaySession, relayed
+from mcp_tasks_client.hosts.relay.relay_session import RelayedCall, RelaySession
 from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession
 from mcp_tasks_client.protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
@@ -143,6 +143,15 @@ async def open_sdk(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[S
         yield SdkSession(lambda: client.session, endpoint=server.url)
 
 
+class HostedSession(RelaySession):
+    """Sends each request for the sake of one call of a host."""
+
+    host: RelayedCall
+
+    async def exchange(self, method: str, params: JSONObject, **how: Any) -> JSONObject:
+        return await super().exchange(method, params, **{**how, "context": self.host})
+
+
 @asynccontextmanager
 async def open_relay(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[Session]:
     server: RealServer = request.getfixturevalue("real_server")
@@ -157,9 +166,10 @@ async def open_relay(request: pytest.FixtureRequest, tool: str) -> AsyncIterator
         client_info={"name": "host", "version": "1"},
     )
     headers = {"mcp-protocol-version": PROTOCOL_VERSION, "mcp-method": "tools/call", "mcp-name": tool}
-    relayed.set(RelayedCall(call, headers))
     async with streamable_http_client(server.url) as streams, relayed_to(streams) as (relay, _):
-        yield RelaySession(relay, server.url, Limits(), Callbacks(elicitation=elicit))
+        session = HostedSession(relay, server.url, Limits(), Callbacks(elicitation=elicit))
+        session.host = RelayedCall(call=call, headers=headers)
+        yield session
 
 
 WAYS: Final[Mapping[str, Open]] = {

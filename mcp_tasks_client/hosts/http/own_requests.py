@@ -1,16 +1,13 @@
 """Our own requests over the transport of a host's client, with the host's headers, beneath its auth.
 
-The headers are those of the host's request that is being served, by a context variable, since thousands of
-calls share one session. What belongs to no call goes with those of the newest request. They are kept nowhere
-else.
+The headers are those of the host's request for whose sake a request of ours is sent, since thousands of
+calls share one session. They come as its context, and are kept nowhere else.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
@@ -21,8 +18,9 @@ from ...protocol.text import digest
 from ...sessions.http.transport import CONNECT_S, Request, Response, Transport, failures_of_httpx
 from ...sessions.http.transport_httpx import WRITE_S, HttpxResponse, body_class
 from ...sessions.request_errors import CREDENTIAL_STATUSES
+from ..questions import HostContext
 
-__all__ = ["HostRequest", "InnerTransport", "serving"]
+__all__ = ["HostRequest", "InnerTransport"]
 
 _OF_ONE_REQUEST: Final = frozenset(
     {"content-length", "content-type", "content-encoding", "transfer-encoding", "connection"}
@@ -43,9 +41,9 @@ _NO_WISH: Final = {"connect": 5.0, "read": 5.0, "write": 5.0, "pool": 5.0}
 """The time-outs of a client whose maker said nothing of time-outs: not a wish that we could honour."""
 
 
-@dataclass(slots=True, kw_only=True)
-class HostRequest:
-    """The host's request that is being served.
+@dataclass(slots=True, kw_only=True, eq=False)
+class HostRequest(HostContext):
+    """The host's request that is being served, over HTTP.
 
     Attributes:
         headers: That go with each request of ours.
@@ -54,7 +52,6 @@ class HostRequest:
         extensions: Of the host's request, such as the name for TLS.
         timeout: The host's time-outs, as httpx has them; ``None`` leaves them to us.
         refusal: Headers of the last reply that refused the credential; ``None`` if none did.
-        has_ended: Whether its call has ended.
     """
 
     headers: Sequence[tuple[str, str]] = field(repr=False)
@@ -62,7 +59,6 @@ class HostRequest:
     extensions: Mapping[str, Any]
     timeout: Mapping[str, float | None] | None
     refusal: Mapping[str, str] | None = field(default=None, repr=False)
-    has_ended: bool = False
 
     @classmethod
     def of(cls, request: Any, *, is_one_user: bool = False) -> HostRequest:
@@ -86,10 +82,6 @@ class HostRequest:
         )
 
 
-serving: Final[ContextVar[HostRequest]] = ContextVar("mcp_tasks_client_serving")
-"""The host's request in whose task, or for whose sake, a request of ours is sent."""
-
-
 class InnerTransport(Transport):
     """Sends requests through a host's transport.
 
@@ -103,34 +95,17 @@ class InnerTransport(Transport):
         self._library: Any = library
         self._inner = inner
         self._body = body_class(library)
-        self._newest: dict[tuple[str, str], HostRequest] = {}
 
     @property
     def closed(self) -> bool:
         """Never: who closes it ends its calls first."""
         return False
 
-    @contextmanager
-    def calling(self, url: str) -> Iterator[None]:
-        """Make the call that the host's request is for.
-
-        What goes on when it has ended, such as listening that it began, goes with a newer request of the same
-        user to the same URL.
-        """
-        host = serving.get()
-        self._newest[url, host.user] = host
-        try:
-            yield
-        finally:
-            host.has_ended = True
-            if self._newest.get((url, host.user)) is host:
-                del self._newest[url, host.user]
-
     async def send(self, url: httpx.URL, request: Request) -> Response:
-        """Send a request as the host would."""
-        host = serving.get()
-        if host.has_ended:
-            host = self._newest.get((str(url), host.user), host)
+        """Send a request as the host would, whose request is its context."""
+        host = request.context
+        if not isinstance(host, HostRequest):
+            raise self._library.ConnectError("no request of the host's is served, so there is no credential")
         ours = {name.lower() for name in request.headers}
         headers = [(name, value) for name, value in host.headers if name not in ours]
         headers += [*request.headers.items(), ("Content-Length", str(len(request.content)))]

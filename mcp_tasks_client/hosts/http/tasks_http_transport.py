@@ -47,8 +47,8 @@ from ...sessions.base import Limits
 from ...sessions.http.transport_httpx import library_of
 from ..host_call import ASKED_BY, HostCall, as_event, encode_reply, read_host_call, read_message
 from ..host_calls import HostCalls, Made
-from ..questions import HostInputs, asking
-from .own_requests import HostRequest, InnerTransport, serving
+from ..questions import HostInputs
+from .own_requests import HostRequest, InnerTransport
 from .reply_stream import Questions, ReplyStream
 
 if TYPE_CHECKING:
@@ -249,35 +249,32 @@ class TasksHttpTransport(_AnyTransport):
 
     async def _serve(self, request: Any, call: HostCall) -> Any:
         host = self._read_host(request)
-        previous = serving.set(host)
+        server = self._find_server(str(request.url), host.user, call)
         try:
-            server = self._find_server(str(request.url), host.user, call)
-            try:
-                self._check_key(call, host.user)
-                if not await server.takes(call):
-                    return await self._inner.handle_async_request(request)
-            except IdempotencyConflictError as error:
-                return self._respond(_Reply(encode_reply(call.request_id, as_rpc_error(error))))
-            except CredentialRefusedError as error:
-                return self._respond(_refused(request, call, error))
-            except SessionError as error:
-                return self._respond(_Reply(encode_reply(call.request_id, as_rpc_error(error))))
-            make = partial(self._make_reply, request, call, server)
-            asks = self._callbacks is None and not call.is_current and bool(server.inputs.capabilities)
-            if call.reads_events and (call.progress_token is not None or asks or not call.reads_json):
-                return await self._stream(request, call, make, asks=asks)
-            reply: _Reply | None = None
-            with (
-                anyio.CancelScope() as scope,
-                self._note_under_way(self._name_call(request, call), scope.cancel),
-            ):
-                reply = await make(None)
-            return self._respond(reply or self._end_early(request, call))
-        finally:
-            serving.reset(previous)
+            self._check_key(call, host.user)
+            if not await server.takes(call, host):
+                return await self._inner.handle_async_request(request)
+        except CredentialRefusedError as error:
+            return self._respond(_refused(request, host, call, error))
+        except (IdempotencyConflictError, SessionError) as error:
+            return self._respond(_Reply(encode_reply(call.request_id, as_rpc_error(error))))
+        make = partial(self._make_reply, request, host, call, server)
+        asks = self._callbacks is None and not call.is_current and bool(server.inputs.capabilities)
+        if call.reads_events and (call.progress_token is not None or asks or not call.reads_json):
+            return await self._stream(request, host, call, make, asks=asks)
+        reply: _Reply | None = None
+        with anyio.CancelScope() as scope, self._note_under_way(self._name_call(request, call), scope.cancel):
+            reply = await make(None)
+        return self._respond(reply or self._end_early(request, call))
 
     async def _stream(
-        self, request: Any, call: HostCall, make: Callable[[ReplyStream | None], Any], *, asks: bool
+        self,
+        request: Any,
+        host: HostRequest,
+        call: HostCall,
+        make: Callable[[ReplyStream | None], Any],
+        *,
+        asks: bool,
     ) -> Any:
         """The reply as an event stream; or as JSON, if the call has ended before there was any event."""
         replies: list[_Reply] = []
@@ -285,7 +282,7 @@ class TasksHttpTransport(_AnyTransport):
 
         async def work() -> None:
             with self._note_under_way(self._name_call(request, call), stream.cancel):
-                asking.set(partial(self._questions.ask, stream) if asks else None)
+                host.ask = partial(self._questions.ask, stream) if asks else None
                 replies.append(await make(stream))
 
         stream = ReplyStream(work, self._environment.clock)
@@ -301,10 +298,10 @@ class TasksHttpTransport(_AnyTransport):
         return self._library.Response(200, headers=headers, stream=body)
 
     async def _make_reply(
-        self, request: Any, call: HostCall, server: _Server, stream: ReplyStream | None
+        self, request: Any, host: HostRequest, call: HostCall, server: _Server, stream: ReplyStream | None
     ) -> _Reply:
         """Make the call, and see it through to what the host is told. Raises nothing of its own."""
-        tool_call, listeners = call.tool_call, list[OnUpdate]()
+        tool_call, listeners = replace(call.tool_call, context=host), list[OnUpdate]()
         if stream is not None and call.progress_token is not None:
             progress = Progress(call.progress_token, stream.send)
             listeners.append(progress.tell)
@@ -313,16 +310,15 @@ class TasksHttpTransport(_AnyTransport):
                 tool_call = replace(tool_call, meta=meta, hear=progress.hear)
         server.calls += 1
         try:
-            with self._requests.calling(str(request.url)):
-                made = await self._calls.make(
-                    call,
-                    tool_call,
-                    server.endpoint,
-                    record_id=request.extensions.get(_RECORD, call.record_id),
-                    listeners=listeners,
-                )
+            made = await self._calls.make(
+                call,
+                tool_call,
+                server.endpoint,
+                record_id=request.extensions.get(_RECORD, call.record_id),
+                listeners=listeners,
+            )
         except CredentialRefusedError as error:
-            return _refused(request, call, error)
+            return _refused(request, host, call, error)
         finally:
             server.calls -= 1
         return _Reply(encode_reply(call.request_id, made.reply), made=made)
@@ -471,11 +467,11 @@ class _Server:
         assert self._endpoint is not None
         return self._endpoint
 
-    async def takes(self, call: HostCall) -> bool:
+    async def takes(self, call: HostCall, host: HostRequest) -> bool:
         """Whether a call is made here, and not left to the host's own request."""
         keyed = call.current_key is not None
         try:
-            self.is_older = await self.session.other() is not None
+            self.is_older = await self.session.other(context=host) is not None
             if self._endpoint is None:
                 self._endpoint = Endpoint(
                     self._engine,
@@ -486,11 +482,8 @@ class _Server:
                     leaves_questions=isinstance(self.inputs, HostInputs),
                 )
             # At an older server the host's own session may be what a plain call is about.
-            return (
-                call.current_key is not None
-                or not self.is_older
-                or await self.session.may_make_task(call.tool_call.name)
-            )
+            name = call.tool_call.name
+            return keyed or not self.is_older or await self.session.may_make_task(name, context=host)
         except SessionError as error:
             if keyed:
                 raise
@@ -575,10 +568,10 @@ def _abandoned(call: HostCall) -> _Reply:
     return _Reply(encode_reply(call.request_id, error))
 
 
-def _refused(request: Any, call: HostCall, error: CredentialRefusedError) -> _Reply:
+def _refused(request: Any, host: HostRequest, call: HostCall, error: CredentialRefusedError) -> _Reply:
     """The refusal of a credential, for the host's auth flow, which may send the request again."""
     reference = error.handle.reference if error.handle is not None else None
     if reference is not None and reference["task_id"] is not None:
         request.extensions[_RECORD] = reference["record_id"]
     body = encode_reply(call.request_id, as_rpc_error(error))
-    return _Reply(body, error.http_status or 401, serving.get().refusal or {})
+    return _Reply(body, error.http_status or 401, host.refusal or {})

@@ -7,7 +7,6 @@ adds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
@@ -25,24 +24,21 @@ from ...sessions.base import BeforeSend, Limits, TaskRef, ToolCall
 from ...sessions.request_errors import RequestErrors
 from ...sessions.wire import WireSession
 from ..host_call import HostCall
+from ..questions import HostContext
 from .relay import Relay, error_of
 
-__all__ = ["RelaySession", "RelayedCall", "relayed"]
+__all__ = ["RelaySession", "RelayedCall"]
 
 _CANCEL_S: Final = 5.0
 """Seconds that a ``notifications/cancelled`` may take to leave."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelayedCall:
-    """The host's request for whose sake requests of ours are sent."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class RelayedCall(HostContext):
+    """The host's request that is being served, over a relay."""
 
     call: HostCall
     headers: Mapping[str, str] = field(repr=False)
-
-
-relayed: Final[ContextVar[RelayedCall]] = ContextVar("mcp_tasks_client_relayed")
-"""The host's request that is being served, since all of a host's calls share one session."""
 
 
 class RelaySession(WireSession):
@@ -77,7 +73,7 @@ class RelaySession(WireSession):
 
         A caller that is cancelled takes the request back.
         """
-        host = relayed.get(None)
+        host = context if isinstance(context, RelayedCall) else None
         call = about if isinstance(about, ToolCall) else None
         errors = RequestErrors(method, about.task_id if isinstance(about, TaskRef) else None)
         declared = {**(host.call.capabilities or {} if host else {}), **self._capabilities}

@@ -20,7 +20,7 @@ from ..host_calls import HostCalls
 from ..questions import HostInputs
 from .core_server import CoreServer
 from .relay import Relay, Served
-from .relay_session import RelayedCall, RelaySession, relayed
+from .relay_session import RelayedCall, RelaySession
 
 __all__ = ["RelayedCalls"]
 
@@ -71,9 +71,9 @@ class RelayedCalls:
         call = read_host_call({"jsonrpc": "2.0", "method": "tools/call", **request}, "", "application/json")
         if call is None:
             return None  # a task that the host sees through itself
-        tool_call, token = call.tool_call, call.progress_token
+        host = RelayedCall(call=call, headers=dict(getattr(metadata, "headers", None) or {}))
+        tool_call, token = replace(call.tool_call, context=host), call.progress_token
         if call.is_current:
-            relayed.set(RelayedCall(call, headers=dict(getattr(metadata, "headers", None) or {})))
             endpoint = self._find_endpoint(call)
         else:
             try:

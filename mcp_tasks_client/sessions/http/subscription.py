@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 import anyio
 
 from ...errors import SessionError
+from ...policy import doubled
 from ...protocol import JSONObject, MalformedError
 from ...protocol.task import read_task
 from ..base import GATEWAY_STATUSES, ObservedTasks, Snapshot, latest_context
@@ -162,7 +163,7 @@ async def keep_subscribed(
         observed: The tasks.
         sleep: Waits, in seconds.
     """
-    pause_s = again_s = _MOMENT_S
+    pause_s, failures = _MOMENT_S, 0
     while True:
         while not observed.refs():
             await observed.changed()
@@ -183,8 +184,9 @@ async def keep_subscribed(
                 if _is_final(error):
                     return
                 asked_s = min(error.retry_after_s or 0.0, _LONGEST_RETRY_AFTER_S)
-        again_s = _MOMENT_S if subscription.delivered else again_s
-        pause_s, again_s = max(again_s, asked_s), min(2 * again_s, _LONGEST_PAUSE_S)
+        failures = 0 if subscription.delivered else failures
+        pause_s = max(doubled(_MOMENT_S, failures, _LONGEST_PAUSE_S), asked_s)
+        failures += 1
 
 
 _Outcome: TypeAlias = SessionError | Literal["declined", "outgrown", "ended"]

@@ -37,10 +37,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument(
         "--through",
-        choices=["client", "http", "transport", "each"],
+        choices=["client", "http", "transport", "extension", "each"],
         default="client",
-        help="calls by a TasksClient, an mcp.Client over tasks_http_client or a TasksTransport, or by each "
-        "of these in turn (default: client)",
+        help="calls by a TasksClient, an mcp.Client over tasks_http_client or a TasksTransport, one with an "
+        "extension for each call, or by each of these in turn (default: client)",
     )
     arguments = parser.parse_args()
 

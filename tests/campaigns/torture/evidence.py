@@ -27,6 +27,7 @@ What: TypeAlias = Literal[
     "resuming",  # resume() is about to be called
     "resumed",  # it has returned
     "delivered",  # a result came: ``by`` awaiting the "call", by its "key", or by "resume"
+    "given up",  # a call without a key was cancelled
     "unknown",  # an OutcomeUnknownError came
     "resend",  # a call with on_unknown="resend" is about to be made
     "lost",  # a SessionError came for a call without a key

@@ -17,6 +17,7 @@ class Figures:
     calls: int = field(default=0, metadata={"as": "calls begun, with a key and without"})
     started: int = field(default=0, metadata={"as": "tasks started"})
     delivered: int = field(default=0, metadata={"as": "calls whose result was delivered"})
+    given_up: int = field(default=0, metadata={"as": "calls that the host gave up"})
     lost: int = field(default=0, metadata={"as": "tasks lost", "never": True})
     unseen: int = field(default=0, metadata={"as": "unkeyed calls killed between the reply and its commit"})
     unknown: int = field(default=0, metadata={"as": "keyed calls reported as of unknown outcome"})

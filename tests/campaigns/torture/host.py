@@ -1,7 +1,8 @@
 """A small host in a process of its own, to be killed: it writes down whatever it gets to know.
 
 Its calls go through a ``TasksClient``, or through an ``mcp.Client`` whose HTTP client or transport sees the
-tasks through. Whichever it is, a ``TasksClient`` resumes what others left.
+tasks through, or each through an ``mcp.Client``, an extension and a journal object of its own. Whichever it
+is, a ``TasksClient`` resumes what others left.
 
 Run as a module with a :class:`Part` as JSON. It prints ``ready`` before it opens its client, then the kind
 of each line of its log, and ends when its stdin closes. Unless it is the last one it goes on until it is
@@ -16,7 +17,7 @@ import random
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
@@ -32,6 +33,7 @@ from mcp_tasks_client import (
     SqliteJournal,
     TaskHandle,
     TasksClient,
+    TasksExtension,
     TasksTransport,
     idempotency_key,
     tasks_http_client,
@@ -44,16 +46,21 @@ from .evidence import LIFE_HEADER, Log
 if TYPE_CHECKING:
     import mcp
 
-__all__ = ["Part", "Through", "call_of"]
+__all__ = ["GIVE_UP", "Part", "Through", "call_of"]
 
-Through: TypeAlias = Literal["client", "http", "transport"]
-"""How a host makes its calls: by a ``TasksClient``, or by an ``mcp.Client`` over ``tasks_http_client`` or
-a ``TasksTransport``."""
+Through: TypeAlias = Literal["client", "http", "transport", "extension"]
+"""How a host makes its calls: by a ``TasksClient``; by an ``mcp.Client`` over ``tasks_http_client`` or a
+``TasksTransport``; or by an ``mcp.Client`` with a ``TasksExtension`` for each call."""
 
 TOOLS: Final = ("greet", "rest", "survey", "first", "quick", "nap")
 UNKEYED_TOOLS: Final = ("greet", "rest", "survey", "nap")
 CALLS_AT_ONCE: Final = 5
 MOST_UNKEYED: Final = 6
+BURST: Final = 8
+LONGEST_PATIENCE_S: Final = 0.3
+GIVE_UP: Final[tuple[Through, ...]] = ("client", "extension")
+"""Ways in whose hosts give up every other call of a burst."""
+
 MOST_RESUMES: Final = 3
 """What was left is found by the first, and what others let go of meanwhile by the next."""
 
@@ -183,6 +190,9 @@ class Host:
         import mcp
         from mcp.client.streamable_http import streamable_http_client
 
+        if self.part.through == "extension":
+            yield by_extensions(self.with_extension)
+            return
         if self.part.through == "transport":
             headers = {LIFE_HEADER: str(self.part.life)}
             async with httpx2.AsyncClient(
@@ -212,6 +222,31 @@ class Host:
             await session.list_tools()  # else the SDK does so while it holds a result
             yield by_session(session)
 
+    @asynccontextmanager
+    async def with_extension(self, seen: Callable[[], None] | None) -> AsyncIterator[mcp.Client]:
+        """A client of its own, with all that frameworks make for each call."""
+        import httpx2
+        import mcp
+        from mcp.client.streamable_http import streamable_http_client
+
+        extension = TasksExtension(
+            journal=SqliteJournal(self.part.journal),
+            endpoint=self.part.url,
+            elicitation=self.answer,
+            on_update=None if seen is None else lambda task: seen(),
+            poll=POLL,
+        )
+        headers = {LIFE_HEADER: str(self.part.life)}
+        http = httpx2.AsyncClient(headers=headers, verify=False, trust_env=False, timeout=LIMIT_S)
+        async with (
+            http,
+            mcp.Client(
+                streamable_http_client(self.part.url, http_client=http), extensions=[extension]
+            ) as client,
+        ):
+            await client.list_tools()  # else the SDK does so while it holds a result
+            yield client
+
     async def bring_home(self, client: TasksClient, call: Call) -> None:
         """What others left, calls under keys that others have as well, and calls of our own."""
         async with anyio.create_task_group() as tasks:
@@ -224,6 +259,9 @@ class Host:
                 tasks.start_soon(self.call_keyed, call, keys)
             if not self.part.last:
                 tasks.start_soon(self.call_unkeyed, call)
+                if self.part.through in GIVE_UP:
+                    for number in range(BURST):
+                        tasks.start_soon(self.guarded, self.in_burst, call, number)
 
     async def guarded(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
         try:
@@ -281,13 +319,27 @@ class Host:
         for number in range(MOST_UNKEYED):
             await self.guarded(self.unkeyed, call, f"plain-{self.part.life}-{number}")
 
-    async def unkeyed(self, call: Call, intent: str) -> None:
+    async def in_burst(self, call: Call, number: int) -> None:
+        """One of many calls at once; every other one is given up soon after it has become a task."""
+        intent, patience_s = f"burst-{self.part.life}-{number}", self.chance.uniform(0.0, LONGEST_PATIENCE_S)
+        with anyio.CancelScope() as scope:
+
+            def lose_patience() -> None:
+                if number % 2:
+                    scope.deadline = anyio.current_time() + patience_s
+
+            await self.unkeyed(call, intent, lose_patience)
+        if scope.cancelled_caught:
+            self.log.write("given up", intent=intent)
+
+    async def unkeyed(self, call: Call, intent: str, then: Callable[[], None] = lambda: None) -> None:
         seen: list[str] = []
 
         def note() -> None:
             if not seen:
                 seen.append(intent)
                 self.log.write("task", intent=intent)
+                then()
 
         arguments = {"intent": intent, "seconds": self.chance.uniform(0.0, 0.1)}
         self.log.write("begun", intent=intent)
@@ -397,6 +449,37 @@ def by_session(session: mcp.Client, resend: Call | None = None) -> Call:
             if key is None:
                 raise SessionError(error.message) from error
             raise
+
+    return call
+
+
+def by_extensions(
+    opened: Callable[[Callable[[], None] | None], AbstractAsyncContextManager[mcp.Client]],
+) -> Call:
+    """Calls of clients that are made for one call each.
+
+    Args:
+        opened: A client with an extension of its own, which is told who wants to see something of the task.
+    """
+
+    async def call(
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        key: str | None = None,
+        on_unknown: Literal["raise", "resend"] = "raise",
+        seen: Callable[[], None] | None = None,
+    ) -> CallToolResult:
+        failure: Exception
+        async with opened(seen) as client:
+            try:
+                if key is None:
+                    return await by_session(client)(tool, arguments)
+                async with TasksClient(client) as durable:
+                    return await by_client(durable)(tool, arguments, key=key, on_unknown=on_unknown)
+            except Exception as error:
+                failure = error
+        raise failure  # out here, or the client's own task group would wrap it
 
     return call
 

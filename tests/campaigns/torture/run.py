@@ -38,9 +38,9 @@ KEYS_A_LIFE: Final = 4
 SHARED_LIVES: Final = 4
 """A key is called by so many processes, one after the other or at the same time."""
 
-Through: TypeAlias = Literal["client", "http", "transport", "each"]
+Through: TypeAlias = Literal["client", "http", "transport", "extension", "each"]
 """How hosts make their calls: by a ``TasksClient``, by an ``mcp.Client`` over ``tasks_http_client`` or over a
-``TasksTransport``, or by each of these in turn."""
+``TasksTransport``, by one with an extension for each call, or by each of these in turn."""
 
 MOMENTS_S: Final[dict[What, float]] = {
     "resuming": 0.01,
@@ -223,10 +223,10 @@ class Round:
     def _next_way(self) -> OneWay:
         if self.through != "each":
             return self.through
-        # A reply that is cut ends the whole client of the SDK, and with it a host over a TasksTransport.
+        # A reply that is cut ends the whole client of the SDK, and with it a call or a host over it.
         ways: list[OneWay] = ["http", "client"]
         if self.scenario.endpoint != "flaky":
-            ways.append("transport")
+            ways += ["transport", "extension"]
         return ways[self.begun % len(ways)]
 
     def _instant(self) -> Instant:
@@ -312,7 +312,7 @@ def torture(kills: int, seed: int, folder: Path, through: Through = "client") ->
     """
     with servers(seed, folder) as all_of_them:
         for number, (scenario, share) in enumerate(rounds_of(kills), 1):
-            if through == "transport" and scenario.endpoint == "flaky":
+            if through in ("transport", "extension") and scenario.endpoint == "flaky":
                 # A reply that is cut ends the whole client of the SDK, and its host with it.
                 scenario = replace(scenario, endpoint="scripted")
             yield _round(number, scenario, share, seed, folder, all_of_them, through)

@@ -158,7 +158,9 @@ def scripted(*, flaky: bool, seed: int) -> ScriptedServer:
         def made_steps(arguments: Any) -> list[testing.Step]:
             intent, seconds = arguments.get("intent", ""), arguments.get("seconds", 0.0)
             end = text_result(made(intent))
-            last = testing.reply(end) if steps is quick else testing.complete(end)
+            last = (
+                testing.reply({**end, "resultType": "complete"}) if steps is quick else testing.complete(end)
+            )
             return [*steps(intent, seconds), last]
 
         return made_steps

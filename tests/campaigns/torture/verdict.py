@@ -120,6 +120,7 @@ def _judge_calls(case: _Case, verdict: Verdict) -> None:
         calls=len(case.begun),
         started=len(case.created),
         delivered=len(case.deliveries),
+        given_up=len(case.lines("given up")),
         unknown=len(case.unknown),
         unknown_ran=sum(
             bool(case.runs(intent, before=said[0][0].at)) for intent, said in case.unknown.items()

@@ -1,11 +1,11 @@
-"""With whose credential our own requests go."""
+"""With whose headers our own requests go."""
 
 from __future__ import annotations
 
 import httpx
 import pytest
 
-from mcp_tasks_client.hosts.http.own_requests import HostRequest, InnerTransport, serving
+from mcp_tasks_client.hosts.http.own_requests import HostRequest, InnerTransport
 from mcp_tasks_client.sessions.http.transport import Request
 
 pytestmark = pytest.mark.anyio
@@ -13,35 +13,54 @@ pytestmark = pytest.mark.anyio
 URL = "http://server.test/mcp"
 
 
-@pytest.mark.parametrize("is_one_user", [True, False])
-async def test_what_outlives_its_call_goes_with_a_newer_credential_only_of_the_same_user(
-    is_one_user: bool,
-) -> None:
-    sent: list[str] = []
+def host(credential: str, **headers: str) -> HostRequest:
+    return HostRequest.of(httpx.Request("POST", URL, headers={"Authorization": credential, **headers}))
+
+
+async def send(context: object, status: int = 202) -> httpx.Request:
+    """The request that reaches the host's transport."""
+    sent: list[httpx.Request] = []
 
     def note(request: httpx.Request) -> httpx.Response:
-        sent.append(request.headers["authorization"])
-        return httpx.Response(202)
+        sent.append(request)
+        return httpx.Response(status, headers={"WWW-Authenticate": "Bearer"})
 
     transport = InnerTransport(httpx, httpx.MockTransport(note))
+    request = Request(headers={"Mcp-Method": "tasks/get"}, content=b"{}", silence_s=1.0, context=context)
+    await transport.send(httpx.URL(URL), request)
+    (one,) = sent
+    return one
 
-    async def send() -> None:
-        request = Request(verb="GET", headers={}, content=b"", silence_s=1.0)
-        await transport.send(httpx.URL(URL), request)
 
-    def host(credential: str) -> HostRequest:
-        request = httpx.Request("POST", URL, headers={"Authorization": credential})
-        return HostRequest.of(request, is_one_user=is_one_user)
+async def test_a_request_goes_with_the_credential_of_the_call_for_whose_sake_it_is_sent() -> None:
+    assert [(await send(host(one))).headers["authorization"] for one in ("old", "new")] == ["old", "new"]
 
-    serving.set(host("old"))
-    with transport.calling(URL):
-        await send()
-    await send()  # there is no newer one
-    token = serving.set(host("new"))
-    with transport.calling(URL):
-        await send()
-        serving.reset(token)
-        await send()
-    with transport.calling("http://elsewhere.test/mcp"):
-        await send()
-    assert sent == ["old", "old", "new", "new" if is_one_user else "old", "old"]
+
+@pytest.mark.parametrize("context", [None, "something else"])
+async def test_what_is_sent_for_the_sake_of_no_call_has_no_credential_and_is_not_sent(
+    context: object,
+) -> None:
+    with pytest.raises(httpx.ConnectError, match="no credential"):
+        await send(context)
+
+
+async def test_what_says_something_of_the_hosts_own_request_does_not_go_with_ours() -> None:
+    of_the_call = {
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "tool",
+        "Mcp-Param-Region": "eu",
+        "Mcp-Session-Id": "s",
+        "Last-Event-Id": "7",
+        "Accept-Encoding": "br",
+    }
+    sent = await send(host("token", **of_the_call, **{"X-Tenant": "t"}))
+    assert sent.headers["mcp-method"] == "tasks/get"
+    assert sent.headers["x-tenant"] == "t"
+    for name in ("Mcp-Name", "Mcp-Param-Region", "Mcp-Session-Id", "Last-Event-Id", "Accept-Encoding"):
+        assert name not in sent.headers
+
+
+async def test_how_a_credential_was_refused_is_noted_with_the_hosts_request() -> None:
+    refused = host("old")
+    await send(refused, 401)
+    assert refused.refusal == {"www-authenticate": "Bearer"}
