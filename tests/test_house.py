@@ -43,7 +43,7 @@ lower floors, and the ones named before it on its own floor."""
 
 IMPURE: Final = frozenset(
     {"anyio", "asyncio", "trio", "time", "random", "os", "io", "socket", "threading", "sqlite3", "httpx"}
-    | {"aiohttp", "logging", "pathlib", "subprocess", "secrets", "uuid"}
+    | {"aiohttp", "logging", "pathlib", "subprocess", "secrets", "uuid", "tenacity"}
 )
 
 

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Final
+
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from ..callbacks import InputContext, Inputs, NoAnswerError
 from ..errors import SessionError, TaskFailedError
@@ -56,9 +57,6 @@ from .live_call import LiveCall
 __all__ = ["Requests"]
 
 logger = logging.getLogger("mcp_tasks_client")
-
-_CANCEL_AGAIN_S: Final = (0.1, 0.2)
-"""Seconds before a ``tasks/cancel`` that failed is sent once more."""
 
 
 class Requests:
@@ -161,19 +159,25 @@ class Requests:
         Returns:
             The event, if there is one, and the error to tell whoever wants the task cancelled.
         """
+
+        async def send() -> None:
+            if isinstance(call.record.state, Observing):  # else a poll has found that it is over
+                await self._passing(CANCEL, self.session.cancel, call.ref)
+
+        back_off = wait_exponential(multiplier=0.1, max=1.0)
+        attempts = AsyncRetrying(
+            # A server that wants to be left alone is not asked again before the time that it names.
+            retry=retry_if_exception(
+                lambda e: isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
+            ),
+            wait=lambda attempt: back_off(attempt) + 0.1 * self._jitter(),
+            stop=stop_after_attempt(3),
+            sleep=self._clock.sleep,
+            reraise=True,
+        )
         now = self._clock.time
         try:
-            for again_s in (*_CANCEL_AGAIN_S, None):
-                if not isinstance(call.record.state, Observing):
-                    break  # a poll has found that it is over
-                try:
-                    await self._passing(CANCEL, self.session.cancel, call.ref)
-                    break
-                except SessionError as error:
-                    # A server that wants to be left alone is not asked again before the time that it names.
-                    if again_s is None or not error.retryable or error.retry_after_s is not None:
-                        raise
-                await self._clock.sleep(again_s + 0.1 * self._jitter())
+            await attempts(send)
         except SessionError as error:
             if _is_unknown(error):
                 # A task that the server no longer knows needs no cancelling; the next poll says so.

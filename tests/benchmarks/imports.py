@@ -8,7 +8,7 @@ import time
 
 SETS = {
     "ours": ["mcp_tasks_client"],
-    "dependencies": ["httpx", "pydantic", "mcp_types"],
+    "dependencies": ["httpx", "pydantic", "tenacity", "mcp_types"],
 }
 FOREIGN = ("mcp", "fastmcp", "aiohttp")
 

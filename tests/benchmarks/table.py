@@ -19,7 +19,7 @@ NAMES: Final = {
     "httpx": "loop over httpx",
     "aiohttp": "loop over aiohttp",
     "thread": "a commit a row, in a thread",
-    "dependencies": "`httpx, pydantic, mcp_types`",
+    "dependencies": "`httpx, pydantic, tenacity, mcp_types`",
 }
 """What the table calls those against whom something is measured."""
 

@@ -315,7 +315,7 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     assert_type(await client.prune(), int)
     await client.prune(older_than_s=3600)
     assert_type(await client.resume(delivered_within_s=60), list[TaskHandle])
-    await client.resume("task-1")  # type: ignore[misc, arg-type]
+    await client.resume("task-1")  # type: ignore[call-arg, arg-type]
     await client.records(listed=True)  # type: ignore[call-arg]  # gone since 0.2.0
 
 
@@ -471,7 +471,7 @@ def blocking_calls(client: BlockingTasksClient, arguments: Mapping[str, object])
     assert_type(client.list_tools(), ListToolsResult)
     client.call_tool("deploy", on_unknown="ignore")  # type: ignore[arg-type]
     client.start_tool("deploy", timeout=5)  # type: ignore[call-arg]
-    client.resume("task-1")  # type: ignore[misc, arg-type]
+    client.resume("task-1")  # type: ignore[call-arg, arg-type]
 
 
 def blocking_handles(client: BlockingTasksClient, reference: TaskReference) -> None:
