@@ -286,7 +286,7 @@ async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[A
     Not by ``anyio.to_thread``, for whose threads the end of the process waits on asyncio: after Ctrl-C it
     would hang until somebody has typed.
     """
-    made, failed, gone = list[Any](), list[BaseException](), list[bool]()
+    made, failed, abandoned = list[Any](), list[BaseException](), list[bool]()
     over, call_soon, context = anyio.Event(), _call_soon(), contextvars.copy_context()
 
     def close() -> None:
@@ -299,7 +299,7 @@ async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[A
             made.append(context.run(callback, *arguments))
         except BaseException as error:
             failed.append(error)
-        if gone:
+        if abandoned:
             close()
         with suppress(RuntimeError):  # the event loop has ended
             call_soon(over.set)
@@ -309,7 +309,7 @@ async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[A
         try:
             await over.wait()
         except anyio.get_cancelled_exc_class():
-            gone.append(True)
+            abandoned.append(True)
             close()
             if not (made or failed):
                 logger.warning(

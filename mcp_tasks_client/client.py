@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from mcp_types import CallToolResult, EmptyResult, InitializeResult, ListToolsResult, PaginatedRequestParams
 
@@ -29,7 +29,7 @@ from .journal.base import Journal
 from .journal.sqlite import choose_journal
 from .machine.record import Scope, TaskRecord
 from .own_task import OwnTask
-from .policy import PollPolicy, ReceivePolicy
+from .policy import PollPolicy, ReceivePolicy, TaskPreference
 from .sessions.base import Session, ToolCall
 from .uncut import run_to_its_end
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from .sessions.http.http_session import AnyAuth, AnyClient
 
 __all__ = ["TasksClient"]
-
-TaskPreference: TypeAlias = Literal["auto", "always", "never"]
 
 
 class TasksClient:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 __all__ = [
     "PollPolicy",
     "ReceivePolicy",
+    "TaskPreference",
     "backoff_delay",
     "doubled",
     "early_look",
@@ -22,6 +23,10 @@ __all__ = [
     "poll_delay",
     "ttl_passed",
 ]
+
+TaskPreference: TypeAlias = Literal["auto", "always", "never"]
+"""Where the client asks for tasks: ``auto`` does wherever tool and server allow it, ``always`` calls no other
+tool, ``never`` asks for none."""
 
 # Where in the first interval an eager client looks: a look costs half as much patience as the next.
 _EARLY_LOOKS: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2)

@@ -31,7 +31,7 @@ from mcp_types import SERVER_INFO_META_KEY, Tool
 from ..callbacks import Inputs
 from ..engine.environment import Clock
 from ..errors import ConnectionLostError, MissingCapabilityError, RemoteProtocolError, SessionError
-from ..policy import ReceivePolicy
+from ..policy import ReceivePolicy, TaskPreference
 from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError
 from ..protocol.params import call_params
 from ..protocol.replies import CallReply, Created, Returned, RpcError
@@ -65,7 +65,7 @@ from .shapes import (
     read_progress_token,
     rename_task_fields,
 )
-from .task_preference import Preference, TaskPreference
+from .task_policy import TaskPolicy
 from .task_tracker import TaskTracker, TrackedTask
 
 __all__ = ["CoreTasksSession", "session_over"]
@@ -86,7 +86,7 @@ def session_over(
     *,
     inputs: Inputs,
     receive: ReceivePolicy | None,
-    task_preference: Preference,
+    task_preference: TaskPreference,
     task_ttl_s: float,
     clock: Clock,
 ) -> Session:
@@ -121,7 +121,7 @@ def session_over(
         client_info=http.client_info,
         inputs=inputs,
         receiver=Receiver(inputs, receive or ReceivePolicy(), clock),
-        preference=TaskPreference(prefer=task_preference, ttl_s=task_ttl_s),
+        preference=TaskPolicy(prefer=task_preference, ttl_s=task_ttl_s),
         clock=clock,
     )
 
@@ -149,7 +149,7 @@ class CoreTasksSession(Session):
         client_info: JSONObject,
         inputs: Inputs,
         receiver: Receiver,
-        preference: TaskPreference,
+        preference: TaskPolicy,
         clock: Clock,
     ) -> None:
         self.endpoint = endpoint

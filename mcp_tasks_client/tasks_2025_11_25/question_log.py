@@ -4,7 +4,7 @@ A question has a key that lasts: a digest of what it asks, and its ordinal among
 same. Requests only have JSON-RPC IDs, which differ when the server sends a question again, and which some
 servers reuse at once (mcp 1.30 takes an address in memory for one). So the log decides what a request is:
 
-- the same question once more: it has the ID of an open one, or reads like an open one whose stream is gone;
+- the same question once more: it has the ID of an open one, or reads like an open one whose stream has ended;
 - a new question: anything else, even if it reads like one that is answered.
 
 A question of the journal may have been answered just before its process died, so that only the core knows.
@@ -43,7 +43,7 @@ class _Entry:
     request_id: RequestId | None
     size: int
     stream_lost: bool = False
-    """Whether the stream that brought the request is gone, so that the server may send the question again."""
+    """Whether the stream that brought the request has ended: the server may send the question again."""
 
     restored: bool = False
     """Whether the question is from the journal, and the server has not sent it since."""
@@ -109,18 +109,21 @@ class QuestionLog:
 
     def withdraw(self, request_id: RequestId) -> bool:
         """Drop a question that the server has cancelled. Returns whether there was one."""
-        gone = list(self._behind(request_id))
-        for entry in gone:
+        withdrawn = self._behind(request_id)
+        for entry in withdrawn:
             self._open.remove(entry)
-        return bool(gone)
+        return bool(withdrawn)
 
     def lose_stream(self) -> None:
-        """The stream of the requests is gone. The server may send them again, or still take an answer."""
+        """Note that the stream of the requests has ended.
+
+        The server may send them again, or still take an answer.
+        """
         for entry in self._open:
             entry.stream_lost = True
 
     def lose_session(self) -> None:
-        """The MCP session is gone. A question can be answered when the server sends it again."""
+        """Note that the MCP session has ended. A question can be answered when the server sends it again."""
         self._unused = None
         for entry in self._open:
             entry.stream_lost, entry.request_id = True, None

@@ -295,15 +295,17 @@ class Receiver:
         related = read_related_task(params)
         if related in self._abandoned:
             return None
-        kept = [task for task in self._tasks.values() if task.session_id == session_id]
+        of_session = [task for task in self._tasks.values() if task.session_id == session_id]
         origin = digest([request_id, method, params])
         # A server may reuse the ID of an answered request, so that only an unfinished task is the same.
         same = (
-            task for task in kept if task.origin == origin and task.reply is None and request_id is not None
+            task
+            for task in of_session
+            if task.origin == origin and task.reply is None and request_id is not None
         )
         task = next(same, None)
         if task is None:
-            self._check_room(kept)
+            self._check_room(of_session)
             task = self._new_task(method, params, session_id, origin, related, ttl_ms)
             self._tasks[task.task_id] = task
             logger.info("The server has the client run %r", task)
@@ -311,15 +313,15 @@ class Receiver:
         created: JSONObject = {"task": task.wire}
         return created if related is None else mark_answer(created, related)
 
-    def _check_room(self, kept: list[_Received]) -> None:
-        working = sum(task.reply is None for task in kept)
+    def _check_room(self, of_session: list[_Received]) -> None:
+        working = sum(task.reply is None for task in of_session)
         if working >= self._policy.max_working:
             raise _RefusedError(
                 _INVALID_REQUEST, f"Too many tasks: {working} are being worked on; wait for one to end"
             )
-        if len(kept) >= self._policy.max_kept:
+        if len(of_session) >= self._policy.max_kept:
             raise _RefusedError(
-                _INVALID_REQUEST, f"Too many tasks: {len(kept)} are kept; ask for a shorter ttl"
+                _INVALID_REQUEST, f"Too many tasks: {len(of_session)} are kept; ask for a shorter ttl"
             )
 
     def _new_task(

@@ -22,10 +22,10 @@ class OpenQuestion:
 
     key: str
     request_id: RequestId | None
-    """The JSON-RPC ID to answer; ``None`` if the MCP session of the request is gone."""
+    """The JSON-RPC ID to answer; ``None`` if the MCP session of the request has ended."""
 
     request: JSONObject = field(repr=False)
-    """The question, ``{method, params}``. The server sends it once, so it is kept whole."""
+    """The question, ``{method, params}``. The server sends it once, so it is journaled whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class SentAnswer:
     request_id: RequestId
     content: JSONObject = field(repr=False)
     acknowledged: bool = False
-    """Whether the server has said that it came. Such an answer is not kept here."""
+    """Whether the server has said that it came. Such an answer is not journaled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class SessionData:
     """The JSON-RPC ID of the open ``tasks/result``, to which the server may deliver the next question."""
 
     event_id: str | None = None
-    """The last event ID of that request's stream when a question of the stream was last kept here."""
+    """The last event ID of that request's stream when a question of the stream was last journaled."""
 
     progress_token: str | int | None = None
     """The token by which the server tells the progress of the task."""

@@ -133,6 +133,6 @@ def strip_volatile(method: str, params: JSONObject) -> JSONObject:
     meta = params.get("_meta")
     if not isinstance(meta, dict):
         return {"method": method, "params": params}
-    kept = {name: value for name, value in meta.items() if name not in _VOLATILE}
+    lasting = {name: value for name, value in meta.items() if name not in _VOLATILE}
     rest = {name: value for name, value in params.items() if name != "_meta"}
-    return {"method": method, "params": {**rest, "_meta": kept} if kept else rest}
+    return {"method": method, "params": {**rest, "_meta": lasting} if lasting else rest}

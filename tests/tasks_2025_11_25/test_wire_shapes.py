@@ -9,6 +9,7 @@ import pytest
 from mcp_types import Tool
 
 from mcp_tasks_client.errors import MissingCapabilityError
+from mcp_tasks_client.policy import TaskPreference
 from mcp_tasks_client.protocol import JSONObject, MalformedError
 from mcp_tasks_client.protocol.replies import RpcError
 from mcp_tasks_client.tasks_2025_11_25.session_data import OpenQuestion, SessionData
@@ -21,7 +22,7 @@ from mcp_tasks_client.tasks_2025_11_25.shapes import (
     read_request_id,
     rename_task_fields,
 )
-from mcp_tasks_client.tasks_2025_11_25.task_preference import Preference, TaskPreference
+from mcp_tasks_client.tasks_2025_11_25.task_policy import TaskPolicy
 
 from .._requirements import requirement
 
@@ -185,16 +186,16 @@ def tool(support: str | None) -> Tool:
     ],
 )
 def test_a_task_is_asked_for_where_server_tool_and_host_agree(
-    prefer: Preference, support: str, server_makes_tasks: bool, wanted: bool | None
+    prefer: TaskPreference, support: str, server_makes_tasks: bool, wanted: bool | None
 ) -> None:
-    preference = TaskPreference(prefer=prefer)
+    preference = TaskPolicy(prefer=prefer)
     if wanted is None:
         with pytest.raises(MissingCapabilityError, match='task_preference is "auto"') as caught:
             preference.wants_task("t", tool(support), server_makes_tasks=server_makes_tasks)
         assert caught.value.not_executed
     else:
         assert preference.wants_task("t", tool(support), server_makes_tasks=server_makes_tasks) is wanted
-        assert not TaskPreference().wants_task("t", None, server_makes_tasks=True)
+        assert not TaskPolicy().wants_task("t", None, server_makes_tasks=True)
 
 
 @pytest.mark.parametrize(
@@ -202,4 +203,4 @@ def test_a_task_is_asked_for_where_server_tool_and_host_agree(
 )
 def test_a_preference_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="task_"):
-        TaskPreference(**options)
+        TaskPolicy(**options)

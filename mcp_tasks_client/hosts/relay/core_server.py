@@ -21,7 +21,7 @@ from ...sessions.http.endpoint_names import is_url
 from ...tasks_2025_11_25.connection import Hear
 from ...tasks_2025_11_25.core_session import CoreTasksSession
 from ...tasks_2025_11_25.receiver import Receiver
-from ...tasks_2025_11_25.task_preference import TaskPreference
+from ...tasks_2025_11_25.task_policy import TaskPolicy
 from ..host_call import HostCall
 from .core_connection import RelayConnection
 from .core_router import TaskRouter
@@ -68,7 +68,7 @@ class CoreServer:
         *,
         endpoint: str,
         limits: Limits,
-        preference: TaskPreference,
+        preference: TaskPolicy,
         session_id: Callable[[], str | None],
         clock: Clock,
     ) -> None:

@@ -35,11 +35,11 @@ from ...journal.base import Journal
 from ...journal.sqlite import choose_journal
 from ...machine.record import Scope
 from ...own_task import OwnTask
-from ...policy import PollPolicy
+from ...policy import PollPolicy, TaskPreference
 from ...protocol import JSONObject
 from ...sessions.base import Limits
 from ...sessions.http.endpoint_names import is_url, name_of_url, parse_url
-from ...tasks_2025_11_25.task_preference import Preference, TaskPreference
+from ...tasks_2025_11_25.task_policy import TaskPolicy
 from ..host_call import is_current
 from .core_router import TaskRouter
 from .core_server import CoreServer
@@ -113,7 +113,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         poll: PollPolicy | None = None,
         on_abandon: OnAbandon = "detach",
         on_update: OnUpdate | None = None,
-        task_preference: Preference = "auto",
+        task_preference: TaskPreference = "auto",
         task_ttl_s: float = 86_400.0,
         session_id: str | Callable[[], str | None] | None = None,
         hide_task_support: bool = False,
@@ -156,7 +156,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
                 callbacks,
                 endpoint=scope.endpoint,
                 limits=limits,
-                preference=TaskPreference(prefer=task_preference, ttl_s=task_ttl_s),
+                preference=TaskPolicy(prefer=task_preference, ttl_s=task_ttl_s),
                 session_id=self._find_session_id,
                 clock=environment.clock,
             ),

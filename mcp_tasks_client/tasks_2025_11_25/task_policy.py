@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from mcp_types import Tool
 
 from ..errors import MissingCapabilityError
+from ..policy import TaskPreference
 
-__all__ = ["Preference", "TaskPreference"]
-
-Preference: TypeAlias = Literal["auto", "always", "never"]
-"""``auto`` asks for a task wherever tool and server allow it; ``always`` calls no other tool; ``never`` asks
-for none."""
+__all__ = ["TaskPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPreference:
+class TaskPolicy:
     """What the host wants of calls.
 
     Raises:
         ValueError: ``prefer`` is none of the three words, or ``ttl_s`` is not positive.
     """
 
-    prefer: Preference = "auto"
+    prefer: TaskPreference = "auto"
     ttl_s: float = 86_400.0
 
     def __post_init__(self) -> None:
