@@ -401,6 +401,7 @@ class TasksClient:
                 self._endpoint = Endpoint(
                     self._engine, self._session, self._inputs, self._scope, listens=True
                 )
+                self._endpoint.listen()
                 yield
         finally:
             await run_to_its_end(self._session.aclose)

@@ -75,10 +75,14 @@ class Endpoint:
             self._store, requests, engine.policy, environment, leaves_questions=leaves_questions
         )
         if listens:
-            step, stays = self._runner.step, lambda: engine.in_background
-            self._runner.push = Push(requests, engine.tasks, step, stays)
+            self._runner.push = Push(requests, engine.tasks, self._runner.step)
         self._idempotency = Idempotency(self._store, scope, environment)
         self._recovery = Recovery(self._store, scope, environment)
+
+    def listen(self) -> None:
+        """Have the session heard until the engine is left, and not only while calls are driven."""
+        assert self._runner.push is not None, "an endpoint that listens"
+        self._runner.push.join()
 
     # ── calling ───────────────────────────────────────────────────────────────────────────────
 

@@ -34,14 +34,13 @@ _MOST_WAITING: Final = 8
 class Push:
     """The tasks that are observed at an endpoint, as the session sees them (``ObservedTasks``).
 
-    The session is heard while calls are driven, in a task of its own. In the task of a call it would be cut
-    when that call ends, and what a server says just then, it may say only once.
+    The session is heard in a task of its own. In the task of a call it would be cut when that call ends, and
+    what a server says just then, it may say only once.
 
     Args:
         requests: Makes events of snapshots.
         tasks: Where the session is heard, and where the steps run.
         step: Takes a step, and does what follows from it.
-        stays: Whether the session is heard on when no call is driven any more.
     """
 
     def __init__(
@@ -49,13 +48,11 @@ class Push:
         requests: Requests,
         tasks: OwnTasks,
         step: Callable[[LiveCall, Event], Awaitable[None]],
-        stays: Callable[[], bool],
     ) -> None:
         self._requests = requests
         self._tasks = tasks
         self._step = step
-        self._stays = stays
-        self._driven = 0
+        self._listeners = 0
         self._hearing: anyio.CancelScope | None = None
         self._heard = anyio.Lock()  # a new hearing waits until the one before has ended
         self._added = anyio.Event()
@@ -63,15 +60,15 @@ class Push:
         self._waiting: dict[str, list[Snapshot]] = {}
 
     def join(self) -> None:
-        """Have the session heard while one call is driven."""
-        self._driven += 1
+        """Have the session heard until :meth:`leave`."""
+        self._listeners += 1
         if self._hearing is None:
             self._hearing = self._tasks.start(self._hear)
 
     async def leave(self) -> None:
-        """Note that a call is not driven any more. The last one ends the hearing, unless that stays."""
-        self._driven -= 1
-        if not self._driven and not self._stays() and self._hearing is not None:
+        """Need the session no longer. The last one to leave ends the hearing."""
+        self._listeners -= 1
+        if not self._listeners and self._hearing is not None:
             self._hearing.cancel()
             self._hearing = None
             await run_to_its_end(self._wait_for_end)

@@ -212,8 +212,8 @@ class Session(ABC):
     async def run(self, observed: ObservedTasks) -> None:  # noqa: B027  # many servers tell nothing unasked
         """Deliver what the server tells of tasks unasked, for as long as it does.
 
-        Runs while calls are driven, and is cancelled when none is, or when the client closes. Polls never
-        depend on it. Returning means that nothing more comes unasked. The default returns at once.
+        Runs while a client is open, or, where a host's own client is used, while calls are driven; then it is
+        cancelled. Polls never depend on it. Returning means that nothing more comes unasked. The default returns at once.
         """
 
     @abstractmethod

@@ -90,6 +90,8 @@ def push_world(*gets: Any) -> tuple[World, PushSession, Counting]:
 async def test_a_task_is_observed_as_soon_as_the_server_has_made_it_and_for_as_long_as_it_is_driven() -> None:
     world, session, _ = push_world()
     async with world.client() as client, anyio.create_task_group() as tasks:
+        await world.clock.advance(0)
+        assert dict(session.observed.refs()) == {}
         changes: list[list[str]] = []
 
         async def watch() -> None:
@@ -97,6 +99,7 @@ async def test_a_task_is_observed_as_soon_as_the_server_has_made_it_and_for_as_l
                 await session.observed.changed()
                 changes.append(list(session.observed.refs()))
 
+        tasks.start_soon(watch)
         gives_up = anyio.CancelScope()
 
         async def call() -> None:
@@ -104,8 +107,6 @@ async def test_a_task_is_observed_as_soon_as_the_server_has_made_it_and_for_as_l
                 await client.call_tool("tool", idempotency_key="k")
 
         tasks.start_soon(call)
-        await world.clock.advance(0)
-        tasks.start_soon(watch)
         await world.clock.advance(0)
         assert changes == [[TASK]]
         assert session.observed.refs()[TASK].task_id == TASK
