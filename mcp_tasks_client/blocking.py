@@ -44,7 +44,7 @@ class _Thread:
     """The process that the thread was started in; a child of that process has no such thread."""
 
     left = False
-    """Whether a second interrupt came while an interrupted call was waited for. Closing then waits no more."""
+    """Whether a second interrupt came while an interrupted call was waited for. Closing waits no more."""
 
     def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.portal is None:
