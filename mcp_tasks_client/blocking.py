@@ -44,7 +44,7 @@ class _Thread:
     """The process that the thread was started in; a child of that process has no such thread."""
 
     left = False
-    """Whether the user would not wait any more for what was interrupted, and so not for closing either."""
+    """Whether a second interrupt came while an interrupted call was waited for. Closing waits no more."""
 
     def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.portal is None:
@@ -81,7 +81,7 @@ class _Blocking(Generic[InnerT]):
 def _waiting(
     method: Callable[Concatenate[InnerT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[_Blocking[InnerT], P], T]:
-    """The method that waits for an asynchronous one."""
+    """Make a blocking method of an asynchronous one."""
 
     def wait(self: _Blocking[InnerT], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.run(method, self._inner, *args, **kwargs)
@@ -92,7 +92,7 @@ def _waiting(
 def _handing(
     method: Callable[Concatenate[TasksClient, P], Coroutine[Any, Any, TaskHandle]],
 ) -> Callable[Concatenate[BlockingTasksClient, P], BlockingTaskHandle]:
-    """The same, for methods that give out a handle."""
+    """Make a blocking method of an asynchronous one that returns a handle."""
 
     def wait(self: BlockingTasksClient, /, *args: P.args, **kwargs: P.kwargs) -> BlockingTaskHandle:
         return BlockingTaskHandle(self._thread.run(method, self._inner, *args, **kwargs), self._thread)
@@ -103,7 +103,7 @@ def _handing(
 def _made_like(
     make: Callable[P, TasksClient],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[BlockingTasksClient, P], None]]:
-    """Give a constructor the signature of the asynchronous client's."""
+    """Give a constructor the signature of the asynchronous client's constructor."""
 
     def like(init: Callable[..., None]) -> Callable[Concatenate[BlockingTasksClient, P], None]:
         return update_wrapper(init, make.__init__, assigned=())

@@ -125,7 +125,10 @@ class Inputs(ABC):
         """
 
     async def reply(self, context: InputContext, request: JSONObject) -> JSONObject | RpcError:
-        """The answer, or what to say in its place to who waits for one. Raises nothing of its own."""
+        """The answer to a server that waits for a reply, or the JSON-RPC error to send in its place.
+
+        Every error of the host's callbacks becomes such a reply; none is raised.
+        """
         try:
             return await self.answer(context, request)
         except NoAnswerError as error:
@@ -196,7 +199,8 @@ class Callbacks(Inputs):
         else:
             read = _read(ElicitRequestURLParams, params)
         if form is not None:
-            # Now, so that nobody is asked in vain, and no answer waits for an import before it is committed.
+            # A schema that cannot be used is refused before anybody is asked. This loads the validator too,
+            # which would otherwise delay the commit of the first answer.
             _find_mismatch({}, form)
         result = await _ask(self.elicitation, "elicitation", (context, read), (ElicitResult,))
         assert isinstance(result, ElicitResult)  # _ask has checked the type
@@ -221,7 +225,8 @@ def _find_mismatch(content: JSONObject, form: ElicitRequestFormParams) -> str | 
 
 
 def _threads() -> anyio.CapacityLimiter:
-    # Of their own: a host's other worker threads must not wait for people who take their time.
+    # Not anyio's limiter for worker threads: the host's other threads must not wait for people who take their
+    # time. A callback that nobody waits for any more does not count.
     try:
         return _LIMITER.get()
     except LookupError:

@@ -26,7 +26,7 @@ from .row import Row, checked_time, escape, overtaken, read_rows, unescape
 if TYPE_CHECKING:
     import sqlite3
 
-    from .sqlite_writer import WriterThread
+    from .sqlite_writer import RowWrite, WriterThread
 
 __all__ = ["SqliteJournal", "choose_journal"]
 
@@ -38,10 +38,41 @@ _CHANGES: Final = ", ".join(f"{name} = excluded.{name}" for name in Row._fields 
 
 _CLAIM: Final = f"{_INSERT} ON CONFLICT DO NOTHING"
 # The write of an owner whose record was taken changes no row.
-_SAVE: Final = f"""{_INSERT} ON CONFLICT (record_id) DO UPDATE SET {_CHANGES}
+_ON_CONFLICT_SAVE: Final = f"""ON CONFLICT (record_id) DO UPDATE SET {_CHANGES}
     WHERE records.fence = excluded.fence"""
-_SAVE_KNOWN: Final = f"""UPDATE records SET ({_COLUMNS}) = ({", ".join("?" * len(Row._fields))})
+_SAVE: Final = f"{_INSERT} {_ON_CONFLICT_SAVE}"
+
+# What a record was made with stays as it is, and so do the indexes of that.
+_MADE_WITH: Final = ("endpoint", "principal", "tool", "arguments_digest", "idempotency_key", "created_at")
+_CHANGING: Final = tuple(name for name in Row._fields if name not in (*_MADE_WITH, "record_id", "fence"))
+_SAVE_KNOWN: Final = f"""UPDATE records SET {", ".join(f"{name} = ?" for name in _CHANGING)}
     WHERE record_id = ? AND fence = ?"""
+
+
+def _save_rows(count: int) -> str:
+    return f"INSERT INTO records ({_COLUMNS}) VALUES {_marks(len(Row._fields), count)} {_ON_CONFLICT_SAVE}"
+
+
+def _save_known_rows(count: int) -> str:
+    # By UPDATE as its first word, or Python would not count the rows.
+    changes = ", ".join(f"{name} = new.column{number}" for number, name in enumerate(_CHANGING, 1))
+    columns = len(_CHANGING) + 2
+    return f"""UPDATE records SET {changes} FROM (VALUES {_marks(columns, count)}) AS new
+        WHERE records.record_id = new.column{columns - 1} AND records.fence = new.column{columns}"""
+
+
+def _forget_delivered_rows(count: int) -> str:
+    # CROSS: each record by its ID. SQLite would look through all that is pending.
+    return f"""DELETE FROM records WHERE sequence IN
+        (SELECT sequence FROM (VALUES {_marks(2, count)}) AS had CROSS JOIN records
+        WHERE record_id = had.column1 AND fence = had.column2
+        AND +pending = 1 AND due_at IS NULL AND idempotency_key IS NULL)"""
+
+
+def _marks(columns: int, count: int) -> str:
+    return ", ".join([f"({', '.join('?' * columns)})"] * count)
+
+
 _UNDELIVERED: Final = "record_id = ? AND fence = ? AND pending = 1 AND due_at IS NULL"
 _FORGET_DELIVERED: Final = f"DELETE FROM records WHERE {_UNDELIVERED} AND idempotency_key IS NULL"
 # An outcome does not expire. Its column says until when it is kept instead.
@@ -125,10 +156,11 @@ class SqliteJournal(Journal):
         self._file = Path(os.path.realpath(self._path))
         # Imported on use, and SQLite with it: who keeps a journal in memory needs neither. Here, since
         # opening happens in an event loop, and fails with a JournalError or not at all.
-        from .sqlite_writer import WriterThread, not_open
+        from .sqlite_writer import RowWrite, WriterThread, not_open
 
         self._join_writer = partial(WriterThread.joined, self._file, busy_timeout_s, _renew, _end_lease)
         self._not_open = not_open
+        self._row_write = RowWrite
         self._lock = threading.Lock()
         self._users = 0
         self._writer: WriterThread | None = None  # while there are users
@@ -219,25 +251,30 @@ class SqliteJournal(Journal):
     async def save(self, record: TaskRecord, *, known: bool = False) -> None:
         """Store a record as it now is, new or not, and sync it to the disk."""
         row = Row.of(record)
-        statement = (_SAVE_KNOWN, (*row, row.record_id, row.fence)) if known else (_SAVE, row)
+        values: tuple[object, ...] = row
+        statement, statement_of_rows = _SAVE, _save_rows
+        if known:
+            values = (*(getattr(row, name) for name in _CHANGING), row.record_id, row.fence)
+            statement, statement_of_rows = _SAVE_KNOWN, _save_known_rows
 
         def operation(connection: sqlite3.Connection) -> None:
-            if not connection.execute(*statement).rowcount:
+            if not connection.execute(statement, values).rowcount:
                 raise overtaken(row)
 
-        await self._run(operation, writes=True)
+        await self._run(operation, writes=True, row=self._row_write(statement_of_rows, values))
 
     def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
         """Note that hosts have had these outcomes: with the next write, within a second, or on closing."""
         checked_time(at)
-        outcomes = [(escape(record_id), fence) for record_id, fence in fences.items()]
+        for record_id, fence in fences.items():
+            outcome = escape(record_id), fence
 
-        def operation(connection: sqlite3.Connection) -> None:
-            for outcome in outcomes:
+            def operation(connection: sqlite3.Connection, outcome: tuple[str, int] = outcome) -> None:
                 if keep_until is not None or not connection.execute(_FORGET_DELIVERED, outcome).rowcount:
                     connection.execute(_DELIVER, (at, at, keep_until, *outcome))
 
-        self._opened().put_unattended(operation)
+            forget = None if keep_until is not None else self._row_write(_forget_delivered_rows, outcome)
+            self._opened().put_unattended(operation, forget)
 
     async def remove(self, record: TaskRecord) -> None:
         """Forget a record, if there is one and it was not taken since."""
@@ -357,8 +394,10 @@ class SqliteJournal(Journal):
         row = await self._run(lambda connection: _one(connection, query, *arguments), writes=False)
         return None if row is None else row.record()
 
-    async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
-        return await self._opened().put(operation, writes=writes).wait(self._path)
+    async def _run(
+        self, operation: Callable[[sqlite3.Connection], T], *, writes: bool, row: RowWrite | None = None
+    ) -> T:
+        return await self._opened().put(operation, writes=writes, row=row).wait(self._path)
 
     def _opened(self) -> WriterThread:
         if self._writer is None:

@@ -7,6 +7,9 @@ disk. SQLite's calls block, which nothing in an event loop may do; a thread for 
 each, is ten times slower.
 
 What nobody waits for shares those transactions: deliveries, and the renewal of leases.
+
+A run of equal writes is one statement. With each statement Python's lock is given away, and a busy event loop
+gives it back up to 5 ms later.
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 
@@ -33,7 +37,7 @@ from ..uncut import on_asyncio
 from .base import Lease, LeaseSource
 from .sqlite_file import connect, explain, give_back, identity
 
-__all__ = ["Job", "WriterThread", "not_open"]
+__all__ = ["Job", "RowWrite", "WriterThread", "not_open"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -49,6 +53,10 @@ alone never waits for that. It saves an eighth of the CPU of 2,000 dropped-in ta
 
 _TICK_S: Final = 1.0
 """Seconds after which the thread looks, by itself, at the leases and at what nobody waits for."""
+
+_RUNS: Final = (256, 64, 16, 4)
+"""How many equal writes become one statement. Few numbers, since each makes a statement that is compiled once
+and kept; to compile it costs far more than to run it."""
 
 _CLOSING_S: Final = 10.0
 """Seconds that the last user's leaving allows the disk."""
@@ -94,6 +102,15 @@ class Waiter:
             await self._done
 
 
+class RowWrite(NamedTuple):
+    """An operation that changes one row and returns nothing, as a statement that may change many."""
+
+    statement: Callable[[int], str]
+    """The SQL for a number of rows. It changes as many, or it has to be done one by one."""
+
+    values: Sequence[object]
+
+
 class Job(Generic[T]):
     """An operation on the connection, and who waits for it.
 
@@ -101,11 +118,15 @@ class Job(Generic[T]):
         operation: What the thread runs.
         writes: Whether it needs a transaction.
         waiter: Who waits; ``None`` if nobody does.
+        row: The same as a write of one row, where it is one.
     """
 
-    def __init__(self, operation: Operation[T], *, writes: bool, waiter: Waiter | None) -> None:
+    def __init__(
+        self, operation: Operation[T], *, writes: bool, waiter: Waiter | None, row: RowWrite | None = None
+    ) -> None:
         self.writes = writes
         self.waiter = waiter
+        self.row = row
         self.error: Exception | None = None
         self.result: T
         self._operation = operation
@@ -243,24 +264,25 @@ class WriterThread:
         with anyio.move_on_after(2 * self._busy_timeout_s + _CLOSING_S, shield=True):
             await waiter.wait()
 
-    def put(self, operation: Operation[T], *, writes: bool) -> Job[T]:
+    def put(self, operation: Operation[T], *, writes: bool, row: RowWrite | None = None) -> Job[T]:
         """Queue an operation. It will run, whether or not anybody waits for it.
 
         Args:
             operation: What the thread runs.
             writes: Whether it needs a transaction.
+            row: The same as a write of one row, where it is one.
 
         Raises:
             JournalError: The journal is not open, or the process was forked since it was opened.
         """
         self.check_process()
-        job = Job(operation, writes=writes, waiter=Waiter())
+        job = Job(operation, writes=writes, waiter=Waiter(), row=row)
         with self._lock:
             self._check_open()
             self._jobs.put(job)
         return job
 
-    def put_unattended(self, operation: Operation[object]) -> None:
+    def put_unattended(self, operation: Operation[object], row: RowWrite | None) -> None:
         """Queue a write that nobody waits for. It comes before whatever is queued later.
 
         Raises:
@@ -271,7 +293,7 @@ class WriterThread:
             self._check_open()
             if not (self._unattended or self._sources):  # for these the thread looks up by itself
                 self._jobs.put(None)
-            self._unattended.append(Job(operation, writes=True, waiter=None))
+            self._unattended.append(Job(operation, writes=True, waiter=None, row=row))
 
     def keep_renewing(self, source: LeaseSource) -> None:
         """Store the lease of ``source`` whenever it is due.
@@ -434,12 +456,8 @@ class WriterThread:
         if not jobs:
             return False
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            for job in jobs:
-                job.run(connection)
-                if job.error is not None and not connection.in_transaction:
-                    raise job.error  # a full disk, for one, undoes the whole transaction
-            connection.execute("COMMIT")
+            if not _transact(connection, _runs(jobs)):
+                _transact(connection, ([job] for job in jobs))
             if identity(self._path) != self._file:
                 raise JournalError(
                     f"the journal {self._path} was removed or replaced while it was in use, so what is "
@@ -479,6 +497,49 @@ _table = threading.Lock()
 def not_open(path: Path) -> JournalError:
     """The error for whoever uses a journal without having opened it."""
     return JournalError(f"the journal {path} is not open; open it first (async with journal)")
+
+
+def _runs(jobs: list[Job[Any]]) -> Iterator[list[Job[Any]]]:
+    """The jobs in their order, with equal writes that follow each other together."""
+    for statement, group in groupby(jobs, lambda job: job.row and job.row.statement):
+        run = list(group)
+        while run:
+            size = next((size for size in _RUNS if statement is not None and size <= len(run)), 1)
+            yield run[:size]
+            del run[:size]
+
+
+def _transact(connection: sqlite3.Connection, runs: Iterable[list[Job[Any]]]) -> bool:
+    """Run jobs in one transaction. If not each of a run changes its row, nothing is written.
+
+    Returns:
+        Whether it is committed.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    for run in runs:
+        if len(run) == 1:
+            run[0].run(connection)
+            if run[0].error is not None and not connection.in_transaction:
+                raise run[0].error  # a full disk, for one, undoes the whole transaction
+        elif not _write_at_once(connection, run):
+            connection.execute("ROLLBACK")
+            return False
+    connection.execute("COMMIT")
+    return True
+
+
+def _write_at_once(connection: sqlite3.Connection, run: list[Job[Any]]) -> bool:
+    rows = [job.row for job in run if job.row is not None]
+    values = [value for row in rows for value in row.values]
+    try:
+        changed = connection.execute(rows[0].statement(len(rows)), values).rowcount
+    except sqlite3.Error:
+        if not connection.in_transaction:
+            raise
+        return False  # one of them is refused; one by one it is seen which
+    for job in run:
+        job.error, job.result = None, None
+    return changed == len(run)
 
 
 def _due_leases(sources: Iterable[LeaseSource]) -> Iterator[tuple[LeaseSource, Lease]]:

@@ -495,11 +495,6 @@ class TaskTracker:
 
     # ── while a client is open ────────────────────────────────────────────────────────────────
 
-    @property
-    def running(self) -> bool:
-        """Whether a client is open, so that questions can be heard and answered."""
-        return self._running is not None
-
     def begin(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
         """Do something in the background. Returns False if no client is open."""
         if self._running is None:

@@ -133,4 +133,5 @@ def meetings(cell: Cell) -> set[Any]:
         (cell.way, cell.older, cell.key),
         (cell.way, cell.older, cell.fate),
         (cell.way, cell.company, cell.users),
+        (cell.one_http_client, cell.fate, cell.key == "no key"),
     }

@@ -15,13 +15,14 @@ from .contract import Crossing
 from .host import hosting
 from .site import Sites, serving
 
-KNOWN: Final[dict[str, Callable[[Cell], bool]]] = {}
+KNOWN: Final[dict[str, Callable[[Cell], bool]]] = {
+    "over one HTTP client a call with a key and a renewed token is refused as another user's": lambda c: (
+        c.one_http_client and c.fate == "renewed" and c.key != "no key"
+    ),
+}
 """Defects, and the cells that show them. Whoever mends one takes its line away."""
 
 SOMETIMES: Final[dict[str, Callable[[Cell], bool]]] = {
-    "who shares a call under a key is told that the credential of another was refused": lambda c: (
-        c.way in ("http", "httpx") and c.fate == "renewed" and c.users == "one user" and c.key != "no key"
-    ),
     "a key that TasksTransport repeats in another MCP session ends the record as not found": lambda c: (
         c.other_way == "stream" and c.version == "2025-11-25" and c.key != "no key"
     ),

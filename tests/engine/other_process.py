@@ -28,9 +28,9 @@ class OnDisk(SqliteJournal):
         super().__init__(path)
         self._manual_clock = clock
 
-    async def _run(self, operation: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
+    async def _run(self, operation: Callable[[sqlite3.Connection], T], **options: Any) -> T:
         with self._manual_clock.busy():
-            return await super()._run(operation, writes=writes)
+            return await super()._run(operation, **options)
 
 
 def invisible(

@@ -101,7 +101,7 @@ async def test_an_extension_for_each_call_is_one_writer_and_nothing_of_them_stay
             counting.start_soon(count_threads)
             async with anyio.create_task_group() as tasks:
                 for _ in range(600 if is_long else 60):
-                    tasks.start_soon(dropped_in, path, failed)
+                    tasks.start_soon(dropped_in, SqliteJournal(path, keep_delivered_s=0), failed)
             counting.cancel_scope.cancel()
     assert failed == []
     assert len(threads) == 1

@@ -111,30 +111,6 @@ async def test_each_of_those_who_share_a_call_reads_its_outcome_or_does_not(read
     assert count(server, "tools/call") == 1
 
 
-async def test_whoever_joined_a_call_drives_it_on_when_the_first_has_gone() -> None:
-    server = asking_server()
-    said: list[str] = []
-    async with hosted(server) as host, anyio.create_task_group() as calls:
-        gone = anyio.CancelScope()
-
-        async def first() -> None:
-            with gone:
-                await in_block(host, "slow", "k")
-
-        async def second() -> None:
-            said.append((await in_block(host, "slow", "k"))["result"]["content"][0]["text"])
-
-        calls.start_soon(first)
-        while not count(server, "tools/call"):
-            await anyio.lowlevel.checkpoint()
-        calls.start_soon(second)
-        for _ in range(5):
-            await anyio.lowlevel.checkpoint()
-        gone.cancel()
-    assert said == ["done"]
-    assert count(server, "tools/call") == 1
-
-
 async def test_a_call_whose_reply_was_lost_is_sent_again_only_if_the_host_allows_it() -> None:
     server = asking_server()
     server.misbehave("tools/call", LostReply())

@@ -170,6 +170,47 @@ class TestSave:
 
         assert await journal.records(SCOPE) == given
 
+    @pytest.mark.parametrize("known", [False, True])
+    async def test_of_many_at_once_who_is_late_fails_alone(self, journal: Journal, known: bool) -> None:
+        given = [record(state=observing(), owner="a/1", created_at=float(number)) for number in range(20)]
+        for one in given:
+            await journal.save(one)
+        taken = await journal.take(given[7].record_id, "b/1", gone)
+        assert taken is not None
+        late: list[str] = []
+
+        async def save(one: TaskRecord) -> None:
+            try:
+                await journal.save(one, known=known)
+            except DrivenElsewhereError:
+                late.append(one.record_id)
+
+        changed = [replace(one, state=finished(), updated_at=9.0) for one in given]
+        async with anyio.create_task_group() as tasks:
+            for one in changed:
+                tasks.start_soon(save, one)
+
+        assert late == [given[7].record_id]
+        changed[7] = taken.record
+        assert await journal.records(SCOPE) == changed
+
+    @pytest.mark.parametrize("known", [False, True])
+    async def test_of_many_writes_of_one_record_the_last_stays(self, journal: Journal, known: bool) -> None:
+        given = record(state=observing())
+        await journal.save(given)
+
+        order: list[float] = []
+
+        async def save(number: float) -> None:
+            order.append(number)
+            await journal.save(replace(given, updated_at=number), known=known)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(save, float(number))
+
+        assert (await only(journal)).updated_at == order[-1]
+
     async def test_being_cancelled_while_waiting_does_not_undo_the_write(self, journal: Journal) -> None:
         saved, claimed = record(), record(idempotency_key="order-42")
         removed = record(scope=Scope("https://other.example/"))
@@ -423,6 +464,21 @@ class TestDeliver:
         assert await journal.records(SCOPE) == [other]
         assert await journal.by_id(given.record_id) is None
         assert await journal.by_task_id(SCOPE, "task-1") is None
+
+    async def test_many_outcomes_are_delivered_each_by_its_own_kind(self, journal: Journal) -> None:
+        keys = [None if number % 7 else f"order-{number}" for number in range(30)]
+        given = [
+            record(state=finished(), idempotency_key=key, created_at=float(number))
+            for number, key in enumerate(keys)
+        ]
+        for one in given:
+            await journal.save(one)
+
+        journal.deliver(9.0, {one.record_id: 0 for one in given})
+
+        assert await journal.records(SCOPE) == [
+            replace(one, delivered_at=9.0, updated_at=9.0) for one in given if one.idempotency_key
+        ]
 
     async def test_an_outcome_without_a_key_can_be_kept_after_it_was_delivered(
         self, journal: Journal

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from sqlite3 import connect as sqlite_connect  # as it is, whatever a test makes of the journal's
 from typing import Any, Final
@@ -42,6 +43,8 @@ from mcp_tasks_client.journal.sqlite import (
     _PRUNE_DELIVERED,
     _PRUNE_EXPIRED,
     SqliteJournal,
+    _forget_delivered_rows,
+    _save_known_rows,
     choose_journal,
 )
 from mcp_tasks_client.journal.sqlite_file import APPLICATION_ID, scripts
@@ -126,6 +129,49 @@ os.read(0, 1)
 
         assert sorted(stored(path)) == sorted(one.record_id for one in given)
         assert 1 <= commits <= 20
+
+    @pytest.mark.parametrize("write", ["new", "known", "deliver"])
+    async def test_a_run_of_equal_writes_is_a_few_statements(self, path: Path, spy: Spy, write: str) -> None:
+        """At each statement a busy event loop may keep Python's lock for 5 ms."""
+        given = [record(state=finished()) for _ in range(300)]
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                if write != "new":
+                    async with anyio.create_task_group() as tasks:
+                        for one in given:
+                            tasks.start_soon(journal.save, one)
+                with commits_held(spy) as held:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(journal.save, record(record_id="first"))
+                        await to_thread.run_sync(held.wait, 30)
+                        spy.statements.clear()
+                        for one in given:
+                            if write == "deliver":
+                                journal.deliver(9.0, {one.record_id: 0})
+                            else:
+                                tasks.start_soon(partial(journal.save, one, known=write == "known"))
+                        await anyio.wait_all_tasks_blocked()
+                        spy.release.set()
+                await journal.records(SCOPE)
+        assert len(stored(path)) == (1 if write == "deliver" else 301)
+        # 256, 16 twice, and 4 thrice
+        begins = "INSERT INTO records", "UPDATE records", "DELETE FROM records"
+        writes = [one for one in spy.statements if one.startswith(begins)]
+        assert len(writes) == 6
+
+    async def test_a_write_of_what_is_known_leaves_alone_what_the_record_was_made_with(
+        self, path: Path, spy: Spy
+    ) -> None:
+        """And so the indexes of that, which are most of the pages that a commit writes."""
+        given = record(state=observing(), idempotency_key="order-42")
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.save(given)
+                spy.statements.clear()
+                await journal.save(replace(given, state=finished()), known=True)
+                assert await journal.by_id(given.record_id) == replace(given, state=finished())
+        (update,) = [one for one in spy.statements if one.startswith("UPDATE")]
+        assert "idempotency_key" not in update
 
     async def test_who_writes_alone_does_not_wait_for_others(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -1477,6 +1523,18 @@ class TestQueries(OneLoop):
         assert steps[0] == plan
         # The pending ones come out of the index in their order; the others are sorted.
         assert len(steps) == 1 or query in (_BY_TASK, _ALL)
+
+    @pytest.mark.parametrize("statement", [_save_known_rows, _forget_delivered_rows])
+    async def test_the_rows_of_a_run_are_found_by_their_ids(
+        self, path: Path, statement: Callable[[int], str]
+    ) -> None:
+        await write(path)
+        query = statement(16)
+        with raw(path) as connection:
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {query}", [""] * query.count("?")).fetchall()
+        steps = " ".join(row[3] for row in plan)
+        assert "SEARCH records USING INDEX sqlite_autoindex_records_1 (record_id=?)" in steps
+        assert "SCAN records" not in steps
 
     async def test_what_is_old_is_found_by_indexes(self, path: Path) -> None:
         await write(path)
