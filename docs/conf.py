@@ -52,6 +52,9 @@ nitpick_ignore_regex = [
     ),
     ("py:.*", r"(fastmcp|httpx|httpx2|mcp|mcp_types)\..*"),
     ("py:(class|data|obj)", r"mcp_tasks_client\.\w+\..*"),
-    ("py:class", r"(AnyAuth|AnyClient|Clock|Environment|JSONObject|OnAbandon|Probe|Session|TaskPreference)"),
+    (
+        "py:class",
+        r"(AnyAuth|AnyClient|Clock|Environment|JSONObject|OnAbandon|Observer|Session|TaskPreference)",
+    ),
     ("py:class", r"(Elicitation|Sampling|Roots)Callback"),
 ]

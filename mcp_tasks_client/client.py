@@ -78,7 +78,7 @@ class TasksClient:
             them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes
             plain calls.
         task_ttl_s: Seconds for which such a server is asked to keep a task and its result; a day by default.
-        environment: Clock, jitter, process and probe, for tests; ``None`` is the real ones.
+        environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
 
     Raises:
         TypeError: ``server`` or ``journal`` is none of the above.

@@ -373,7 +373,7 @@ async def test_what_a_killed_client_began_any_other_brings_home(
     plan, dying, living = FaultPlan(), Host(), Host()
     plan.at(stop, "after", kill)
     # A process that has ended, as far as others can see: this one began at another time.
-    ended = Environment(probe=plan, process=replace(Process.current(), started=0.0))
+    ended = Environment(observer=plan, process=replace(Process.current(), started=0.0))
     with pytest.RaisesGroup(KilledError, allow_unwrapped=True, flatten_subgroups=True):
         async with Door(first, server, SqliteJournal(tmp_path / "journal.sqlite3")).opened(
             dying, environment=ended, **options

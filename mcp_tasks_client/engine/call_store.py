@@ -40,7 +40,9 @@ from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, OutcomeUnknown
 from ..policy import PollPolicy
 from ..uncut import run_to_its_end
-from .crash_points import (
+from .environment import Environment
+from .live_call import LiveCall, Nobody, Ours, Theirs, driven_elsewhere, forgotten, overtaken
+from .observer import (
     CLAIM,
     ENROL,
     LEAVE,
@@ -48,11 +50,9 @@ from .crash_points import (
     RELEASE,
     TAKE,
     TAKE_PENDING,
-    Passage,
+    ObservedSteps,
     commit_of,
 )
-from .environment import Environment
-from .live_call import LiveCall, Nobody, Ours, Theirs, driven_elsewhere, forgotten, overtaken
 from .process_lease import ProcessLease
 
 __all__ = ["BATCH", "CallStore"]
@@ -77,7 +77,7 @@ class CallStore:
     Args:
         journal: Where records go.
         policy: What the machine decides by.
-        environment: Clock, process and probe.
+        environment: Clock, process and observer.
 
     Attributes:
         live: The live call of each record, by ``record_id``. Weak: calls that nobody needs are forgotten.
@@ -90,7 +90,7 @@ class CallStore:
         self.joining = anyio.Lock()
         self._policy = policy
         self._clock = environment.clock
-        self._passing = Passage(environment.probe)
+        self._observed = ObservedSteps(environment.observer)
         self._lease, self._owner = ProcessLease.join(journal, environment)
         # A client that is dropped without being closed is gone as well, and so is what it owns.
         weakref.finalize(self, self._lease.drop, self._owner).atexit = False
@@ -239,17 +239,17 @@ class CallStore:
         if record.kept:
             await self._enrol()
             if new:
-                standing = await self._passing(point, self.journal.claim, record)
+                standing = await self._observed(call, point, self.journal.claim, record)
                 if (standing.owner, standing.fence) != (record.owner, record.fence):
                     raise driven_elsewhere(call)
             else:
-                await self._passing(point, self.journal.save, record, known=call.journaled)
+                await self._observed(call, point, self.journal.save, record, known=call.journaled)
             call.journaled = True
         return record
 
     async def _remove(self, call: LiveCall, point: str) -> None:
         if call.journaled:
-            await self._passing(point, self.journal.remove, call.record)
+            await self._observed(call, point, self.journal.remove, call.record)
             call.journaled = False
 
     # ── owning ────────────────────────────────────────────────────────────────────────────────
@@ -266,7 +266,7 @@ class CallStore:
         async with _Turn(call):
             record = replace(call.record, owner=self._owner, updated_at=self._clock.time())
             await self._enrol()
-            standing = await self._passing(CLAIM, self.journal.claim, record)
+            standing = await self._observed(call, CLAIM, self.journal.claim, record)
             if (standing.record_id, standing.fence, standing.owner) == (
                 record.record_id,
                 record.fence,
@@ -295,7 +295,9 @@ class CallStore:
         async with _Turn(call):
             await self._enrol()
             judge = self._lease.judge()
-            taken = await self._passing(TAKE, self.journal.take, call.record.record_id, self._owner, judge)
+            taken = await self._observed(
+                call, TAKE, self.journal.take, call.record.record_id, self._owner, judge
+            )
             if taken is not None:
                 self._note_taken(call, taken)
             elif not call.journaled or any(isinstance(event, _REPLIES) for event in call.uncommitted):
@@ -316,7 +318,7 @@ class CallStore:
     async def _take_pending(self, scope: Scope) -> Sequence[LiveCall]:
         await self._enrol()
         judge = self._lease.judge()
-        taken = await self._passing(TAKE_PENDING, self.journal.take_pending, scope, self._owner, judge)
+        taken = await self._observed(None, TAKE_PENDING, self.journal.take_pending, scope, self._owner, judge)
         calls = []
         for number, one in enumerate(taken, 1):
             if number % BATCH == 0:
@@ -439,7 +441,7 @@ class CallStore:
         now = self._clock.time()
         before = min(before, now - _SPARED_S)
         judge = self._lease.judge(of_process=True)
-        while found := await self._passing(PRUNE, self.journal.prune, before, now, judge):
+        while found := await self._observed(None, PRUNE, self.journal.prune, before, now, judge):
             forgotten_records += found
         return forgotten_records
 
@@ -480,7 +482,7 @@ class CallStore:
         names = self._lease.leave(self._owner)
         for tries_left in reversed(range(_TRIES_TO_LEAVE)):
             try:
-                await self._passing(LEAVE, self.journal.release, *names)
+                await self._observed(None, LEAVE, self.journal.release, *names)
                 return
             except JournalError as error:
                 if not tries_left:
@@ -488,7 +490,7 @@ class CallStore:
 
     async def _enrol(self) -> None:
         if self._lease.is_short:
-            await self._passing(ENROL, self._lease.enrol, self.journal)
+            await self._observed(None, ENROL, self._lease.enrol, self.journal)
         # Each time: the journal that renewed it until now may have closed, and this one may be opened anew.
         self.journal.keep_renewing(self._lease)
 

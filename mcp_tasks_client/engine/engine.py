@@ -48,7 +48,7 @@ class Engine:
         policy: Latency against load.
         on_abandon: What happens to the task of a call that nobody waits for any more.
         handle_of: Makes the handle that errors about a call carry.
-        environment: Clock, jitter, process and probe.
+        environment: Clock, jitter, process and observer.
 
     Attributes:
         tasks: The tasks of ours that run.

@@ -1,4 +1,4 @@
-"""What an engine is given from outside, so that a test can replace it: time, chance, process, probe."""
+"""What an engine is given from outside, so that a test can replace it: time, chance, process, observer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import anyio
 
-from .crash_points import Probe
+from .observer import Observer
 from .process import Process
 from .signal import FutureSignal, Signal
 
@@ -88,7 +88,7 @@ class Environment:
     process: Process | None = None
     """The process that we are; ``None`` asks the operating system."""
 
-    probe: Probe | None = None
-    """Told of every commit and every send; ``None`` tells nobody."""
+    observer: Observer | None = None
+    """Told of each step of each call; ``None`` tells nobody."""
 
     lease_s: float = LEASE_S

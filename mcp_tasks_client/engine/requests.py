@@ -50,9 +50,9 @@ from ..sessions.base import (
     Session,
     Snapshot,
 )
-from .crash_points import ASK, CALL, CANCEL, GET, UPDATE, Passage
 from .environment import Environment
 from .live_call import LiveCall
+from .observer import ASK, CALL, CANCEL, GET, UPDATE, ObservedSteps
 
 __all__ = ["Requests"]
 
@@ -65,7 +65,7 @@ class Requests:
     Args:
         session: Where requests go.
         inputs: Who answers questions.
-        environment: Clock, jitter and probe.
+        environment: Clock, jitter and observer.
     """
 
     def __init__(self, session: Session, inputs: Inputs, environment: Environment) -> None:
@@ -73,7 +73,7 @@ class Requests:
         self._inputs = inputs
         self._clock = environment.clock
         self._jitter = environment.jitter
-        self._passing = Passage(environment.probe)
+        self._observed = ObservedSteps(environment.observer)
 
     async def call(
         self, call: LiveCall, send: SendCall, before_send: BeforeSend
@@ -93,7 +93,7 @@ class Requests:
         if send.input_responses or send.request_state is not None:
             request = replace(request, input_responses=send.input_responses, request_state=send.request_state)
         try:
-            reply = await self._passing(CALL, self.session.call, request, before_send)
+            reply = await self._observed(call, CALL, self.session.call, request, before_send)
         except SessionError as error:
             if error.not_executed:
                 for_good = error.code in REFUSED_CODES and not error.retryable
@@ -113,7 +113,7 @@ class Requests:
     async def get(self, call: LiveCall) -> Event:
         """Send ``tasks/get``, once."""
         try:
-            snapshot = await self._passing(GET, self.session.get, call.ref)
+            snapshot = await self._observed(call, GET, self.session.get, call.ref)
         except SessionError as error:
             if _is_unknown(error):
                 return TaskMissing(message=error.remote_message, now=self._clock.time())
@@ -136,7 +136,7 @@ class Requests:
         """Send ``tasks/update``, once."""
         keys = tuple(answers)
         try:
-            await self._passing(UPDATE, self.session.update, call.ref, answers)
+            await self._observed(call, UPDATE, self.session.update, call.ref, answers)
         except SessionError as error:
             if _is_unknown(error):
                 return UpdateRejected(keys=keys, message=error.remote_message)
@@ -162,7 +162,7 @@ class Requests:
 
         async def send() -> None:
             if isinstance(call.record.state, Observing):  # else a poll has found that it is over
-                await self._passing(CANCEL, self.session.cancel, call.ref)
+                await self._observed(call, CANCEL, self.session.cancel, call.ref)
 
         back_off = wait_exponential(multiplier=0.1, max=1.0)
         attempts = AsyncRetrying(
@@ -196,7 +196,7 @@ class Requests:
         record = call.record
         context = InputContext(tool=record.tool, key=ask.key, task=record.task, context=call.context)
         try:
-            answer = await self._passing(ASK, self._inputs.answer, context, ask.request)
+            answer = await self._observed(call, ASK, self._inputs.answer, context, ask.request)
         except NoAnswerError as error:
             return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
         return self.take_answer(ask.key, answer)

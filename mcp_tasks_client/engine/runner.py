@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final, assert_never
@@ -58,6 +58,7 @@ from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment
 from .live_call import LiveCall, OnUpdate, driven_elsewhere, overtaken
+from .observer import DRIVE, ObservedSteps
 from .prompts import Prompts
 from .push import Push
 from .requests import Requests
@@ -102,6 +103,7 @@ class Runner:
         self._policy = policy
         self._environment = environment
         self._clock = environment.clock
+        self._observed = ObservedSteps(environment.observer)
         self._leaves_questions = leaves_questions
         self.cancellation = Cancellation(
             store, requests, environment.clock, policy.cancel_timeout_s, self.step
@@ -110,11 +112,14 @@ class Runner:
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
-    async def drive(self, call: LiveCall) -> None:
+    def drive(self, call: LiveCall) -> Awaitable[None]:
         """Drive a call until it is finished or parked. To stop before that, cancel the coroutine.
 
         What ends the driving otherwise than by an end of the call is in ``call.error``.
         """
+        return self._observed(call, DRIVE, self._drive, call)
+
+    async def _drive(self, call: LiveCall) -> None:
         if self.push is not None:
             self.push.join()
         try:

@@ -213,7 +213,8 @@ class Session(ABC):
         """Deliver what the server tells of tasks unasked, for as long as it does.
 
         Runs while a client is open, or, where a host's own client is used, while calls are driven; then it is
-        cancelled. Polls never depend on it. Returning means that nothing more comes unasked. The default returns at once.
+        cancelled. Polls never depend on it. Returning means that nothing more comes unasked. The default
+        returns at once.
         """
 
     @abstractmethod

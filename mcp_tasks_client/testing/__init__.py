@@ -29,7 +29,7 @@ microseconds::
 The scripted server passes the same contract tests as sessions with real servers.
 """
 
-from ..engine.crash_points import POINTS, Point
+from ..engine.observer import POINTS, Point
 from .client import scripted_client
 from .clock import ManualClock
 from .faults import (

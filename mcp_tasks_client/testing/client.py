@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..engine.crash_points import Probe
 from ..engine.environment import Clock, Environment, SystemClock
+from ..engine.observer import Observer
 from ..sessions.base import Session
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def scripted_client(
     *,
     clock: Clock | None = None,
     jitter: Callable[[], float] = random.random,
-    probe: Probe | None = None,
+    observer: Observer | None = None,
     **options: Any,
 ) -> TasksClient:
     """A client of a scripted server, on the server's clock.
@@ -31,7 +31,7 @@ def scripted_client(
         session: ``server.session()``, or any other.
         clock: ``None`` is the session's attribute ``clock``, where it has one, or else the system's.
         jitter: Draws fractions from 0 to 1, by which waits of the client's own choice become longer.
-        probe: Told of each commit and each send, such as a :class:`FaultPlan`.
+        observer: Told of each step, such as a :class:`FaultPlan`.
         options: Those of :class:`~mcp_tasks_client.TasksClient`. Give a journal, or it is the user's own.
     """
     # Not imported with this module: a server, a clock and a witness need no client.
@@ -39,5 +39,5 @@ def scripted_client(
 
     clock = clock or getattr(session, "clock", None) or SystemClock()
     # A lease that is renewed by a manual clock would stop it every ten seconds of its hours.
-    environment = Environment(clock=clock, jitter=jitter, probe=probe, lease_s=math.inf)
+    environment = Environment(clock=clock, jitter=jitter, observer=observer, lease_s=math.inf)
     return TasksClient(session, environment=environment, **options)

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Literal, NoReturn, TypeAlias
 
-from ..engine.crash_points import POINTS, Point, Probe
 from ..engine.environment import Clock
+from ..engine.observer import DRIVE, POINTS, Observer, Point
+from ..machine.record import TaskRecord
 
 __all__ = ["Deed", "FaultPlan", "KilledError", "Moment", "delay", "kill", "raising"]
 
@@ -21,7 +22,7 @@ class KilledError(BaseException):
     """Ends a client as a kill ends a process, for clients that share a process with their test."""
 
 
-class FaultPlan(Probe):
+class FaultPlan(Observer):
     """What is to happen at which point.
 
     ::
@@ -30,7 +31,7 @@ class FaultPlan(Probe):
         plan.at("commit: AnswerReady", "after", kill)
         session = server.session()
         with pytest.raises(BaseExceptionGroup):
-            async with scripted_client(session, journal="tasks.sqlite3", probe=plan) as client:
+            async with scripted_client(session, journal="tasks.sqlite3", observer=plan) as client:
                 await client.call_tool("deploy", idempotency_key="deploy-42")
 
     A client that was *killed* commits and sends nothing any more, and all that it had under way ends
@@ -70,13 +71,15 @@ class FaultPlan(Probe):
         """Plan a deed for an index of ``passed``, whichever point that will be."""
         self._deeds_by_number[number] = deed
 
-    async def before(self, point: Point) -> None:
+    async def before(self, point: Point, record: TaskRecord | None) -> None:
         """Do what is planned before the point."""
-        await self._pass("before", point)
+        if point != DRIVE:
+            await self._pass("before", point)
 
-    async def after(self, point: Point) -> None:
+    async def after(self, point: Point, record: TaskRecord | None) -> None:
         """Do what is planned after the point."""
-        await self._pass("after", point)
+        if point != DRIVE:
+            await self._pass("after", point)
 
     async def _pass(self, moment: Moment, point: Point) -> None:
         if self.killed:

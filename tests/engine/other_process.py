@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mcp_tasks_client.client import TasksClient
-from mcp_tasks_client.engine.crash_points import Probe
 from mcp_tasks_client.engine.environment import LEASE_S, Environment
+from mcp_tasks_client.engine.observer import Observer
 from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.sessions.base import Session
@@ -39,7 +39,7 @@ def invisible(
     path: Path,
     name: str,
     *,
-    probe: Probe | None = None,
+    observer: Observer | None = None,
     **options: Any,
 ) -> TasksClient:
     """A client on another host. While its clock stands still, it renews no lease."""
@@ -47,7 +47,7 @@ def invisible(
         clock=clock,
         jitter=lambda: 0.0,
         process=replace(Process.current(), host=name),
-        probe=probe,
+        observer=observer,
         lease_s=LEASE_S,
     )
     return TasksClient(session, journal=OnDisk(path, clock), environment=environment, **options)

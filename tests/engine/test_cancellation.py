@@ -323,7 +323,7 @@ async def test_a_task_that_could_not_be_journaled_is_cancelled_once_it_can_be(fa
     world, plan = World(), FaultPlan()
     for nth in range(1, failures + 1):
         plan.at("commit: TaskCreated", "before", raising(FULL), nth=nth)
-    async with world.client(probe=plan) as client:
+    async with world.client(observer=plan) as client:
         with pytest.raises(JournalError) as caught:
             await client.call_tool("tool", idempotency_key=KEY)
         handle = caught.value.handle
@@ -345,7 +345,7 @@ async def test_a_silence_that_could_not_be_journaled_is_kept_by_who_cancels(meth
     server.misbehave(method, HttpError(503, retry_after_s=600))
     plan.at(point, "before", raising(FULL))
     with anyio.fail_after(20):
-        async with scripted_client(server.session(), journal=world.journal, probe=plan) as client:
+        async with scripted_client(server.session(), journal=world.journal, observer=plan) as client:
             handle = await client.start_tool("slow", idempotency_key=KEY)
             await world.clock.advance(7)
             if method == "tasks/cancel":

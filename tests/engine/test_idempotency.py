@@ -128,7 +128,7 @@ async def test_who_is_cancelled_natively_while_a_call_is_to_be_sent_again_leaves
     plan = Interrupted("commit: CallAgain")
     world = World(calls=[LOST, AT_ONCE])
     results: list[str] = []
-    async with world.client(probe=plan) as first, world.client() as second:
+    async with world.client(observer=plan) as first, world.client() as second:
         with pytest.raises(OutcomeUnknownError):
             await first.call_tool("tool", idempotency_key=KEY)
         plan.task = asyncio.ensure_future(call(first, [], on_unknown="resend"))

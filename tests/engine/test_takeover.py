@@ -239,7 +239,7 @@ async def test_what_was_not_yet_sent_is_not_sent_any_more_when_another_host_has_
     late = Unreachable(clock=hosts.clock, calls=[AT_ONCE])
     with anyio.fail_after(20):
         async with (
-            hosts.first(late, probe=plan) as first,
+            hosts.first(late, observer=plan) as first,
             hosts.second(ScriptedSession(clock=hosts.other_clock, calls=[LOST])) as second,
         ):
             with pytest.raises(JournalError) as caught:
@@ -313,7 +313,7 @@ async def test_a_task_that_another_host_has_taken_is_cancelled_though_an_answer_
     )
     with anyio.fail_after(20):
         async with (
-            hosts.first(late, probe=plan, elicitation=Asked()) as first,
+            hosts.first(late, observer=plan, elicitation=Asked()) as first,
             hosts.second(ScriptedSession(gets={TASK: [working(TASK)]})) as second,
         ):
             handle = await first.start_tool("tool", idempotency_key=KEY)
@@ -338,7 +338,7 @@ async def test_who_stops_waiting_while_a_call_is_being_sent_again_leaves_the_key
     session = ScriptedSession(clock=clock, calls=[LOST, AT_ONCE])
     resend = partial(TasksClient.call_tool, name="tool", idempotency_key=KEY, on_unknown="resend")
     async with (
-        scripted_client(session, journal=OnDisk(path, clock), probe=plan) as first,
+        scripted_client(session, journal=OnDisk(path, clock), observer=plan) as first,
         scripted_client(session, journal=OnDisk(path, clock)) as second,
     ):
         with anyio.fail_after(20):

@@ -74,7 +74,7 @@ async def kill_at(point: str, server: ScriptedServer, folder: Path, tool: str, *
     plan = FaultPlan()
     plan.at(point, "after", kill)
     with pytest.raises(BaseException):  # noqa: B017, PT011  # a group around KilledError
-        async with open_client(server, folder, probe=plan, **options) as client:
+        async with open_client(server, folder, observer=plan, **options) as client:
             await client.call_tool(tool, idempotency_key="key")
     assert plan.killed
 

@@ -137,7 +137,7 @@ async def test_a_reply_that_the_journal_refused_is_given_to_the_next_call_under_
     server, plan = asking_server(), FaultPlan()
     reply = "commit: CallReturned" if tool == "plain" else "commit: TaskCreated"
     plan.at(reply, "before", raising(JournalError("the disk is full")))
-    async with hosted(server, environment=Environment(clock=server.clock, probe=plan)) as host:
+    async with hosted(server, environment=Environment(clock=server.clock, observer=plan)) as host:
         assert (await with_meta(host, tool, "k"))["error"]["message"] == "the disk is full"
         said = [(await with_meta(host, tool, "k")).get("result", {}).get("content") for _ in range(2)]
     assert said == [[{"type": "text", "text": "plain" if tool == "plain" else "done"}]] * 2
@@ -148,7 +148,7 @@ async def test_a_call_that_the_server_refused_is_sent_by_the_next_one_though_the
     server, plan = asking_server(), FaultPlan()
     server.misbehave("tools/call", HttpError(429))
     plan.at("commit: CallRefused", "before", raising(JournalError("the disk is full")))
-    async with hosted(server, environment=Environment(clock=server.clock, probe=plan)) as host:
+    async with hosted(server, environment=Environment(clock=server.clock, observer=plan)) as host:
         assert (await with_meta(host, "plain", "k"))["error"]["message"] == "the disk is full"
         assert "result" in await with_meta(host, "plain", "k")
     assert count(server, "tools/call") == 2

@@ -123,7 +123,7 @@ class TasksHttpTransport(_AnyTransport):
         sampling: Answers ``sampling/createMessage``.
         roots: Answers ``roots/list``.
         on_abandon: What happens to the task of a call that the host cancels: ``"detach"`` or ``"cancel"``.
-        environment: Clock, jitter, process and probe, for tests; ``None`` is the real ones.
+        environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
 
     Raises:
         TypeError: ``inner`` is a transport of neither library, or ``journal`` none of the above.

@@ -93,7 +93,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
             takes it from the transport, if that gives it. Means nothing at 2026-07-28.
         hide_task_support: Whether ``tools/list`` is shown to the session without ``execution.taskSupport``,
             for hosts that skip such tools.
-        environment: Clock, jitter, process and probe, for tests; ``None`` is the real ones.
+        environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
 
     Raises:
         TypeError: ``journal`` is none of the above.

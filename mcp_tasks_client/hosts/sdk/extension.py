@@ -127,7 +127,7 @@ class TasksExtension(ClientExtension):
         on_abandon: What happens to the task of a call that times out or is cancelled.
         on_update: Gets each changed :class:`Task` of every call. A call's own progress callback is
             given the status messages besides.
-        environment: Clock, jitter, process and probe, for tests; ``None`` is the real ones.
+        environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
 
     Raises:
         TypeError: ``journal`` is none of the above.

@@ -35,8 +35,8 @@ from mcp_tasks_client import (
     TasksClientError,
 )
 from mcp_tasks_client.callbacks import NoAnswerError
-from mcp_tasks_client.engine.crash_points import Point, Probe
 from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.observer import Observer, Point
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Completed, Finished, Observing
 from mcp_tasks_client.sessions.base import Limits, ToolCall
@@ -150,7 +150,7 @@ def failure(point: Point) -> Exception:
             return JournalError("the disk is full")
 
 
-class Life(Probe):
+class Life(Observer):
     """One process of the host, and what it does with its clients.
 
     Attributes:
@@ -224,7 +224,7 @@ class Life(Probe):
                 clock=self.clock,
                 jitter=lambda: 0.0,  # so that no poll is late by chance where another would be early
                 process=VirtualProcess.numbered(self.pid, self.world.sees),
-                probe=self,
+                observer=self,
             ),
         }
 
@@ -364,11 +364,11 @@ class Life(Probe):
 
     # ── what it passes ────────────────────────────────────────────────────────────────────────
 
-    async def before(self, point: Point) -> None:
+    async def before(self, point: Point, record: TaskRecord | None) -> None:
         await self.clock.awake.wait()
         await self._pass(self.plan.before(point))
 
-    async def after(self, point: Point) -> None:
+    async def after(self, point: Point, record: TaskRecord | None) -> None:
         await self.clock.awake.wait()
         asked = (_ANSWERING.get() or self.returned[-1]) if point == "commit: AnswerReady" else None
         try:

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from mcp_tasks_client.engine.crash_points import Point
+from mcp_tasks_client.engine.observer import Point
 from mcp_tasks_client.machine.states import OutcomeUnknown
 from mcp_tasks_client.testing import POINTS, LostReply
 from mcp_tasks_client.testing.probes import Moment

@@ -15,8 +15,9 @@ import anyio
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import Task, TasksClient
-from mcp_tasks_client.engine.crash_points import Point, Probe
 from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.observer import Observer, Point
+from mcp_tasks_client.machine.record import TaskRecord
 
 Stop = tuple[Literal["before", "after"], Point]
 
@@ -36,17 +37,17 @@ async def reach() -> NoReturn:
     raise AssertionError("for ever is over")
 
 
-class StopAt(Probe):
+class StopAt(Observer):
     """Stops at one point."""
 
     def __init__(self, stop: Stop | None) -> None:
         self._stop = stop
 
-    async def before(self, point: Point) -> None:
+    async def before(self, point: Point, record: TaskRecord | None) -> None:
         if self._stop == ("before", point):
             await reach()
 
-    async def after(self, point: Point) -> None:
+    async def after(self, point: Point, record: TaskRecord | None) -> None:
         if self._stop == ("after", point):
             await reach()
 
@@ -61,7 +62,7 @@ async def main(url: str, journal: str, stop: str) -> None:
         if stop == "result-committed" and task.terminal:
             await reach()
 
-    environment = Environment(probe=StopAt(STOPS.get(stop)))
+    environment = Environment(observer=StopAt(STOPS.get(stop)))
     async with TasksClient(url, journal=journal, elicitation=answer, environment=environment) as client:
         await client.call_tool("ask_name", {"seconds": 0.3}, idempotency_key="k", on_update=on_update)
 

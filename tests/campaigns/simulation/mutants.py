@@ -18,10 +18,10 @@ from mcp_tasks_client import MemoryJournal
 from mcp_tasks_client.engine import call_store, prompts, runner
 from mcp_tasks_client.engine.call_store import CallStore
 from mcp_tasks_client.engine.cancellation import Cancellation
-from mcp_tasks_client.engine.crash_points import Passage, Point
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.idempotency import Idempotency
 from mcp_tasks_client.engine.live_call import LiveCall
+from mcp_tasks_client.engine.observer import ObservedSteps, Point
 from mcp_tasks_client.engine.process_lease import ProcessLease
 from mcp_tasks_client.engine.push import Push
 from mcp_tasks_client.engine.requests import Requests
@@ -62,15 +62,15 @@ def mutant(make: Mutant) -> Mutant:
 
 def _without(*points: Point) -> AbstractContextManager[Any]:
     """These commits are passed by without being made."""
-    pass_by = Passage.__call__
+    pass_by = ObservedSteps.__call__
 
-    def lazy(self: Any, point: Point, work: Any, *args: Any, **kwargs: Any) -> Any:
+    def lazy(self: Any, call: Any, point: Point, work: Any, *args: Any, **kwargs: Any) -> Any:
         async def nothing(*_: Any, **__: Any) -> Any:
             return args[0] if point == "commit: claim" else None
 
-        return pass_by(self, point, nothing if point in points else work, *args, **kwargs)
+        return pass_by(self, call, point, nothing if point in points else work, *args, **kwargs)
 
-    return patch.object(Passage, "__call__", lazy)
+    return patch.object(ObservedSteps, "__call__", lazy)
 
 
 def _late(which: Callable[[Event], bool]) -> AbstractContextManager[Any]:

@@ -44,12 +44,12 @@ from mcp_tasks_client import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.callbacks import Callbacks
-from mcp_tasks_client.engine.crash_points import Point, Probe
 from mcp_tasks_client.engine.endpoint import Endpoint
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.observer import Observer, Point
 from mcp_tasks_client.handle import detached
-from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created
@@ -158,7 +158,7 @@ class Line(Session):
         return await self._process.clock.until_killed(request)
 
 
-class Process(Probe):
+class Process(Observer):
     """One life of one process of the host."""
 
     def __init__(self, world: World, number: int, *, last: bool = False) -> None:
@@ -218,7 +218,7 @@ class Process(Probe):
                 clock=self.clock,
                 jitter=self.random.random,
                 process=VirtualProcess.numbered(self.pid, world.sees),
-                probe=self,
+                observer=self,
             ),
         }
         policy = PollPolicy(call_grace_s=1.0, floor_s=FLOOR_S)
@@ -582,12 +582,12 @@ class Process(Probe):
 
     # ── what happens to it ────────────────────────────────────────────────────────────────────
 
-    async def before(self, point: Point) -> None:
+    async def before(self, point: Point, record: TaskRecord | None) -> None:
         await self._pass(point)
         if point == "commit: TaskCreated":
             self._task_ids[_me()] = len(self.world.journaled)
 
-    async def after(self, point: Point) -> None:
+    async def after(self, point: Point, record: TaskRecord | None) -> None:
         if point == "commit: TaskCreated" and len(self.world.journaled) == self._task_ids.pop(_me(), -1):
             self.world.break_("a task ID is not journaled", f"by process {self.pid}")
         key = _ANSWERING.get()

@@ -17,17 +17,18 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import tasks_http_client
-from mcp_tasks_client.engine.crash_points import Point, Probe
 from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.observer import Observer, Point
+from mcp_tasks_client.machine.record import TaskRecord
 
 
-class Announce(Probe):
+class Announce(Observer):
     """Says when a task is journaled."""
 
-    async def before(self, point: Point) -> None:
+    async def before(self, point: Point, record: TaskRecord | None) -> None:
         pass
 
-    async def after(self, point: Point) -> None:
+    async def after(self, point: Point, record: TaskRecord | None) -> None:
         if point == "commit: TaskCreated":
             print("reached", flush=True)
 
@@ -39,7 +40,7 @@ async def ask(context: Any, params: Any) -> ElicitResult:
 
 
 async def main(url: str, journal: str, tool: str) -> None:
-    options: Any = {"journal": journal, "elicitation": ask, "environment": Environment(probe=Announce())}
+    options: Any = {"journal": journal, "elicitation": ask, "environment": Environment(observer=Announce())}
     http = tasks_http_client(**options)
     async with http, mcp.Client(streamable_http_client(url, http_client=http)) as client:
         await client.call_tool(tool, {})

@@ -1,0 +1,134 @@
+"""Who is told of each step of each call, whichever way the call came: its driving, its commits, its sends.
+
+Each step is a *point*, and it matters if a process is stopped just there. So the probes of the tests are
+observers (:class:`mcp_tasks_client.testing.FaultPlan` stops, kills, delays or fails a client at a point), and
+so is whatever logs, counts or traces calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, ParamSpec, Protocol, TypeAlias, TypeVar, get_args
+
+from ..machine.events import AnswerUnavailable, Event, ObservationRefused, PollCut, Tick
+from ..machine.record import TaskRecord
+
+__all__ = ["DRIVE", "POINTS", "ObservedSteps", "Observer", "Point", "commit_of"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Point: TypeAlias = str
+"""``"commit: …"`` with the name of an event or of a journal operation; ``"send: …"`` with a method; or
+:data:`DRIVE`."""
+
+
+def commit_of(event: type[Event]) -> Point:
+    """The commit that an event can lead to."""
+    return f"commit: {event.__name__}"
+
+
+_NEVER_COMMITTED: Final = (Tick, PollCut, ObservationRefused, AnswerUnavailable)
+
+CLAIM: Final = "commit: claim"
+TAKE: Final = "commit: take"
+TAKE_PENDING: Final = "commit: take pending"
+RELEASE: Final = "commit: release"
+ENROL: Final = "commit: enrol"
+LEAVE: Final = "commit: leave"
+PRUNE: Final = "commit: prune"
+
+CALL: Final = "send: tools/call"
+GET: Final = "send: tasks/get"
+UPDATE: Final = "send: tasks/update"
+CANCEL: Final = "send: tasks/cancel"
+ASK: Final = "send: a question to the host"
+
+DRIVE: Final = "drive"
+"""All that happens to a call from the moment at which it is driven here, until it has ended, parks, or nobody
+waits for it any more. The other points of the call lie within."""
+
+POINTS: Final[tuple[Point, ...]] = (
+    *(commit_of(event) for event in get_args(Event) if event not in _NEVER_COMMITTED),
+    *(CLAIM, TAKE, TAKE_PENDING, RELEASE, ENROL, LEAVE, PRUNE),
+    *(CALL, GET, UPDATE, CANCEL, ASK),
+)
+"""All commits and sends."""
+
+
+class Observer:
+    """Told of each step. Override what is of interest; nothing is done by default.
+
+    An observer runs where the step does, and holds it up for as long as it takes. What it raises, the step
+    raises.
+    """
+
+    async def before(self, point: Point, record: TaskRecord | None) -> None:
+        """A step is about to be done.
+
+        Args:
+            point: Which.
+            record: Of the call, as it is now; ``None`` if the step is about no single call.
+        """
+
+    async def after(self, point: Point, record: TaskRecord | None) -> None:
+        """A step is done, and what follows from it is not.
+
+        Args:
+            point: Which.
+            record: Of the call, as it is now. A commit becomes part of it only after this.
+        """
+
+    def failed(self, point: Point, record: TaskRecord | None, error: BaseException) -> None:
+        """A step has raised an error, or was cancelled.
+
+        Args:
+            point: Which.
+            record: Of the call, as it is now.
+            error: What was raised.
+        """
+
+
+class HasRecord(Protocol):
+    """A live call."""
+
+    record: TaskRecord
+
+
+class ObservedSteps:
+    """Does each step, and has the observer told.
+
+    Args:
+        observer: Who is told; may be ``None``.
+    """
+
+    def __init__(self, observer: Observer | None) -> None:
+        self._observer = observer
+
+    def __call__(
+        self,
+        call: HasRecord | None,
+        point: Point,
+        work: Callable[P, Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Awaitable[T]:
+        """Do a step of a call, once this is awaited."""
+        # No coroutine of its own where nobody is told: there is one of these for each request and commit.
+        if self._observer is None:
+            return work(*args, **kwargs)
+        return self._tell(self._observer, call, point, partial(work, *args, **kwargs))
+
+    @staticmethod
+    async def _tell(
+        observer: Observer, call: HasRecord | None, point: Point, step: Callable[[], Awaitable[T]]
+    ) -> T:
+        try:
+            await observer.before(point, None if call is None else call.record)
+            done = await step()
+        except BaseException as error:
+            observer.failed(point, None if call is None else call.record, error)
+            raise
+        await observer.after(point, None if call is None else call.record)
+        return done
