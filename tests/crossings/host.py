@@ -139,10 +139,15 @@ class Program:
         """Give a user the next token, to be had when the present one is refused."""
         self.tokens[user] = token
 
-    async def resume(self, user: str, journal: str, **options: Any) -> list[Outcome]:
+    async def resume(self, user: str, journal: str) -> list[Outcome]:
         """What ``resume()`` finds, by its outcomes."""
         async with self._by_url(user, journal) as client:
-            return [await outcome_of(handle.result) for handle in await client.resume(**options)]
+            return [await outcome_of(handle.result) for handle in await client.resume()]
+
+    async def count_resumed(self, user: str, journal: str) -> int:
+        """How many calls ``resume()`` takes."""
+        async with self._by_url(user, journal) as client:
+            return len(await client.resume())
 
     async def records(self, user: str, journal: str) -> list[tuple[str, bool]]:
         """The status of each record, and whether somebody owns it."""
