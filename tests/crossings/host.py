@@ -139,10 +139,10 @@ class Program:
         """Give a user the next token, to be had when the present one is refused."""
         self.tokens[user] = token
 
-    async def resume(self, user: str, journal: str) -> list[Outcome]:
+    async def resume(self, user: str, journal: str, **options: Any) -> list[Outcome]:
         """What ``resume()`` finds, by its outcomes."""
         async with self._by_url(user, journal) as client:
-            return [await outcome_of(handle.result) for handle in await client.resume()]
+            return [await outcome_of(handle.result) for handle in await client.resume(**options)]
 
     async def count_resumed(self, user: str, journal: str) -> int:
         """How many calls ``resume()`` takes."""
