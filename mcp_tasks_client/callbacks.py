@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import anyio
 from anyio.lowlevel import RunVar
 from mcp_types import (
+    INTERNAL_ERROR,
     CreateMessageRequestParams,
     CreateMessageResult,
     CreateMessageResultWithTools,
@@ -91,7 +92,6 @@ RootsCallback: TypeAlias = (
 
 logger = logging.getLogger("mcp_tasks_client")
 
-_INTERNAL_ERROR: Final = -32603
 _MOST_THREADS: Final = 1000
 _LIMITER: Final = RunVar[anyio.CapacityLimiter]("mcp_tasks_client_callbacks")
 
@@ -132,10 +132,10 @@ class Inputs(ABC):
         try:
             return await self.answer(context, request)
         except NoAnswerError as error:
-            return error.refusal or RpcError(_INTERNAL_ERROR, f"The client has no answer: {error}", None)
+            return error.refusal or RpcError(INTERNAL_ERROR, f"The client has no answer: {error}", None)
         except Exception:
             logger.exception("A question could not be asked")
-            return RpcError(_INTERNAL_ERROR, "The client has no answer", None)
+            return RpcError(INTERNAL_ERROR, "The client has no answer", None)
 
 
 class Callbacks(Inputs):

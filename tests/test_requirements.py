@@ -48,4 +48,4 @@ def test_every_claim_names_a_requirement_and_stands_on_a_test() -> None:
 
 def test_an_unknown_requirement_is_refused_where_it_is_named() -> None:
     with pytest.raises(KeyError):
-        requirement("law:13")
+        requirement("law:99")

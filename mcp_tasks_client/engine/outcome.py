@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Final, assert_never
+from typing import assert_never
 
-from mcp_types import CallToolResult
+from mcp_types import INTERNAL_ERROR, CallToolResult
 
 from ..errors import (
     RemoteProtocolError,
@@ -25,8 +25,6 @@ from ..sessions.base import Session
 from .tool_result import read_result
 
 __all__ = ["as_rpc_error", "read_outcome", "read_raw_outcome"]
-
-_INTERNAL_ERROR: Final = -32603
 
 
 async def read_outcome(
@@ -107,4 +105,4 @@ def as_rpc_error(error: TasksClientError) -> RpcError:
         return RpcError(error.code, error.message, error.data)
     if isinstance(error, SessionError) and error.code is not None:
         return RpcError(error.code, error.remote_message, error.data)
-    return RpcError(_INTERNAL_ERROR, str(error), None)
+    return RpcError(INTERNAL_ERROR, str(error), None)

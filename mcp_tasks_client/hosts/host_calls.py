@@ -10,7 +10,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+
+from mcp_types import INTERNAL_ERROR
 
 from ..engine.endpoint import Endpoint
 from ..engine.engine import Engine
@@ -27,8 +28,6 @@ from .idempotency_key import current_key
 __all__ = ["HostCalls", "Made"]
 
 logger = logging.getLogger("mcp_tasks_client")
-
-_INTERNAL_ERROR: Final = -32603
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +121,7 @@ class HostCalls:
             return Made(RpcError(INVALID_PARAMS, str(error), None))
         except Exception as error:
             logger.exception("A call could not be made")
-            return Made(RpcError(_INTERNAL_ERROR, repr(error), None))
+            return Made(RpcError(INTERNAL_ERROR, repr(error), None))
         except BaseException:
             if begun and begun[-1].record.finished:
                 await endpoint.release(begun[-1])

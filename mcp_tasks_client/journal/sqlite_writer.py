@@ -62,7 +62,7 @@ _CLOSING_S: Final = 10.0
 """Seconds that the last user's leaving allows the disk."""
 
 _EXIT_S: Final = 2.0
-"""Seconds for which the end of the interpreter waits for the thread."""
+"""Seconds for which the end of the interpreter waits for the thread, and so does a fork."""
 
 _FREE_PAGES_KEPT: Final = 256
 """Free pages that stay in the file while it is in use (1 MB), for the next records."""
@@ -355,6 +355,15 @@ class WriterThread:
                 self._jobs.put(None)
             self._thread.join(_EXIT_S)
 
+    def close_if_unused(self) -> None:
+        """Close the file at once, if its last user has left, and wait for that."""
+        with self._lock:
+            if self._users:
+                return
+            self._close_at = -math.inf
+            self._jobs.put(None)
+        self._thread.join(_EXIT_S)
+
     # ── the thread ────────────────────────────────────────────────────────────────────────────
 
     def _serve(self) -> None:
@@ -492,6 +501,16 @@ _WRITERS: Final[dict[Path, WriterThread]] = {}
 """The threads of this process, by their files."""
 
 _table = threading.Lock()
+
+
+def _close_unused() -> None:
+    for writer in list(_WRITERS.values()):
+        writer.close_if_unused()
+
+
+if hasattr(os, "register_at_fork"):
+    # A child cannot open what its parent has open: SQLite in it would count on locks that it does not have.
+    os.register_at_fork(before=_close_unused)
 
 
 def not_open(path: Path) -> JournalError:

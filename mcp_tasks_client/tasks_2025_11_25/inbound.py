@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 import anyio
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from ..callbacks import InputContext, Inputs
 from ..engine.environment import Clock
@@ -23,8 +24,6 @@ __all__ = ["Inbound"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
-_METHOD_NOT_FOUND: Final = -32601
-_INVALID_PARAMS: Final = -32602
 
 _REPLY_ATTEMPTS: Final = 3
 _REPLY_PAUSE_S: Final = 1.0
@@ -104,7 +103,7 @@ class Inbound:
             pass  # mcp 1.30 loses its session when a question of a cancelled task is answered
         elif not self._tracker.hear(task, request_id, strip_volatile(method, params)):
             refusal = RpcError(
-                _INVALID_PARAMS, "The task has too many open questions, or too large ones", None
+                INVALID_PARAMS, "The task has too many open questions, or too large ones", None
             )
             self._tracker.begin(self._send, name, refusal, source.context)
 
@@ -139,7 +138,7 @@ class Inbound:
                     asked = InputContext(tool=None, key=str(request_id), task=None, context=context)
                     answer = await self._inputs.reply(asked, {"method": method, "params": params})
                 elif method != "ping":
-                    answer = RpcError(_METHOD_NOT_FOUND, "Method not found", None)
+                    answer = RpcError(METHOD_NOT_FOUND, "Method not found", None)
                 # Another request may come under the same ID as soon as this one is answered.
                 self._replying.pop(name, None)
                 if answer is not None:

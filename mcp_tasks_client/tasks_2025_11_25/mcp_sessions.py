@@ -46,8 +46,8 @@ class McpSessions:
         self._begun = begun
         self._earlier: dict[str, Connection] = {}
         self._beginning = anyio.Lock()
-        self._failures = 0
         self._failure: SessionError | None = None
+        """Of the last beginning that failed."""
 
     async def begin(self, context: object) -> Connection:
         """The current session, begun if there is none or the server has ended it.
@@ -61,9 +61,9 @@ class McpSessions:
         Raises:
             SessionError: The server cannot be reached, or does not speak this generation.
         """
-        failures = self._failures
+        earlier = self._failure
         async with self._beginning:
-            if self._failures != failures and self._failure is not None:
+            if self._failure is not None and self._failure is not earlier:
                 raise copy(self._failure)
             if self.current is None or self.current.lost:
                 await finish_soon(partial(self._begin, context))
@@ -99,7 +99,7 @@ class McpSessions:
         try:
             await self._initialize(connection)
         except SessionError as error:
-            self._failures, self._failure = self._failures + 1, error
+            self._failure = error
             raise
         self.current = connection
         self._begun(connection)

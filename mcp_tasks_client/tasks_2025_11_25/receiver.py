@@ -31,6 +31,7 @@ from typing import Final, TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
 from ..callbacks import InputContext, Inputs
 from ..engine.environment import Clock
@@ -48,9 +49,6 @@ logger = logging.getLogger("mcp_tasks_client")
 Notify: TypeAlias = Callable[[str, str, JSONObject], Awaitable[None]]
 """Sends a notification: session ID, method, params. May raise :class:`SessionError`, which is ignored."""
 
-_INVALID_REQUEST: Final = -32600
-_INVALID_PARAMS: Final = -32602
-_INTERNAL_ERROR: Final = -32603
 
 _CAPABILITIES: Final = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
 _REQUESTS: Final[JSONObject] = {"elicitation": {"create": {}}, "sampling": {"createMessage": {}}}
@@ -228,7 +226,7 @@ class Receiver:
             task that needed this one was cancelled: mcp 1.30's server loses its session by such an answer.
         """
         if self._serving >= self._policy.max_requests:
-            return RpcError(_INTERNAL_ERROR, "Too many requests about tasks at once; ask again later", None)
+            return RpcError(INTERNAL_ERROR, "Too many requests about tasks at once; ask again later", None)
         self._serving += 1
         try:
             self._check_pace(session_id)
@@ -279,7 +277,7 @@ class Receiver:
             logger.warning(
                 "The server asks about tasks more than %d times a second", self._policy.max_requests_per_s
             )
-            raise _RefusedError(_INTERNAL_ERROR, "Too many requests about tasks; ask again in a second")
+            raise _RefusedError(INTERNAL_ERROR, "Too many requests about tasks; ask again in a second")
 
     def _create(
         self,
@@ -290,7 +288,7 @@ class Receiver:
         context: object,
     ) -> JSONObject | None:
         if self._running is None:
-            raise _RefusedError(_INTERNAL_ERROR, "The client runs no tasks at present")
+            raise _RefusedError(INTERNAL_ERROR, "The client runs no tasks at present")
         ttl_ms = self._ttl_ms(params.get("task"))
         related = read_related_task(params)
         if related in self._abandoned:
@@ -317,11 +315,11 @@ class Receiver:
         working = sum(task.reply is None for task in of_session)
         if working >= self._policy.max_working:
             raise _RefusedError(
-                _INVALID_REQUEST, f"Too many tasks: {working} are being worked on; wait for one to end"
+                INVALID_REQUEST, f"Too many tasks: {working} are being worked on; wait for one to end"
             )
         if len(of_session) >= self._policy.max_kept:
             raise _RefusedError(
-                _INVALID_REQUEST, f"Too many tasks: {len(of_session)} are kept; ask for a shorter ttl"
+                INVALID_REQUEST, f"Too many tasks: {len(of_session)} are kept; ask for a shorter ttl"
             )
 
     def _new_task(
@@ -347,20 +345,20 @@ class Receiver:
     def _ttl_ms(self, wish: object) -> int:
         """The time-to-live of a new task. A ``ttl`` of ``null`` asks for as long as possible."""
         if not isinstance(wish, dict):
-            raise _RefusedError(_INVALID_PARAMS, "Invalid params: task must be an object")
+            raise _RefusedError(INVALID_PARAMS, "Invalid params: task must be an object")
         ttl = wish.get("ttl", 0)
         if ttl is None:
             return self._policy.max_ttl_ms
         if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl >= 0:
-            raise _RefusedError(_INVALID_PARAMS, "Invalid params: task.ttl must be a number of milliseconds")
+            raise _RefusedError(INVALID_PARAMS, "Invalid params: task.ttl must be a number of milliseconds")
         return math.ceil(min(ttl or self._policy.default_ttl_ms, self._policy.max_ttl_ms))
 
     def _find(self, task_id: object, session_id: str) -> _Received:
         if not isinstance(task_id, str) or not task_id:
-            raise _RefusedError(_INVALID_PARAMS, "Invalid params: taskId must be a string that is not empty")
+            raise _RefusedError(INVALID_PARAMS, "Invalid params: taskId must be a string that is not empty")
         task = self._tasks.get(task_id)
         if task is None or task.session_id != session_id:
-            raise _RefusedError(_INVALID_PARAMS, "Failed to retrieve task: Task not found")
+            raise _RefusedError(INVALID_PARAMS, "Failed to retrieve task: Task not found")
         return task
 
     async def _result(self, task: _Received) -> JSONObject | RpcError | None:
@@ -368,18 +366,18 @@ class Receiver:
         if task.related in self._abandoned:
             return None
         if task.reply is None:
-            raise _RefusedError(_INVALID_PARAMS, "Failed to retrieve task: Task has expired")
+            raise _RefusedError(INVALID_PARAMS, "Failed to retrieve task: Task has expired")
         logger.info("The server gets the result of %r", task)
         return task.reply if isinstance(task.reply, RpcError) else mark_answer(task.reply, task.task_id)
 
     def _cancel(self, task: _Received) -> JSONObject:
         if not self._end_cancelled(task, "The task was cancelled by request."):
             status = f"already in terminal status {task.status!r}"
-            raise _RefusedError(_INVALID_PARAMS, f"Cannot cancel task: {status}")
+            raise _RefusedError(INVALID_PARAMS, f"Cannot cancel task: {status}")
         return task.wire
 
     def _end_cancelled(self, task: _Received, message: str) -> bool:
-        ended = task.end("cancelled", RpcError(_INTERNAL_ERROR, message, None), message, self._now())
+        ended = task.end("cancelled", RpcError(INTERNAL_ERROR, message, None), message, self._now())
         task.asking.cancel()
         return ended
 
@@ -399,7 +397,7 @@ class Receiver:
             number = int(cursor)
             if 0 < number <= self._created and str(number) == cursor:
                 return number
-        raise _RefusedError(_INVALID_PARAMS, "Invalid params: there is no such cursor")
+        raise _RefusedError(INVALID_PARAMS, "Invalid params: there is no such cursor")
 
     # ── the life of a task ────────────────────────────────────────────────────────────────────
 

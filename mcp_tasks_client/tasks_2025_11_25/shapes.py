@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mcp_types import INTERNAL_ERROR
+
 from ..protocol import JSONObject, MalformedError, RequestId
 from ..protocol.replies import RpcError
 from ..protocol.text import is_encodable
@@ -41,7 +43,6 @@ _FASTMCP_2_TASK: Final = "modelcontextprotocol.io/task"
 _VOLATILE: Final = frozenset({_RELATED_TASK, "progressToken"})
 _LARGEST_ID: Final = 2**63
 _RENAMED: Final = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
-_INTERNAL_ERROR: Final = -32603
 
 
 def rename_task_fields(raw: object) -> JSONObject:
@@ -89,7 +90,7 @@ def inline_result(task: JSONObject, reply: JSONObject | RpcError) -> JSONObject:
     if task.get("status") == "failed" and not reply.keys() - {"_meta"}:
         said = task.get("statusMessage")
         message = said if isinstance(said, str) and said else "The task failed; the server does not say why."
-        return {**task, "error": {"code": _INTERNAL_ERROR, "message": message}}
+        return {**task, "error": {"code": INTERNAL_ERROR, "message": message}}
     return {**task, "status": "completed", "result": reply}
 
 

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 
 import anyio
+from mcp_types import INVALID_REQUEST
 
 from ..protocol import JSONObject
 from .faults import ErrorReply, Garbled, HttpError, Reply, Unreachable, retry_after
@@ -30,7 +31,6 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 _PARSE_ERROR: Final = -32700
-_INVALID_REQUEST: Final = -32600
 _PRIMING: Final = b"id: 0\ndata:\n\n"
 _SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 
@@ -74,7 +74,7 @@ class HttpApp:
             return
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
             await _respond_json(
-                send, 400, None, error={"code": _INVALID_REQUEST, "message": "Invalid request"}
+                send, 400, None, error={"code": INVALID_REQUEST, "message": "Invalid request"}
             )
             return
         if "id" not in message:

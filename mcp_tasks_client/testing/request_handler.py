@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from mcp_types import Tool
+from mcp_types import METHOD_NOT_FOUND, Tool
 
 from ..engine.environment import Clock
 from ..protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
@@ -40,7 +40,6 @@ __all__ = ["Exchange", "Plan", "RequestHandler", "identify_by_arguments"]
 Plan: TypeAlias = Sequence[Step] | Callable[[JSONObject], Sequence[Step]]
 """The steps of a tool, or a function that makes them from the arguments of a call."""
 
-_METHOD_NOT_FOUND: Final = -32601
 _DONE: Final[JSONObject] = {"resultType": "complete"}
 
 
@@ -186,7 +185,7 @@ class RequestHandler:
                 tools = [tool.listed for tool in self._tools.values()]
                 return _cacheable(tools=[one.model_dump(by_alias=True, exclude_none=True) for one in tools])
             case method:
-                raise RefusedError(_METHOD_NOT_FOUND, f"Unknown method: {method}", http_status=404)
+                raise RefusedError(METHOD_NOT_FOUND, f"Unknown method: {method}", http_status=404)
 
     def _repeat_earlier(self, task_id: str, back: int) -> JSONObject:
         """The snapshot of so many replies ago, in place of the one that was just made."""

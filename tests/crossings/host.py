@@ -144,6 +144,11 @@ class Program:
         async with self._by_url(user, journal) as client:
             return [await outcome_of(handle.result) for handle in await client.resume(**options)]
 
+    async def count_resumed(self, user: str, journal: str) -> int:
+        """How many calls ``resume()`` takes."""
+        async with self._by_url(user, journal) as client:
+            return len(await client.resume())
+
     async def records(self, user: str, journal: str) -> list[tuple[str, bool]]:
         """The status of each record, and whether somebody owns it."""
         async with self._by_url(user, journal) as client:

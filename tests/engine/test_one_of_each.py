@@ -83,7 +83,7 @@ async def dropped_in(journal: Any, failed: list[BaseException]) -> None:
         failed.append(error)
 
 
-@requirement("law:5")
+@requirement("law:5", "law:13")
 async def test_an_extension_for_each_call_is_one_writer_and_nothing_of_them_stays(
     path: Path, is_long: bool
 ) -> None:
@@ -109,7 +109,7 @@ async def test_an_extension_for_each_call_is_one_writer_and_nothing_of_them_stay
     assert stored(path) == []
 
 
-@requirement("law:5")
+@requirement("law:5", "law:13")
 async def test_a_client_for_each_call_is_one_writer(path: Path, is_long: bool) -> None:
     await nothing_is_left()
     failed: list[BaseException] = []
@@ -134,7 +134,7 @@ async def test_a_client_for_each_call_is_one_writer(path: Path, is_long: bool) -
 # ── clients that are dropped ──────────────────────────────────────────────────────────────────
 
 
-@requirement("law:5")
+@requirement("law:5", "law:13")
 async def test_of_extensions_over_journals_in_memory_nothing_stays() -> None:
     with anyio.fail_after(LIMIT_S):
         for _ in range(20):
@@ -142,7 +142,7 @@ async def test_of_extensions_over_journals_in_memory_nothing_stays() -> None:
         await nothing_is_left()
 
 
-@requirement("law:5")
+@requirement("law:5", "law:13")
 @pytest.mark.parametrize("kept", ["memory", "sqlite"])
 async def test_extensions_one_after_another_are_under_one_lease(kept: str, path: Path) -> None:
     journal: Journal = MemoryJournal() if kept == "memory" else SqliteJournal(path)

@@ -172,6 +172,7 @@ async def test_a_call_that_waits_for_the_hosts_person_is_not_forgotten_when_the_
         assert await keys(client) == [], "and forgotten once its process does not keep it any more"
 
 
+@requirement("law:13")
 async def test_of_all_clients_in_a_process_one_prunes_now_and_then() -> None:
     class Counted(MemoryJournal):
         prunings = 0
@@ -210,7 +211,7 @@ async def delivered_within(client: TasksClient, seconds: float) -> list[str]:
     return [text(await TaskHandle(endpoint, call).result()) for call in calls]
 
 
-@requirement("law:2")
+@requirement("law:2", "law:15")
 @pytest.mark.parametrize("key", [None, "first"])
 async def test_an_outcome_that_a_host_may_not_have_had_can_be_had_again_for_ten_minutes(
     key: str | None,

@@ -592,6 +592,31 @@ async with SqliteJournal(path):
 """
         assert run_child(path, body) == ["refused"]
 
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+    def test_what_everybody_has_left_is_closed_before_a_fork(self, path: Path) -> None:
+        body = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside a thread: that is the point
+journal = SqliteJournal(path)
+await journal.open()
+await journal.save(record(record_id="parent"))
+journal.aclose_soon()
+async def write(name):
+    async with SqliteJournal(path) as mine:
+        await mine.save(record(record_id=name))
+pid = os.fork()
+if pid == 0:  # in a thread, for the event loop of this one is the parent's
+    import threading
+    thread = threading.Thread(target=anyio.run, args=(write, "child"))
+    thread.start()
+    thread.join(20)
+    os._exit(0)
+await write("parent again")
+print(os.waitpid(pid, 0)[1])
+"""
+        assert run_child(path, body) == ["0"]
+        assert sorted(stored(path)) == ["child", "parent", "parent again"]
+
 
 class Source:
     """A lease that is due when a test says so.

@@ -25,6 +25,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 import anyio
+from mcp_types import INTERNAL_ERROR
 
 from ...by_url import DiscoveringSession, session_by_url
 from ...callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
@@ -64,7 +65,6 @@ __all__ = ["TasksHttpTransport"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
-_INTERNAL_ERROR: Final = -32603
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -564,7 +564,7 @@ def _remember(noted: dict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
 
 def _abandoned(call: HostCall) -> _Reply:
     """What nobody waits for any more."""
-    error = RpcError(_INTERNAL_ERROR, "The host has given the call up. If there is a task, it goes on.", None)
+    error = RpcError(INTERNAL_ERROR, "The host has given the call up. If there is a task, it goes on.", None)
     return _Reply(encode_reply(call.request_id, error))
 
 

@@ -8,7 +8,13 @@ from typing import Any, Final
 
 import anyio
 import mcp_types
-from mcp_types import CreateMessageResult, CreateMessageResultWithTools, ElicitResult, ListRootsResult
+from mcp_types import (
+    INTERNAL_ERROR,
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ElicitResult,
+    ListRootsResult,
+)
 from pydantic import BaseModel, TypeAdapter
 
 from ...callbacks import Callbacks, InputContext
@@ -25,7 +31,6 @@ from ...tasks_2025_11_25.task_policy import TaskPolicy
 from ..host_call import HostCall
 from .core_connection import RelayConnection
 from .core_router import TaskRouter
-from .messages import INTERNAL_ERROR
 from .relay import Relay
 
 __all__ = ["CoreServer"]

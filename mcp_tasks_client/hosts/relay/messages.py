@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCMessage
+from mcp_types import INTERNAL_ERROR
 from pydantic import TypeAdapter
 
 from ...protocol import JSONObject
 from ...protocol.replies import RpcError
 
-__all__ = ["INTERNAL_ERROR", "make_message", "read_message", "reply_fields"]
+__all__ = ["make_message", "read_message", "reply_fields"]
 
-INTERNAL_ERROR: Final = -32603
 
 _MESSAGE: Final[TypeAdapter[Any]] = TypeAdapter(JSONRPCMessage)
 

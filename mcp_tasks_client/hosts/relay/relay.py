@@ -19,6 +19,7 @@ from uuid import uuid4
 import anyio
 from anyio.abc import ObjectReceiveStream, TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp_types import INTERNAL_ERROR
 
 from ...errors import SessionError
 from ...protocol import JSONObject, RequestId
@@ -26,7 +27,7 @@ from ...protocol.replies import RpcError, id_in
 from ...protocol.text import quote
 from ...sessions.request_errors import RequestErrors
 from ..sdk.introspection import was_made_up
-from .messages import INTERNAL_ERROR, make_message, read_message, reply_fields
+from .messages import make_message, read_message, reply_fields
 
 __all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Reply", "Served", "error_of"]
 

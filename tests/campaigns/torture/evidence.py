@@ -26,7 +26,7 @@ What: TypeAlias = Literal[
     "withdrawn",  # it was cancelled
     "resuming",  # resume() is about to be called
     "resumed",  # it has returned
-    "delivered",  # a result came: ``by`` awaiting the "call", by its "key", or by "resume"
+    "delivered",  # a result came: ``by`` awaiting the "call", by its "key", by "resume", or as "kept"
     "given up",  # a call without a key was cancelled
     "unknown",  # an OutcomeUnknownError came
     "resend",  # a call with on_unknown="resend" is about to be made
@@ -55,7 +55,7 @@ class Line:
 
     task_id: str | None = None
     committed: bool = False
-    by: Literal["call", "key", "resume"] | None = None
+    by: Literal["call", "key", "resume", "kept"] | None = None
     made: str | None = None
     """Tells one result from all others, also of the same call."""
 

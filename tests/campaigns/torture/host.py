@@ -46,7 +46,7 @@ from .evidence import LIFE_HEADER, Log
 if TYPE_CHECKING:
     import mcp
 
-__all__ = ["GIVE_UP", "Part", "Through", "call_of"]
+__all__ = ["Part", "Through", "call_of"]
 
 Through: TypeAlias = Literal["client", "http", "transport", "extension"]
 """How a host makes its calls: by a ``TasksClient``; by an ``mcp.Client`` over ``tasks_http_client`` or a
@@ -58,8 +58,8 @@ CALLS_AT_ONCE: Final = 5
 MOST_UNKEYED: Final = 6
 BURST: Final = 8
 LONGEST_PATIENCE_S: Final = 0.3
-GIVE_UP: Final[tuple[Through, ...]] = ("client", "extension")
-"""Ways in whose hosts give up every other call of a burst."""
+KEPT_S: Final = 600.0
+"""Seconds for which an outcome that was passed to a host's own session can be had again."""
 
 MOST_RESUMES: Final = 3
 """What was left is found by the first, and what others let go of meanwhile by the next."""
@@ -161,6 +161,8 @@ class Host:
             for _ in range(MOST_RESUMES):
                 if not await self.resumed(client):
                     break
+            for handle in await client.resume(delivered_within_s=KEPT_S):  # to a session that had given up
+                await self.guarded(self.await_resumed, handle, "kept")
             await self.look_for_more(client)
         async with self.opened() as client:
             for handle in await client.resume():
@@ -259,9 +261,8 @@ class Host:
                 tasks.start_soon(self.call_keyed, call, keys)
             if not self.part.last:
                 tasks.start_soon(self.call_unkeyed, call)
-                if self.part.through in GIVE_UP:
-                    for number in range(BURST):
-                        tasks.start_soon(self.guarded, self.in_burst, call, number)
+                for number in range(BURST):
+                    tasks.start_soon(self.guarded, self.in_burst, call, number)
 
     async def guarded(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
         try:
@@ -284,8 +285,8 @@ class Host:
             await self.guarded(self.await_resumed, handle)
         return bool(handles)
 
-    async def await_resumed(self, handle: TaskHandle) -> None:
-        self.delivered(await handle.result(), "resume", task_id=handle.task_id)
+    async def await_resumed(self, handle: TaskHandle, by: str = "resume") -> None:
+        self.delivered(await handle.result(), by, task_id=handle.task_id)
 
     async def look_for_more(self, client: TasksClient) -> None:
         for record in await client.records():
@@ -320,7 +321,10 @@ class Host:
             await self.guarded(self.unkeyed, call, f"plain-{self.part.life}-{number}")
 
     async def in_burst(self, call: Call, number: int) -> None:
-        """One of many calls at once; every other one is given up soon after it has become a task."""
+        """One of many calls at once. Every other one is given up, beneath an extension once it is a task:
+
+        before that, the SDK gives up the request as well.
+        """
         intent, patience_s = f"burst-{self.part.life}-{number}", self.chance.uniform(0.0, LONGEST_PATIENCE_S)
         with anyio.CancelScope() as scope:
 
@@ -328,6 +332,8 @@ class Host:
                 if number % 2:
                     scope.deadline = anyio.current_time() + patience_s
 
+            if self.part.through != "extension":
+                lose_patience()
             await self.unkeyed(call, intent, lose_patience)
         if scope.cancelled_caught:
             self.log.write("given up", intent=intent)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from mcp_types import ElicitResult
 from mcp_tasks_client import MemoryJournal, PollPolicy, SqliteJournal, TasksHttpTransport, TasksTransport
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.machine.record import TaskRecord
-from mcp_tasks_client.testing import ScriptedServer, ask, complete, form, text_result, work
+from mcp_tasks_client.testing import ManualClock, ScriptedServer, ask, complete, form, text_result, work
 from tests.campaigns.cancellation.stops import How, QuickClock, Stop, watched
 from tests.hosts.relay._host import over_streams
 
@@ -268,12 +267,12 @@ def test_an_event_loop_that_ends_at_any_step_of_a_call_leaves_no_record_that_it_
 def test_an_event_loop_that_ends_in_the_middle_of_a_call_leaves_the_task_to_the_next(
     tmp_path: Path, meta: dict[str, Any]
 ) -> None:
-    # Without a limit: while the journal's thread is busy, the comments on the stream let time pass.
-    server, journal = new_server(math.inf), SqliteJournal(tmp_path / "journal.sqlite3")
+    server, journal = new_server(), SqliteJournal(tmp_path / "journal.sqlite3")
 
     async def call_and_forget() -> None:
+        # A clock that stands still keeps the call from being asked: a question would be left to this process.
         transport = TasksHttpTransport(
-            httpx.ASGITransport(server.app), journal=journal, environment=Environment(clock=server.clock)
+            httpx.ASGITransport(server.app), journal=journal, environment=Environment(clock=ManualClock())
         )
         call = asyncio.create_task(Host(httpx.AsyncClient(transport=transport)).call("tool", meta=meta))
         while not any(record.owner for record in await recorded(journal)):
