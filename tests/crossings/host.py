@@ -41,7 +41,7 @@ from .site import LIMIT_S
 
 __all__ = ["GIVES_UP_S", "Host", "hosting"]
 
-GIVES_UP_S: Final = 1.0
+GIVES_UP_S: Final = 1.5
 """Seconds until the host's own time-out. Its call has become a task by then."""
 
 META_KEY: Final = "mcp-tasks-client/idempotency-key"
@@ -248,6 +248,8 @@ class Client:
         try:
             async with AsyncExitStack() as stack:
                 self._client = await self._open(stack)
+                if not isinstance(self._client, JsonRpcHost):
+                    await self._client.list_tools()  # as hosts do, and else a call would take its time for it
                 task_status.started()
                 await self._closing.wait()
         except* (anyio.ClosedResourceError, anyio.BrokenResourceError):
