@@ -417,8 +417,6 @@ class CallStore:
         """Whether the caller has to prune old records now; see :meth:`ProcessLease.begin_prune`."""
         return self._lease.begin_prune()
 
-    begin_hourly_prune = begin_prune
-
     async def prune_old(self) -> None:
         """Forget what the journal need not keep any longer. What fails is logged, and tried the next time."""
         try:

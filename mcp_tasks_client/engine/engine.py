@@ -132,7 +132,7 @@ class Engine:
 
     def prune_now_and_then(self) -> None:
         """Forget what is old, if it is time."""
-        if not self._closed and self.store.begin_hourly_prune():
+        if not self._closed and self.store.begin_prune():
             self.tasks.start(self._prune)
 
     async def _prune(self) -> None:

@@ -16,12 +16,12 @@ async def test_a_deed_is_done_the_nth_time_at_its_point_and_moment() -> None:
     plan = FaultPlan()
     plan.at(GET, "after", raising(OSError("disk")), nth=2)
     for _ in range(2):
-        await plan.before(GET)
+        await plan.before(GET, None)
         if plan.passed.count(("before", GET)) == 2:
             with pytest.raises(OSError, match="disk"):
-                await plan.after(GET)
+                await plan.after(GET, None)
         else:
-            await plan.after(GET)
+            await plan.after(GET, None)
     assert plan.passed == [("before", GET), ("after", GET)] * 2
     assert not plan.killed
 
@@ -29,12 +29,12 @@ async def test_a_deed_is_done_the_nth_time_at_its_point_and_moment() -> None:
 async def test_who_was_killed_passes_no_point_any_more() -> None:
     plan = FaultPlan()
     plan.at_number(1, kill)
-    await plan.before(GET)
+    await plan.before(GET, None)
     with pytest.raises(KilledError):
-        await plan.after(GET)
+        await plan.after(GET, None)
     assert plan.killed
     with pytest.raises(KilledError):
-        await plan.before("commit: claim")
+        await plan.before("commit: claim", None)
     assert len(plan.passed) == 2
 
 
@@ -43,7 +43,7 @@ async def test_a_client_is_held_up_by_the_clock_that_is_given(clock: ManualClock
     plan.at(GET, "before", delay(clock, 60))
 
     async def poll() -> None:
-        await plan.before(GET)
+        await plan.before(GET, None)
         passed_at.append(clock.monotonic())
 
     async with anyio.create_task_group() as tasks:
