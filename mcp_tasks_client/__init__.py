@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from .blocking import BlockingTaskHandle, BlockingTasksClient
 from .callbacks import InputContext
 from .client import TasksClient
+from .engine.environment import Clock, Environment, SystemClock
+from .engine.observer import Observer, Point
 from .errors import (
     ConnectionLostError,
     CredentialRefusedError,
@@ -37,12 +39,13 @@ from .errors import (
     WaitTimeoutError,
 )
 from .handle import TaskHandle, TaskReference
-from .journal.base import Journal
+from .journal.base import Journal, Judge, Lease, LeaseSource, Taken
 from .journal.memory import MemoryJournal
 from .journal.sqlite import SqliteJournal
-from .machine.record import TaskRecord
+from .machine.record import Scope, TaskRecord
 from .policy import PollPolicy, ReceivePolicy
 from .protocol.task import Task, TaskStatus
+from .sessions.base import Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
 
 if TYPE_CHECKING:
     from .hosts.http.http_client import tasks_http_client, tasks_http_client_factory
@@ -71,9 +74,11 @@ _LATE = {
 __all__ = [
     "BlockingTaskHandle",
     "BlockingTasksClient",
+    "Clock",
     "ConnectionLostError",
     "CredentialRefusedError",
     "DrivenElsewhereError",
+    "Environment",
     "Handle",
     "IdempotencyConflictError",
     "InputContext",
@@ -83,14 +88,26 @@ __all__ = [
     "JournalError",
     "JournalLockedError",
     "JournalSchemaError",
+    "Judge",
+    "Lease",
+    "LeaseSource",
+    "Limits",
     "MemoryJournal",
     "MissingCapabilityError",
+    "ObservedTasks",
+    "Observer",
     "OutcomeUnknownError",
+    "Point",
     "PollPolicy",
     "ReceivePolicy",
     "RemoteProtocolError",
+    "Scope",
+    "Session",
     "SessionError",
+    "Snapshot",
     "SqliteJournal",
+    "SystemClock",
+    "Taken",
     "Task",
     "TaskCancelledError",
     "TaskError",
@@ -99,6 +116,7 @@ __all__ = [
     "TaskHandle",
     "TaskNotFoundError",
     "TaskRecord",
+    "TaskRef",
     "TaskReference",
     "TaskStatus",
     "TasksClient",
@@ -106,6 +124,7 @@ __all__ = [
     "TasksExtension",
     "TasksHttpTransport",
     "TasksTransport",
+    "ToolCall",
     "WaitTimeoutError",
     "idempotency_key",
     "tasks_http_client",
@@ -114,6 +133,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # on use, since it reads files
+
+        return version("mcp-tasks-client")
     if name in _LATE:
         return getattr(import_module(_LATE[name], __name__), name)
     # Imported on use, since they need the official SDK, which the rest does not.

@@ -149,7 +149,7 @@ class Session(ABC):
     """One endpoint, reached in one way."""
 
     endpoint: str
-    """The server's name in the journal: the same in every process, and free of secrets."""
+    """The server's name in the journal, the same in every process and free of secrets."""
 
     limits: Limits
     """The bounds that the session keeps."""
