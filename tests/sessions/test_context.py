@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
+from mcp_types import ElicitResult
 
 from mcp_tasks_client.by_url import DiscoveringSession
 from mcp_tasks_client.callbacks import Callbacks, InputContext, NoAnswerError
@@ -233,3 +234,21 @@ async def test_a_question_of_a_plain_call_at_2025_11_25_is_put_with_the_context_
         stream.reply(text_result("done"))
     assert inputs.with_context == "call"
     assert dict(wire.contexts)["answer"] == "call"
+
+
+async def refuse(context: object, params: object) -> ElicitResult:
+    raise AssertionError("answered by the test's own inputs")
+
+
+async def test_a_question_that_is_a_task_of_the_client_is_put_with_the_context_of_the_call() -> None:
+    wire, inputs, stream = Wire(), Asked(elicitation=refuse), Stream()
+    wire.replies["tools/call"] = lambda arrived: stream
+    asked = question(0, task_id=None)
+    asked["params"]["task"] = {"ttl": 60_000}
+    async with wire.session(Observed(), inputs=inputs) as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(session.call, ToolCall(name="plain", context="call"), nothing)
+        await wire.wait_for("tools/call")
+        stream.event(asked)
+        await wire.wait_for("notifications/tasks/status")
+        stream.reply(text_result("done"))
+    assert inputs.with_context == "call"
