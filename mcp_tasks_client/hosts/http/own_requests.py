@@ -25,7 +25,7 @@ __all__ = ["HostRequest", "InnerTransport"]
 _OF_ONE_REQUEST: Final = frozenset(
     {"content-length", "content-type", "content-encoding", "transfer-encoding", "connection"}
     | {"accept", "accept-encoding", "last-event-id", "mcp-session-id", "mcp-protocol-version"}
-    | {"mcp-method", "mcp-name"}
+    | {"mcp-method", "mcp-name", "idempotency-key"}
 )
 """Headers that say something of the host's own request, and nothing of the host."""
 
@@ -47,6 +47,7 @@ class HostRequest(HostContext):
 
     Attributes:
         headers: That go with each request of ours.
+        url: To which it goes.
         user: Equal for requests that go with the same credential: a digest of the headers that may tell users
             apart. It is stored nowhere.
         extensions: Of the host's request, such as the name for TLS.
@@ -55,6 +56,7 @@ class HostRequest(HostContext):
     """
 
     headers: Sequence[tuple[str, str]] = field(repr=False)
+    url: str
     user: str = field(repr=False)
     extensions: Mapping[str, Any]
     timeout: Mapping[str, float | None] | None
@@ -76,6 +78,7 @@ class HostRequest(HostContext):
         timeout = request.extensions.get("timeout")
         return cls(
             headers=headers,
+            url=str(request.url),
             user="" if is_one_user else digest(sorted(one for one in headers if _OF_A_USER.search(one[0]))),
             extensions=dict(request.extensions),
             timeout=None if timeout == _NO_WISH else timeout,

@@ -14,7 +14,6 @@ reply. All other traffic passes as it is.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -22,15 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import anyio
 from mcp_types import INTERNAL_ERROR
 
-from ...by_url import DiscoveringSession, session_by_url
-from ...callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
+from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
-from ...engine.endpoint import Endpoint
 from ...engine.engine import Engine
 from ...engine.environment import Environment
 from ...engine.live_call import OnUpdate
@@ -40,17 +37,15 @@ from ...errors import CredentialRefusedError, IdempotencyConflictError, SessionE
 from ...handle import detached
 from ...journal.base import Journal
 from ...journal.sqlite import choose_journal
-from ...machine.record import Scope
 from ...policy import PollPolicy
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError, id_in
-from ...sessions.base import Limits
 from ...sessions.http.transport_httpx import library_of
-from ..host_call import ASKED_BY, HostCall, as_event, encode_reply, read_host_call, read_message
+from ..host_call import HostCall, as_event, encode_reply, read_host_call, read_message
 from ..host_calls import HostCalls, Made
-from ..questions import HostInputs
 from .own_requests import HostRequest, InnerTransport
 from .reply_stream import Questions, ReplyStream
+from .servers import Server, Servers
 
 if TYPE_CHECKING:
     import httpx
@@ -66,25 +61,11 @@ __all__ = ["TasksHttpTransport"]
 logger = logging.getLogger("mcp_tasks_client")
 
 
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
-
-_CALLS_IN_FLIGHT: Final = 2**31
-"""The host limits its calls itself, and so does the pool of its transport."""
-
-_MOST_SERVERS: Final = 64
-"""Sessions that are kept: one for each URL, credential, and set of capabilities that a host declares."""
-
-_MOST_NOTED: Final = 10_000
-"""Keys, and sessions of hosts, of which something is remembered."""
-
 _WORDS: Final = (b"tools/call", b"initialize", b"notifications/cancelled", b"mcp-tasks-client-")
 """One of these stands in each message that is of interest here."""
 
 _RECORD: Final = "mcp_tasks_client.record_id"
 """The extension of an httpx request that names the record of its call, should an auth flow send it again."""
-
-_OLDER: Final[dict[str, Any]] = {"receive": None, "task_preference": "auto", "task_ttl_s": 86_400.0}
 
 
 class TasksHttpTransport(_AnyTransport):
@@ -159,25 +140,21 @@ class TasksHttpTransport(_AnyTransport):
         assert library is not None, "__new__ has looked"
         self._library: Any = library
         self._inner: Any = inner
-        self._endpoint = endpoint
         self._principal = principal
-        self._policy = poll or PollPolicy()
         self._environment = environment or Environment()
         self._callbacks: Callbacks | None = None
         if elicitation or sampling or roots:
             self._callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
         self._engine = Engine(
             journal=choose_journal(journal),
-            policy=self._policy,
+            policy=poll or PollPolicy(),
             on_abandon=on_abandon,
             handle_of=detached,
             environment=self._environment,
         )
         self._calls = HostCalls(self._engine, asks_host=self._callbacks is None)
-        self._requests = InnerTransport(library, inner)
-        self._servers: dict[tuple[str, str, str], _Server] = {}
-        self._declared: dict[tuple[str, str], JSONObject] = {}
-        self._key_users: dict[str, str] = {}
+        requests = InnerTransport(library, inner)
+        self._servers = Servers(self._engine, requests, self._callbacks, endpoint, principal)
         self._questions = Questions()
         self._under_way: dict[object, list[Callable[[], object]]] = {}
         self._call_ended = anyio.Event()
@@ -197,8 +174,7 @@ class TasksHttpTransport(_AnyTransport):
                     if call is not None and not self._closed:
                         return await self._serve(request, call)
                 case "initialize":
-                    who = str(request.url), self._read_host(request).user
-                    _remember(self._declared, who, _capabilities_in(message))
+                    self._servers.note_declared(self._read_host(request), message)
                 case "notifications/cancelled":
                     # The server does not know the request, since a call of ours stands for it.
                     if self._abandon(request, message):
@@ -242,16 +218,15 @@ class TasksHttpTransport(_AnyTransport):
                 self._call_ended = anyio.Event()
                 await self._call_ended.wait()
             await self._calls.aclose()
-            for server in self._servers.values():
-                await server.session.aclose()
+            await self._servers.aclose()
 
     # ── one call ──────────────────────────────────────────────────────────────────────────────
 
     async def _serve(self, request: Any, call: HostCall) -> Any:
         host = self._read_host(request)
-        server = self._find_server(str(request.url), host.user, call)
+        server = self._servers.find(host, call)
         try:
-            self._check_key(call, host.user)
+            self._servers.check_key(host, call)
             if not await server.takes(call, host):
                 return await self._inner.handle_async_request(request)
         except CredentialRefusedError as error:
@@ -298,7 +273,7 @@ class TasksHttpTransport(_AnyTransport):
         return self._library.Response(200, headers=headers, stream=body)
 
     async def _make_reply(
-        self, request: Any, host: HostRequest, call: HostCall, server: _Server, stream: ReplyStream | None
+        self, request: Any, host: HostRequest, call: HostCall, server: Server, stream: ReplyStream | None
     ) -> _Reply:
         """Make the call, and see it through to what the host is told. Raises nothing of its own."""
         tool_call, listeners = replace(call.tool_call, context=host), list[OnUpdate]()
@@ -369,8 +344,8 @@ class TasksHttpTransport(_AnyTransport):
 
     def _name_request(self, request: Any, request_id: RequestId | None) -> object:
         """What tells a request from those of other sessions, servers and users, as far as can be told."""
-        session_id = request.headers.get("mcp-session-id")
-        return str(request.url), self._read_host(request).user, session_id, request_id
+        host = self._read_host(request)
+        return host.url, host.user, request.headers.get("mcp-session-id"), request_id
 
     def _read_host(self, request: Any) -> HostRequest:
         # A principal says whose all requests are.
@@ -384,111 +359,6 @@ class TasksHttpTransport(_AnyTransport):
                 request=request,
             )
         return _abandoned(call)
-
-    # ── servers ───────────────────────────────────────────────────────────────────────────────
-
-    def _check_key(self, call: HostCall, user: str) -> None:
-        """Refuse a key that another user has. A principal says that all requests are one user's.
-
-        Raises:
-            IdempotencyConflictError: The key was first used with another credential.
-        """
-        key = call.current_key
-        if not isinstance(key, str) or self._principal:
-            return
-        if self._key_users.get(key, user) != user:
-            raise IdempotencyConflictError(
-                f"The idempotency key {key!r} was used with another credential over this HTTP client. If all "
-                "its requests are of one user, name the user by principal=. If not, give each user a client."
-            )
-        _remember(self._key_users, key, user)
-
-    def _find_server(self, url: str, user: str, call: HostCall) -> _Server:
-        """The session at a server, for one user and hosts that declare the same. All their calls share it."""
-        declared = self._declared.get((url, user), {}) if call.capabilities is None else call.capabilities
-        askable = set(ASKED_BY.values())
-        capabilities = {name: value for name, value in declared.items() if name not in {*askable, "tasks"}}
-        if not call.is_current:
-            capabilities.pop("extensions", None)
-        if self._callbacks is not None:
-            capabilities |= self._callbacks.capabilities
-        elif call.is_current or call.reads_events:
-            capabilities |= {name: value for name, value in declared.items() if name in askable}
-        key = url, user, json.dumps([capabilities, call.client_info], sort_keys=True)
-        server = self._servers.pop(key, None)
-        if server is None:
-            self._close_idle_server()
-            questions = {name: value for name, value in capabilities.items() if name in askable}
-            inputs = self._callbacks or HostInputs(questions)
-            session = session_by_url(
-                url,
-                inputs,
-                self._policy,
-                self._environment,
-                older=_OLDER,
-                capabilities=capabilities,
-                limits=Limits(tasks_in_flight=self._policy.polls_in_flight, calls_in_flight=_CALLS_IN_FLIGHT),
-                http_client=self._requests,
-                endpoint=self._endpoint,
-                client_info=call.client_info,
-            )
-            server = _Server(session, inputs, Scope(session.endpoint, self._principal), self._engine)
-        self._servers[key] = server  # behind those that were used before
-        return server
-
-    def _close_idle_server(self) -> None:
-        """Close the session that was not used for the longest time, if there are too many."""
-        if len(self._servers) < _MOST_SERVERS:
-            return
-        idle = next((key for key, server in self._servers.items() if not server.calls), None)
-        if idle is not None:
-            self._engine.tasks.start(self._servers.pop(idle).session.aclose)
-
-
-class _Server:
-    """A session at a server, and the calls that are made over it.
-
-    Attributes:
-        calls: How many are under way.
-    """
-
-    def __init__(self, session: DiscoveringSession, inputs: Inputs, scope: Scope, engine: Engine) -> None:
-        self.session = session
-        self.inputs = inputs
-        self.calls = 0
-        self.is_older = False
-        self._scope = scope
-        self._engine = engine
-        self._endpoint: Endpoint | None = None
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where calls are made, once :meth:`takes` has found out how."""
-        assert self._endpoint is not None
-        return self._endpoint
-
-    async def takes(self, call: HostCall, host: HostRequest) -> bool:
-        """Whether a call is made here, and not left to the host's own request."""
-        keyed = call.current_key is not None
-        try:
-            self.is_older = await self.session.other(context=host) is not None
-            if self._endpoint is None:
-                self._endpoint = Endpoint(
-                    self._engine,
-                    self.session,
-                    self.inputs,
-                    self._scope,
-                    listens=self.is_older,
-                    leaves_questions=isinstance(self.inputs, HostInputs),
-                )
-            # At an older server the host's own session may be what a plain call is about.
-            name = call.tool_call.name
-            return keyed or not self.is_older or await self.session.may_make_task(name, context=host)
-        except SessionError as error:
-            if keyed:
-                raise
-            logger.info("tools/call passes as it is, since the server could not be asked: %s", error)
-            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,20 +416,6 @@ async def _message_of(request: Any) -> JSONObject | None:
         return None
     content: bytes = await request.aread()
     return read_message(content) if any(word in content for word in _WORDS) else None
-
-
-def _capabilities_in(message: JSONObject) -> JSONObject:
-    params = message.get("params")
-    capabilities = params.get("capabilities") if isinstance(params, dict) else None
-    return capabilities if isinstance(capabilities, dict) else {}
-
-
-def _remember(noted: dict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
-    """Note a value, and forget the oldest ones."""
-    noted.pop(key, None)
-    noted[key] = value
-    if len(noted) > _MOST_NOTED:
-        del noted[next(iter(noted))]
 
 
 def _abandoned(call: HostCall) -> _Reply:

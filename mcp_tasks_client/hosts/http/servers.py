@@ -1,0 +1,195 @@
+"""The servers that a host calls over HTTP: a session for each URL, user, and set of declared capabilities."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Final, TypeVar
+
+from ...by_url import DiscoveringSession, session_by_url
+from ...callbacks import Callbacks, Inputs
+from ...engine.endpoint import Endpoint
+from ...engine.engine import Engine
+from ...errors import IdempotencyConflictError, SessionError
+from ...machine.record import Scope
+from ...protocol import JSONObject
+from ...sessions.base import Limits
+from ..host_call import ASKED_BY, HostCall
+from ..questions import HostInputs
+from .own_requests import HostRequest, InnerTransport
+
+__all__ = ["Server", "Servers"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+_CALLS_IN_FLIGHT: Final = 2**31
+"""The host limits its calls itself, and so does the pool of its transport."""
+
+_MOST_SERVERS: Final = 64
+"""Sessions that are kept, unless more have calls under way."""
+
+_MOST_NOTED: Final = 10_000
+"""Keys, and sessions of hosts, of which something is remembered."""
+
+_OLDER: Final[dict[str, Any]] = {"receive": None, "task_preference": "auto", "task_ttl_s": 86_400.0}
+
+
+class Servers:
+    """Finds the session for a call. All calls of one user at one URL that declare the same share it.
+
+    Nothing of one credential is used for another: a list of tools, an MCP session, an idempotency key.
+
+    Args:
+        engine: Drives the calls.
+        requests: Sends requests through the host's transport.
+        callbacks: Answer the servers' questions; ``None`` leaves them to the host.
+        endpoint: Each server's name in the journal; ``None`` derives it from the URL.
+        principal: On whose behalf; not empty if all requests are of one user, whatever their credentials.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        requests: InnerTransport,
+        callbacks: Callbacks | None,
+        endpoint: str | None,
+        principal: str,
+    ) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._callbacks = callbacks
+        self._endpoint = endpoint
+        self._principal = principal
+        polls = engine.policy.polls_in_flight
+        self._limits = Limits(tasks_in_flight=polls, calls_in_flight=_CALLS_IN_FLIGHT)
+        self._servers: dict[tuple[str, str, str], Server] = {}
+        self._declared: dict[tuple[str, str], JSONObject] = {}
+        self._key_users: dict[str, str] = {}
+
+    def note_declared(self, host: HostRequest, message: JSONObject) -> None:
+        """Note what a host declares in ``initialize``."""
+        params = message.get("params")
+        capabilities = params.get("capabilities") if isinstance(params, dict) else None
+        declared = capabilities if isinstance(capabilities, dict) else {}
+        _remember(self._declared, (host.url, host.user), declared)
+
+    def check_key(self, host: HostRequest, call: HostCall) -> None:
+        """Refuse a key that another user has. A principal says that all requests are one user's.
+
+        Raises:
+            IdempotencyConflictError: The key was first used with another credential.
+        """
+        key = call.current_key
+        if not isinstance(key, str) or self._principal:
+            return
+        if self._key_users.get(key, host.user) != host.user:
+            raise IdempotencyConflictError(
+                f"The idempotency key {key!r} was used with another credential over this HTTP client. If all "
+                "its requests are of one user, name the user by principal=. If not, give each user a client."
+            )
+        _remember(self._key_users, key, host.user)
+
+    def find(self, host: HostRequest, call: HostCall) -> Server:
+        """The session for a call of a host's."""
+        declared = call.capabilities
+        if declared is None:
+            declared = self._declared.get((host.url, host.user), {})
+        askable = set(ASKED_BY.values())
+        capabilities = {name: value for name, value in declared.items() if name not in {*askable, "tasks"}}
+        if not call.is_current:
+            capabilities.pop("extensions", None)
+        if self._callbacks is not None:
+            capabilities |= self._callbacks.capabilities
+        elif call.is_current or call.reads_events:
+            capabilities |= {name: value for name, value in declared.items() if name in askable}
+        key = host.url, host.user, json.dumps([capabilities, call.client_info], sort_keys=True)
+        server = self._servers.pop(key, None)
+        if server is None:
+            self._close_idle()
+            questions = {name: value for name, value in capabilities.items() if name in askable}
+            inputs = self._callbacks or HostInputs(questions)
+            session = session_by_url(
+                host.url,
+                inputs,
+                self._engine.policy,
+                self._engine.environment,
+                older=_OLDER,
+                capabilities=capabilities,
+                limits=self._limits,
+                http_client=self._requests,
+                endpoint=self._endpoint,
+                client_info=call.client_info,
+            )
+            server = Server(session, inputs, Scope(session.endpoint, self._principal), self._engine)
+        self._servers[key] = server  # behind those that were used before
+        return server
+
+    def _close_idle(self) -> None:
+        """Close the session that was not used for the longest time, if there are too many."""
+        if len(self._servers) < _MOST_SERVERS:
+            return
+        idle = next((key for key, server in self._servers.items() if not server.calls), None)
+        if idle is not None:
+            self._engine.tasks.start(self._servers.pop(idle).session.aclose)
+
+    async def aclose(self) -> None:
+        """Close all sessions."""
+        for server in self._servers.values():
+            await server.session.aclose()
+
+
+class Server:
+    """A session at a server, and the calls that are made over it.
+
+    Attributes:
+        calls: How many are under way.
+    """
+
+    def __init__(self, session: DiscoveringSession, inputs: Inputs, scope: Scope, engine: Engine) -> None:
+        self.session = session
+        self.inputs = inputs
+        self.calls = 0
+        self.is_older = False
+        self._scope = scope
+        self._engine = engine
+        self._endpoint: Endpoint | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where calls are made, once :meth:`takes` has found out how."""
+        assert self._endpoint is not None
+        return self._endpoint
+
+    async def takes(self, call: HostCall, host: HostRequest) -> bool:
+        """Whether a call is made here, and not left to the host's own request."""
+        keyed = call.current_key is not None
+        try:
+            self.is_older = await self.session.other(context=host) is not None
+            if self._endpoint is None:
+                self._endpoint = Endpoint(
+                    self._engine,
+                    self.session,
+                    self.inputs,
+                    self._scope,
+                    listens=self.is_older,
+                    leaves_questions=isinstance(self.inputs, HostInputs),
+                )
+            # At an older server the host's own session may be what a plain call is about.
+            name = call.tool_call.name
+            return keyed or not self.is_older or await self.session.may_make_task(name, context=host)
+        except SessionError as error:
+            if keyed:
+                raise
+            logger.info("tools/call passes as it is, since the server could not be asked: %s", error)
+            return False
+
+
+def _remember(noted: dict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
+    """Note a value, and forget the oldest ones."""
+    noted.pop(key, None)
+    noted[key] = value
+    if len(noted) > _MOST_NOTED:
+        del noted[next(iter(noted))]

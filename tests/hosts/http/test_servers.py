@@ -1,0 +1,123 @@
+"""Several users, servers and sessions over one HTTP client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+
+from mcp_tasks_client import MemoryJournal, TasksHttpTransport
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.hosts.http import servers
+from mcp_tasks_client.protocol import JSONObject
+
+from ._host import LIMIT_S, OLDER, QUICK, URL, Host, asking_server, count, hosted
+
+pytestmark = pytest.mark.anyio
+
+KEY = {"mcp-tasks-client/idempotency-key": "k"}
+
+
+async def call_as(host: Host, user: str, meta: JSONObject, **headers: str) -> JSONObject:
+    response = await host.post(host.body("slow", meta=meta), Authorization=f"Bearer {user}", **headers)
+    return host.read(response)
+
+
+async def test_a_key_belongs_to_the_credential_that_it_came_with() -> None:
+    server = asking_server()
+    async with hosted(server) as host:
+        assert "result" in await call_as(host, "ada", KEY)
+        refused = await call_as(host, "bob", KEY)
+        assert "principal=" in refused["error"]["message"]
+        assert "result" in await call_as(host, "ada", KEY)
+    assert count(server, "tools/call") == 1
+
+
+async def test_a_principal_says_that_all_credentials_are_one_user_s() -> None:
+    server = asking_server()
+    async with hosted(server, principal="ada") as host:
+        assert "result" in await call_as(host, "old token", KEY)
+        assert "result" in await call_as(host, "new token", KEY)
+    assert count(server, "tools/call") == 1
+    assert count(server, "server/discover") == 1, "the session goes on"
+
+
+async def test_each_user_has_a_session_and_headers_of_tracing_make_no_user() -> None:
+    server = asking_server()
+    async with hosted(server) as host:
+        for number, user in enumerate(["ada", "ada", "bob", "ada", "bob"]):
+            await call_as(host, user, {}, traceparent=f"00-{number}", **{"Idempotency-Key": str(number)})
+    assert count(server, "server/discover") == 2
+
+
+@pytest.mark.parametrize("key", [42, "", ["k"], True])
+async def test_what_is_no_key_is_refused(key: Any) -> None:
+    server = asking_server()
+    async with hosted(server) as host:
+        answer = await host.call("slow", meta={"mcp-tasks-client/idempotency-key": key})
+    assert answer["error"]["code"] == -32602
+    assert "an idempotency key is a text that is not empty" in answer["error"]["message"]
+    assert count(server, "tools/call") == 0
+
+
+async def test_the_session_that_is_closed_for_a_new_one_has_no_call_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(servers, "_MOST_SERVERS", 2)
+    server = asking_server()
+    async with hosted(server) as host, anyio.create_task_group() as calls:
+        calls.start_soon(call_as, host, "busy", {})
+        while not count(server, "tools/call"):
+            await anyio.lowlevel.checkpoint()
+        busy = host.body("for_ever")
+        calls.start_soon(lambda: host.post(busy, Authorization="Bearer busy"))
+        while count(server, "tools/call") < 2:
+            await anyio.lowlevel.checkpoint()
+        for user in ("first", "second", "first"):
+            await call_as(host, user, {})
+        before = count(server, "server/discover")
+        await call_as(host, "busy", {})
+        assert count(server, "server/discover") == before == 4, "first twice, second once, busy once"
+        calls.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("other", ["another server", "another user", "the same"])
+async def test_a_call_is_given_up_by_its_own_host_only(other: str) -> None:
+    server, journal = asking_server(), MemoryJournal()
+    transport = TasksHttpTransport(
+        httpx.ASGITransport(server.app),
+        journal=journal,
+        poll=QUICK,
+        environment=Environment(clock=server.clock),
+    )
+    ended: list[str] = []
+    with anyio.fail_after(LIMIT_S):
+        async with httpx.AsyncClient(transport=transport) as client, anyio.create_task_group() as calls:
+            url = f"{URL}?other" if other == "another server" else URL
+            host, others = Host(client, version=OLDER), Host(client, version=OLDER, url=url)
+            credential = {"Authorization": "Bearer bob"} if other == "another user" else {}
+
+            async def call(host: Host, **headers: str) -> None:
+                await host.post(host.body("for_ever"), **headers)
+                ended.append("others" if host is others else "host")
+
+            calls.start_soon(call, host)
+            while count(server, "tools/call") < 1:
+                await anyio.lowlevel.checkpoint()
+            calls.start_soon(lambda: call(others, **credential))
+            while count(server, "tools/call") < 2:
+                await anyio.lowlevel.checkpoint()
+            given_up = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 0}}
+            response = await others.post(given_up, **credential)
+            assert response.status_code == 202
+            if other != "the same":
+                while not ended:
+                    await anyio.lowlevel.checkpoint()
+            await anyio.wait_all_tasks_blocked()
+            # Of two under one name nobody can tell which is meant.
+            assert ended == ([] if other == "the same" else ["others"]), json.dumps(ended)
+            calls.cancel_scope.cancel()
