@@ -175,7 +175,7 @@ class Crossing:
             self.second = self.start()
         if self.key is None:
             found: list[Outcome] = self.second.do("resume", user="ada", journal="r")
-            if not found and self.cell.fate == "given up":  # its result may have passed it
+            if not found and self.cell.fate in ("given up", "cancelled"):  # its result may have passed it
                 kept = self.second.do("resume", user="ada", journal="r", delivered_within_s=600.0)
                 found = [outcome for outcome in kept if self.result_in(outcome) == FATED]
             return found
