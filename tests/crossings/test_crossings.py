@@ -15,11 +15,7 @@ from .contract import Crossing
 from .host import hosting
 from .site import Sites, serving
 
-KNOWN: Final[dict[str, Callable[[Cell], bool]]] = {
-    "over one HTTP client a call with a key and a renewed token is refused as another user's": lambda c: (
-        c.one_http_client and c.fate == "renewed" and c.key != "no key"
-    ),
-}
+KNOWN: Final[dict[str, Callable[[Cell], bool]]] = {}
 """Defects, and the cells that show them. Whoever mends one takes its line away."""
 
 SOMETIMES: Final[dict[str, Callable[[Cell], bool]]] = {

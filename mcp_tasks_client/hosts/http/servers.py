@@ -76,8 +76,13 @@ class Servers:
         declared = capabilities if isinstance(capabilities, dict) else {}
         _remember(self._declared, (host.url, host.user), declared)
 
-    def check_key(self, host: HostRequest, call: HostCall) -> None:
+    def check_key(self, host: HostRequest, call: HostCall, *, is_renewed: bool) -> None:
         """Refuse a key that another user has. A principal says that all requests are one user's.
+
+        Args:
+            host: The host's request.
+            call: The call in it.
+            is_renewed: Whether it is a request that was refused, with a new credential of the same user.
 
         Raises:
             IdempotencyConflictError: The key was first used with another credential.
@@ -85,7 +90,7 @@ class Servers:
         key = call.current_key
         if not isinstance(key, str) or self._principal:
             return
-        if self._key_users.get(key, host.user) != host.user:
+        if self._key_users.get(key, host.user) != host.user and not is_renewed:
             raise IdempotencyConflictError(
                 f"The idempotency key {key!r} was used with another credential over this HTTP client. If all "
                 "its requests are of one user, name the user by principal=. If not, give each user a client."

@@ -41,7 +41,7 @@ from ...policy import PollPolicy
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError, id_in
 from ...sessions.http.transport_httpx import library_of
-from ..host_call import HostCall, as_event, encode_reply, read_host_call, read_message
+from ..host_call import HostCall, as_event, encode_reply, questions_for, read_host_call, read_message
 from ..host_calls import HostCalls, Made
 from .own_requests import HostRequest, InnerTransport
 from .reply_stream import Questions, ReplyStream
@@ -83,7 +83,8 @@ class TasksHttpTransport(_AnyTransport):
 
     The credential of the host's request goes with each request for its task. If the server refuses it
     meanwhile, the host's auth flow gets that as the reply, and the request that it sends next goes on with
-    the same task. An auth that signs the body of a request cannot serve others; give that one to ``inner``.
+    the same task. Where an event stream has begun by then, a session at 2026-07-28 is told to call again, and an
+    older one gets an error. An auth that signs the body of a request cannot serve others; give that one to ``inner``.
     Cookies that the server sets in replies to our own requests do not reach the host's client.
 
     A reply is JSON where the host accepts that; but an event stream, with progress and comments, where the
@@ -226,7 +227,7 @@ class TasksHttpTransport(_AnyTransport):
         host = self._read_host(request)
         server = self._servers.find(host, call)
         try:
-            self._servers.check_key(host, call)
+            self._servers.check_key(host, call, is_renewed=_RECORD in request.extensions)
             if not await server.takes(call, host):
                 return await self._inner.handle_async_request(request)
         except CredentialRefusedError as error:
@@ -253,12 +254,19 @@ class TasksHttpTransport(_AnyTransport):
     ) -> Any:
         """The reply as an event stream; or as JSON, if the call has ended before there was any event."""
         replies: list[_Reply] = []
+        is_begun = False
         stream: ReplyStream
 
         async def work() -> None:
             with self._note_under_way(self._name_call(request, call), stream.cancel):
                 host.ask = partial(self._questions.ask, stream) if asks else None
-                replies.append(await make(stream))
+                reply = await make(stream)
+                record_id = request.extensions.get(_RECORD)
+                if is_begun and reply.status != 200 and call.is_current and record_id is not None:
+                    # A status comes too late. The session calls again, and then its auth flow gets it.
+                    again = questions_for({}, state=None, record_id=record_id)
+                    reply = _Reply(encode_reply(call.request_id, again))
+                replies.append(reply)
 
         stream = ReplyStream(work, self._environment.clock)
         body = self._make_body(stream, lambda: replies[0] if replies else _abandoned(call))
@@ -269,6 +277,7 @@ class TasksHttpTransport(_AnyTransport):
             raise
         if stream.over and not stream.begun and call.reads_json:
             return self._respond(replies[0] if replies else self._end_early(request, call))
+        is_begun = True
         headers = {"content-type": "text/event-stream", "cache-control": "no-store"}
         return self._library.Response(200, headers=headers, stream=body)
 
@@ -427,7 +436,9 @@ def _abandoned(call: HostCall) -> _Reply:
 def _refused(request: Any, host: HostRequest, call: HostCall, error: CredentialRefusedError) -> _Reply:
     """The refusal of a credential, for the host's auth flow, which may send the request again."""
     reference = error.handle.reference if error.handle is not None else None
+    record_id = call.record_id
     if reference is not None and reference["task_id"] is not None:
-        request.extensions[_RECORD] = reference["record_id"]
+        record_id = reference["record_id"]
+    request.extensions[_RECORD] = record_id
     body = encode_reply(call.request_id, as_rpc_error(error))
     return _Reply(body, error.http_status or 401, host.refusal or {})

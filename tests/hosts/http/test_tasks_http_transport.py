@@ -341,6 +341,31 @@ async def test_a_credential_that_is_refused_is_renewed_by_the_host_s_auth_flow_a
     assert count(server, "tools/call") == 1
 
 
+async def test_a_credential_that_expires_under_a_begun_stream_is_renewed_as_well(library: ModuleType) -> None:
+    """The status has been sent by then. The host's session calls again, whose auth flow hears of it."""
+    server, journal = asking_server(), MemoryJournal()
+    inner = library.ASGITransport(server.app)
+    send, valid = inner.handle_async_request, 1
+
+    async def guarded(request: Any) -> Any:
+        nonlocal valid
+        if json.loads(request.content)["method"] == "tasks/get" and count(server, "tasks/get") == 2:
+            valid = 2
+        if request.headers["authorization"] != f"Bearer {valid}":
+            headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
+            return library.Response(401, headers=headers, content=b"renew it")
+        return await send(request)
+
+    inner.handle_async_request = guarded
+    options = {"auth": Refreshing(library).auth}
+    async with hosted(server, journal, library=library, inner=inner, client_options=options) as host:
+        asked = (await host.call("slow", meta={"progressToken": "p"}))["result"]
+        assert host.notified, "the stream has begun"
+        assert (asked["resultType"], asked["inputRequests"]) == ("input_required", {})
+        assert await host.text("slow", requestState=asked["requestState"]) == "done"
+    assert count(server, "tools/call") == 1
+
+
 async def test_without_an_auth_flow_the_host_learns_that_its_credential_is_refused() -> None:
     server, journal = asking_server(), MemoryJournal()
     server.misbehave("tasks/get", HttpError(401))
