@@ -392,6 +392,12 @@ class CoreTasksSession(Session):
         try:
             return await self._send(own, method, task)
         except SessionError as error:
+            if task.in_another and error.code == INVALID_PARAMS and not error.retryable:
+                raise RemoteProtocolError(
+                    "The server does not know the task in the host's MCP session. It was made in another one, in "
+                    "which TasksClient(url).resume() goes on with it.",
+                    not_executed=True,
+                ) from error
             if not own.lost:
                 raise
             denied = error

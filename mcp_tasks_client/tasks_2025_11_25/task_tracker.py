@@ -83,6 +83,9 @@ class TrackedTask:
     built_from: str | None = None
     """The ``session_data`` from which this was restored."""
 
+    in_another: bool = False
+    """Whether the task was made in an MCP session that cannot be reached over the connection."""
+
     since: float = 0.0
     """Monotonic seconds when this was made."""
 
@@ -217,6 +220,7 @@ class TaskTracker:
         )
         if data.session_id is not None and data.session_id != connection.session_id:
             task.questions.lose_session()
+            task.in_another = True
         elif data.result_id is not None:
             task.abandoned = data.result_id, data.event_id
         self._tasks[ref.task_id] = task
@@ -228,7 +232,7 @@ class TaskTracker:
     def move(self, task: TrackedTask, connection: Connection) -> None:
         """Note that a task goes on in another MCP session, because its own has ended."""
         self._drop_result(task)
-        task.connection, task.abandoned = connection, None
+        task.connection, task.abandoned, task.in_another = connection, None, False
         task.questions.lose_session()
 
     def forget(self, task: TrackedTask) -> None:

@@ -18,11 +18,7 @@ from .site import Sites, serving
 KNOWN: Final[dict[str, Callable[[Cell], bool]]] = {}
 """Defects, and the cells that show them. Whoever mends one takes its line away."""
 
-SOMETIMES: Final[dict[str, Callable[[Cell], bool]]] = {
-    "a key that TasksTransport repeats in another MCP session ends the record as not found": lambda c: (
-        c.other_way == "stream" and c.version == "2025-11-25" and c.key != "no key"
-    ),
-}
+SOMETIMES: Final[dict[str, Callable[[Cell], bool]]] = {}
 """Those that show themselves by chance, or in some of these cells."""
 
 

@@ -83,9 +83,12 @@ class TasksHttpTransport(_AnyTransport):
 
     The credential of the host's request goes with each request for its task. If the server refuses it
     meanwhile, the host's auth flow gets that as the reply, and the request that it sends next goes on with
-    the same task. Where an event stream has begun by then, a session at 2026-07-28 is told to call again, and an
-    older one gets an error. An auth that signs the body of a request cannot serve others; give that one to ``inner``.
-    Cookies that the server sets in replies to our own requests do not reach the host's client.
+    the same task. Where an event stream has begun by then, a session at 2026-07-28 is told to call again, and
+    an older one gets an error. An auth that signs the body of a request cannot serve others; give that one to
+    ``inner``. Cookies that the server sets in replies to our own requests do not reach the host's client.
+
+    Several users may share a client: nothing of one credential is used for another. Without a ``principal``
+    an idempotency key belongs to the credential that it first came with.
 
     A reply is JSON where the host accepts that; but an event stream, with progress and comments, where the
     host asks for progress, or can be asked itself. Without a callback here, the server's questions go to the
