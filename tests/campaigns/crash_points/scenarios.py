@@ -36,7 +36,7 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.callbacks import NoAnswerError
 from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.engine.observer import Observer, Point
+from mcp_tasks_client.engine.observer import DRIVE, Observer, Point
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Completed, Finished, Observing
 from mcp_tasks_client.sessions.base import Limits, ToolCall
@@ -365,14 +365,18 @@ class Life(Observer):
     # ── what it passes ────────────────────────────────────────────────────────────────────────
 
     async def before(self, point: Point, record: TaskRecord | None) -> None:
+        if point == DRIVE:
+            return  # nothing is committed or sent by that alone
         await self.clock.awake.wait()
-        await self._pass(self.plan.before(point))
+        await self._pass(self.plan.before(point, record))
 
     async def after(self, point: Point, record: TaskRecord | None) -> None:
+        if point == DRIVE:
+            return
         await self.clock.awake.wait()
         asked = (_ANSWERING.get() or self.returned[-1]) if point == "commit: AnswerReady" else None
         try:
-            await self._pass(self.plan.after(point))
+            await self._pass(self.plan.after(point, record))
         except JournalError:  # as far as anybody here knows, it was not committed
             asked = None
             raise

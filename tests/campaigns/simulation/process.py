@@ -47,7 +47,7 @@ from mcp_tasks_client.callbacks import Callbacks
 from mcp_tasks_client.engine.endpoint import Endpoint
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.engine.observer import Observer, Point
+from mcp_tasks_client.engine.observer import DRIVE, Observer, Point
 from mcp_tasks_client.handle import detached
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Observing
@@ -583,11 +583,15 @@ class Process(Observer):
     # ── what happens to it ────────────────────────────────────────────────────────────────────
 
     async def before(self, point: Point, record: TaskRecord | None) -> None:
+        if point == DRIVE:
+            return  # nothing is committed or sent by that alone
         await self._pass(point)
         if point == "commit: TaskCreated":
             self._task_ids[_me()] = len(self.world.journaled)
 
     async def after(self, point: Point, record: TaskRecord | None) -> None:
+        if point == DRIVE:
+            return
         if point == "commit: TaskCreated" and len(self.world.journaled) == self._task_ids.pop(_me(), -1):
             self.world.break_("a task ID is not journaled", f"by process {self.pid}")
         key = _ANSWERING.get()
