@@ -394,7 +394,7 @@ class CoreTasksSession(Session):
         except SessionError as error:
             if task.in_another and error.code == INVALID_PARAMS and not error.retryable:
                 raise RemoteProtocolError(
-                    "The server does not know the task in the host's MCP session, since it was made in another. "
+                    "The server does not know the task in this MCP session. It was made in another one. "
                     "TasksClient(url).resume() goes on with it there.",
                     not_executed=True,
                 ) from error
