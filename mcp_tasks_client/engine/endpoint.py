@@ -194,8 +194,7 @@ class Endpoint:
             if call.record.finished:
                 return
             try:
-                with call.telling(listeners, context):
-                    await self._wait_for_end(call)
+                await self._wait_for_end(call, listeners, context)
                 return
             except (OvertakenError, OutcomeUnknownError) as error:
                 check_repeatable(error, call, on_unknown)
@@ -222,8 +221,11 @@ class Endpoint:
         self._store.keep_uncommitted(call)
         try:
             # The driver begins before anything is waited for. It commits the task, whatever its caller does.
-            with call.telling(listeners), anyio.move_on_after(timeout):
-                await self._wait_for_end(call)
+            if timeout is None:  # without a scope for each call that waits
+                await self._wait_for_end(call, listeners)
+            else:
+                with anyio.move_on_after(timeout):
+                    await self._wait_for_end(call, listeners)
             if not call.record.finished:
                 raise self.timed_out(call, timeout)
             async with self.engine.using_journal():
@@ -239,8 +241,10 @@ class Endpoint:
         async with self.engine.using_journal():
             await self.release(call)
 
-    async def _wait_for_end(self, call: LiveCall) -> None:
-        self.hold(call)
+    async def _wait_for_end(
+        self, call: LiveCall, listeners: Sequence[OnUpdate], context: object = None
+    ) -> None:
+        self.hold(call, listeners, context)
         try:
             await self.wait(call, _never)
         except anyio.get_cancelled_exc_class():
@@ -250,7 +254,7 @@ class Endpoint:
                 await run_to_its_end(self._runner.cancellation.cancel_abandoned, call)
             raise
         finally:
-            await self.let_go(call)
+            await self.let_go(call, listeners, context)
 
     # ── what handles use ──────────────────────────────────────────────────────────────────────
 
@@ -267,22 +271,29 @@ class Endpoint:
         finally:
             await self.let_go(call)
 
-    def hold(self, call: LiveCall) -> None:
+    def hold(self, call: LiveCall, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
         """Have a call driven until :meth:`let_go`.
+
+        Args:
+            call: Which.
+            listeners: Told of each changed snapshot.
+            context: What the caller brings along.
 
         Raises:
             TasksClientError: The client is closed.
         """
         self.check_open(call)
-        call.waiters += 1
+        call.join(listeners, context)
         self.engine.drive(call, self._runner)
 
-    async def let_go(self, call: LiveCall) -> None:
-        """Wait for a call no longer. If nobody else does, it is stopped.
+    async def let_go(
+        self, call: LiveCall, listeners: Sequence[OnUpdate] = (), context: object = None
+    ) -> None:
+        """Wait for a call no longer. If nobody else does, it is stopped. Takes what :meth:`hold` was given.
 
         Where nothing goes on in the background, it has ended when this returns.
         """
-        call.waiters -= 1
+        call.leave(listeners, context)
         if call.wanted:
             return
         call.error_told = True  # whoever comes next has the call begun anew

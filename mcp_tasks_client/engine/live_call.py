@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -209,22 +208,25 @@ class LiveCall:
 
     # ── what changes ──────────────────────────────────────────────────────────────────────────
 
-    @contextmanager
-    def telling(self, listeners: Sequence[OnUpdate], context: object = None) -> Iterator[None]:
-        """Have listeners told of each changed snapshot, and a context used, for the length of the block.
+    def join(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
+        """Count one more who waits for the call.
 
         Args:
-            listeners: Told.
-            context: What the caller brings along, whose waiting the block is; ``None`` if nothing.
+            listeners: Told of each changed snapshot, until :meth:`leave`.
+            context: What the caller brings along; ``None`` if nothing. That of the newest waiter is used.
         """
-        brought = () if context is None else (context,)
-        self.listeners, self._contexts = (*self.listeners, *listeners), (*self._contexts, *brought)
-        try:
-            yield
-        finally:
-            # Each once, since two waiters may have given the same.
-            self.listeners = _without(self.listeners, listeners)
-            self._contexts = _without(self._contexts, brought)
+        self.waiters += 1
+        self.listeners = (*self.listeners, *listeners)
+        if context is not None:
+            self._contexts = (*self._contexts, context)
+
+    def leave(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
+        """Count one less who waits for the call. Takes what :meth:`join` was given."""
+        self.waiters -= 1
+        # Each once, since two waiters may have given the same.
+        self.listeners = _without(self.listeners, listeners)
+        if context is not None:
+            self._contexts = _without(self._contexts, (context,))
 
     def publish(self) -> None:
         """Wake everybody who waits for a change."""

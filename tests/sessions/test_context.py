@@ -72,13 +72,14 @@ async def test_the_engine_passes_the_context_of_the_newest_of_those_who_wait() -
     call = LiveCall(record, Ours(1), ToolCall(name="slow", context="brought by the first"))
     created, _ = await requests.call(call, SendCall(), nothing)
     assert isinstance(created, TaskCreated)
-    with call.telling((), "brought by the second"):
-        await requests.call(call, SendCall(), nothing)
-        call.record = replace(record, state=Observing(task=created.task, received_at=0.0, due_at=0.0))
-        await requests.get(call)
-        await requests.update(call, {"k": ANSWER})
-        await requests.cancel(call)
-        await requests.ask(call, Ask(key="k", request=form("?")))
+    call.join(context="brought by the second")
+    await requests.call(call, SendCall(), nothing)
+    call.record = replace(record, state=Observing(task=created.task, received_at=0.0, due_at=0.0))
+    await requests.get(call)
+    await requests.update(call, {"k": ANSWER})
+    await requests.cancel(call)
+    await requests.ask(call, Ask(key="k", request=form("?")))
+    call.leave(context="brought by the second")
     await requests.get(call)
     assert [(sent.method, sent.context) for sent in session.sent] == [
         ("tools/call", "brought by the first"),
