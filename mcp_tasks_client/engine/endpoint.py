@@ -358,7 +358,6 @@ class Endpoint:
         if not self.engine.closed:  # else the journal is closed, and the next client hands it out again
             # What is dropped into a host's client has passed the outcome to a session, which may lose it.
             self._store.deliver(call, keep=not self.engine.in_background)
-            self.engine.prune_now_and_then()
 
     async def release(self, call: LiveCall) -> None:
         """Give up a call whose outcome or question did not reach the host. Any process may resume it.

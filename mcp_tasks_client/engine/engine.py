@@ -130,13 +130,9 @@ class Engine:
         if not self._entered:
             self.journal.aclose_soon()
 
-    def prune_now_and_then(self) -> None:
+    async def _prune_now_and_then(self) -> None:
         """Forget what is old, if it is time."""
-        if not self._closed and self.store.begin_prune():
-            self.tasks.start(self._prune)
-
-    async def _prune(self) -> None:
-        async with self.using_journal():
+        if self.store.begin_prune():
             await self.store.prune_old()
 
     # ── driving ───────────────────────────────────────────────────────────────────────────────
@@ -183,6 +179,7 @@ class Engine:
                 await self.open_journal()
             try:
                 await runner.drive(call)
+                await self._prune_now_and_then()
             finally:
                 self.leave_journal()
         except JournalError as error:
@@ -243,7 +240,7 @@ class Engine:
             if self.in_background:  # the block is not entered, so that nobody else would close the journal
                 await run_to_its_end(self.journal.aclose)
             raise
-        self.prune_now_and_then()
+        self.tasks.start(self._prune_now_and_then)
         return self
 
     async def _enter(self) -> None:
