@@ -18,14 +18,20 @@ import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client.client import TasksClient
+from mcp_tasks_client.engine.call_store import CallStore
+from mcp_tasks_client.engine.environment import Environment
+from mcp_tasks_client.engine.live_call import LiveCall, Ours
 from mcp_tasks_client.errors import CredentialRefusedError, InputUnansweredError, TaskNotFoundError
 from mcp_tasks_client.handle import TaskHandle
+from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.memory import MemoryJournal
-from mcp_tasks_client.machine.states import Observing
+from mcp_tasks_client.machine.actions import SendCall
+from mcp_tasks_client.machine.record import Scope, TaskRecord
+from mcp_tasks_client.machine.states import Observing, OutcomeUnknown
 from mcp_tasks_client.testing import ManualClock, input_required, working
 from tests._requirements import requirement
 from tests.engine.other_process import LEASE_S, invisible
-from tests.engine.world import ASK, DONE, TASK, YES, Asked, World, text
+from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World, text
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
@@ -301,3 +307,30 @@ async def test_letting_go_of_what_another_host_has_taken_already_is_no_trouble(
             (record,) = await second.records()
             assert record.owner is not None, "it is still the second one's"
     assert "could not be released" not in caplog.text
+
+
+@requirement("law:5")
+async def test_what_was_to_be_sent_before_another_client_had_the_call_is_not_sent() -> None:
+    journal = MemoryJournal()
+    async with journal:
+        ours, theirs = (CallStore(GuardedJournal(journal), NO_JITTER, Environment()) for _ in range(2))
+        record = TaskRecord(
+            record_id="r",
+            scope=Scope("scripted"),
+            tool="tool",
+            idempotency_key="k",
+            state=OutcomeUnknown(),
+            created_at=1.0,
+            updated_at=1.0,
+        )
+        call = LiveCall(record, Ours(0))
+        await ours.claim(call)
+        call.next_send = SendCall()
+        await ours.release(call)
+        taken = theirs.adopt(call.record)
+        assert await theirs.take(taken)
+        await theirs.release(taken)
+        assert await ours.take(call)
+        assert call.next_send is None
+        await ours.close()
+        await theirs.close()

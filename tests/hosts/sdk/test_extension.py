@@ -265,6 +265,16 @@ def counting(journal_type: type[Journal], *arguments: Any) -> tuple[Journal, Cou
     return counted_type(*arguments), counts
 
 
+async def test_a_task_is_journaled_for_the_principal_that_the_extension_was_given() -> None:
+    journal = MemoryJournal()
+    theirs = extension(journal, principal="ada")
+    async with mcp.Client(in_memory(SdkServer(gets=[DONE])), extensions=[theirs]) as client:
+        await client.call_tool("tool")
+    async with journal:
+        assert [record.tool for record in await journal.records(Scope(ENDPOINT, "ada"))] == ["tool"]
+        assert await journal.records(Scope(ENDPOINT)) == []
+
+
 async def test_calls_share_one_opening_of_the_file_and_cost_three_operations_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
