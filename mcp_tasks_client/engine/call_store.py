@@ -167,7 +167,7 @@ class CallStore:
         call.uncommitted = tuple(kept for kept in call.uncommitted if kept is not event)
         if not call.uncommitted:
             self._uncommitted.discard(call)
-        return actions  # mypy takes every context manager for one that may swallow errors
+        return actions
 
     async def settle(self, call: LiveCall) -> None:
         """Wait for the step that is being committed, if there is one."""

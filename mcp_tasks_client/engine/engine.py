@@ -179,7 +179,8 @@ class Engine:
                 await self.open_journal()
             try:
                 await runner.drive(call)
-                await self._prune_now_and_then()
+                with anyio.CancelScope(shield=True):  # whoever waited may have gone
+                    await self._prune_now_and_then()
             finally:
                 self.leave_journal()
         except JournalError as error:

@@ -1,4 +1,4 @@
-"""What an engine is given from outside, so that a test can replace it: time, chance, process, observer."""
+"""What an engine is given from outside: time, chance, process, and who observes calls."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ CANCEL: Final = "send: tasks/cancel"
 ASK: Final = "send: a question to the host"
 
 DRIVE: Final = "drive"
-"""All that happens to a call from the moment at which it is driven here, until it has ended, parks, or nobody
-waits for it any more. The other points of the call lie within."""
+"""All that is done about a call while it is driven here: until it has ended, parks, or nobody waits for it.
+Most other points of the call lie within. A call that is taken up again is driven again."""
 
 POINTS: Final[tuple[Point, ...]] = (
     *(commit_of(event) for event in get_args(Event) if event not in _NEVER_COMMITTED),

@@ -100,8 +100,6 @@ class Runner:
     ) -> None:
         self.store = store
         self._requests = requests
-        self._policy = policy
-        self._environment = environment
         self._clock = environment.clock
         self._observed = ObservedSteps(environment.observer)
         self._leaves_questions = leaves_questions
@@ -257,6 +255,7 @@ class Runner:
         if call.next_send is not None and not call.over:
             send = call.next_send
             await self._clock.sleep(send.after_s)
+            await self.store.settle(call)  # a cancellation may be committed just now
             if call.next_send is send and not call.over:  # it may have been cancelled meanwhile
                 await self.step(call, CallBegun())
 

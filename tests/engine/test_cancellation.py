@@ -21,6 +21,7 @@ from mcp_tasks_client.errors import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.handle import TaskHandle
+from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Gathering, Observing
 from mcp_tasks_client.testing import (
     FaultPlan,
@@ -391,3 +392,34 @@ async def test_a_call_that_times_out_cancels_no_task_that_a_handle_keeps() -> No
             await client.call_tool("tool", idempotency_key=KEY, timeout=IN_FLIGHT_S)
         await world.during(handle.result, 60)
     assert not world.server.log("tasks/cancel")
+
+
+@requirement("law:8")
+async def test_a_resent_call_that_is_cancelled_as_its_next_round_begins_is_of_unknown_outcome() -> None:
+    """The cancellation is being committed when the wait for the next round is over."""
+    world = World(calls=[LOST, LATER, LOST])
+    async with world.client() as client:
+        with pytest.raises(OutcomeUnknownError):
+            await client.call_tool("tool", idempotency_key=KEY)
+
+        async def call_again() -> None:
+            with pytest.raises(OutcomeUnknownError):
+                await client.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call_again)
+            await world.clock.advance(0.1)
+            calls = client._engine.store.live.values()
+            (gathering,) = [call for call in calls if isinstance(call.record.state, Gathering)]
+            save, may_go_on = world.journal.save, anyio.Event()
+
+            async def slow(record: TaskRecord, *, known: bool = False) -> None:
+                await may_go_on.wait()
+                await save(record, known=known)
+
+            world.journal.save = slow  # type: ignore[method-assign]  # for one commit
+            tasks.start_soon(client._opened().cancel, gathering)
+            await anyio.wait_all_tasks_blocked()
+            world.journal.save = save  # type: ignore[method-assign]
+            await world.clock.advance(1)
+            may_go_on.set()

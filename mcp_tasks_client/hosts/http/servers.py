@@ -40,7 +40,8 @@ _OLDER: Final[dict[str, Any]] = {"receive": None, "task_preference": "auto", "ta
 class Servers:
     """Finds the session for a call. All calls of one user at one URL that declare the same share it.
 
-    Nothing of one credential is used for another: a list of tools, an MCP session, an idempotency key.
+    No list of tools and no MCP session of one credential is used for another. An idempotency key is refused
+    to another credential than it first came with, for as long as that is remembered here.
 
     Args:
         engine: Drives the calls.

@@ -87,8 +87,9 @@ class TasksHttpTransport(_AnyTransport):
     an older one gets an error. An auth that signs the body of a request cannot serve others; give that one to
     ``inner``. Cookies that the server sets in replies to our own requests do not reach the host's client.
 
-    Several users may share a client: nothing of one credential is used for another. Without a ``principal``
-    an idempotency key belongs to the credential that it first came with.
+    Several users may share a client: sessions and lists of tools are apart by credential, and without a
+    ``principal`` an idempotency key is refused to another credential than it first came with. Records are not
+    apart: give users whose keys others could guess a client with a ``principal`` each.
 
     A reply is JSON where the host accepts that; but an event stream, with progress and comments, where the
     host asks for progress, or can be asked itself. Without a callback here, the server's questions go to the
