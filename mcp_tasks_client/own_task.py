@@ -99,7 +99,9 @@ class OwnTask:
 
     def start(self) -> None:
         """Begin to enter, and wait for nothing. What entering raises, :meth:`leave` raises."""
-        self._task = spawn(self._run)  # kept, because asyncio forgets a task that nobody else knows
+        self._task = spawn(
+            self._run, self._end
+        )  # kept, because asyncio forgets a task that nobody else knows
 
     async def enter(self) -> None:
         """Enter. A caller that is cancelled meanwhile has the entering cancelled, and waits for its end.
@@ -144,8 +146,11 @@ class OwnTask:
         except BaseException as error:
             self._error = error
         finally:
-            self._left.set()
-            self._entered.set()
+            self._end()
+
+    def _end(self) -> None:
+        self._left.set()
+        self._entered.set()
 
 
 def spawn(work: Callable[[], Awaitable[None]], ended: Callable[[], object] = lambda: None) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -203,3 +204,17 @@ async def test_a_client_that_nobody_closes_is_closed_as_the_event_loop_ends(back
 
     await anyio.to_thread.run_sync(lambda: anyio.run(forget, backend=backend))
     assert not groups[0].is_open
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_an_event_loop_that_ends_while_something_is_entered_does_end(steps: int) -> None:
+    async def enter_and_leave_the_loop() -> None:
+        entering = asyncio.ensure_future(OwnTask(Group()).enter())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        del entering
+
+    thread = threading.Thread(target=asyncio.run, args=(enter_and_leave_the_loop(),), daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()

@@ -6,7 +6,6 @@ response: at its end, when the host closes it, or when the host's client is clos
 
 from __future__ import annotations
 
-import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -17,9 +16,10 @@ import anyio.lowlevel
 
 from ...engine.environment import Clock
 from ...engine.signal import Signal, make_signal
+from ...own_task import spawn
 from ...protocol import JSONObject
 from ...protocol.replies import RpcError, read_rpc_error
-from ...uncut import on_asyncio
+from ...uncut import run_to_its_end
 from ..host_call import as_event, encode_message
 
 __all__ = ["Questions", "ReplyStream"]
@@ -71,15 +71,8 @@ class ReplyStream:
     async def start(self) -> None:
         """Begin the call, and return when there is something to read, or the call has ended."""
         self._changed = make_signal()
-        if on_asyncio():
-            import asyncio
-
-            self._task = asyncio.ensure_future(self._run())
-        else:
-            import trio
-
-            # Not in a nursery, since no block of the host's outlasts the reading of the response.
-            trio.lowlevel.spawn_system_task(self._run, context=contextvars.copy_context())
+        # No block of the host's outlasts the reading of the response.
+        self._task = spawn(self._run, self._end)
         while not (self.over or self._unread):
             await self._wait(None)
 
@@ -90,16 +83,18 @@ class ReplyStream:
     async def stop(self) -> None:
         """End the call, and return when it has ended."""
         self._scope.cancel()
-        with anyio.CancelScope(shield=True):
-            await self._over.wait()
+        await run_to_its_end(self._over.wait)
 
     async def _run(self) -> None:
         try:
             with self._scope:
                 await self._work()
         finally:
-            self._over.set()
-            self._changed.set()
+            self._end()
+
+    def _end(self) -> None:
+        self._over.set()
+        self._changed.set()
 
     # ── the reading ───────────────────────────────────────────────────────────────────────────
 

@@ -41,6 +41,7 @@ from ...policy import PollPolicy
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError, id_in
 from ...sessions.http.transport_httpx import library_of
+from ...uncut import run_to_its_end
 from ..host_call import HostCall, as_event, encode_reply, questions_for, read_host_call, read_message
 from ..host_calls import HostCalls, Made
 from .own_requests import HostRequest, InnerTransport
@@ -215,15 +216,17 @@ class TasksHttpTransport(_AnyTransport):
 
     async def _close(self) -> None:
         self._closed = True
-        with anyio.CancelScope(shield=True):
-            for cancels in list(self._under_way.values()):
-                for cancel in cancels:
-                    cancel()
-            while self._under_way:
-                self._call_ended = anyio.Event()
-                await self._call_ended.wait()
-            await self._calls.aclose()
-            await self._servers.aclose()
+        await run_to_its_end(self._end_calls)
+
+    async def _end_calls(self) -> None:
+        for cancels in list(self._under_way.values()):
+            for cancel in cancels:
+                cancel()
+        while self._under_way:
+            self._call_ended = anyio.Event()
+            await self._call_ended.wait()
+        await self._calls.aclose()
+        await self._servers.aclose()
 
     # ── one call ──────────────────────────────────────────────────────────────────────────────
 

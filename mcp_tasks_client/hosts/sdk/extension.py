@@ -100,8 +100,8 @@ class TasksExtension(ClientExtension):
     """Durable tasks in a client of the official SDK or of FastMCP: pass it in ``extensions=[...]``.
 
     ``call_tool`` then returns the result of a task as it returns any other, and the task is journaled
-    first. What a crash left unfinished, ``TasksClient(client).resume()`` takes up. Several clients may
-    share one extension, also at the same time.
+    first. What a crash left unfinished, ``TasksClient(client).resume()`` takes up. Several clients of
+    one event loop may share an extension, also at the same time.
 
     Two kinds of calls see a task through themselves, so that it is not journaled.
     ``client.session.call_tool(...)`` raises ``UnexpectedClaimedResult``, unless it is given

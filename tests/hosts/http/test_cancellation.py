@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
@@ -241,7 +242,7 @@ async def test_a_reply_that_comes_after_the_host_has_gone_is_journaled() -> None
     assert await resume(server, journal, elicitation=answer) == ["done"]
 
 
-@pytest.mark.parametrize("meta", [{}, KEY], ids=["no key", "key"])
+@pytest.mark.parametrize("meta", [{}, KEY, {"progressToken": 1}], ids=["no key", "key", "events"])
 def test_an_event_loop_that_ends_at_any_step_of_a_call_leaves_no_record_that_it_owns(
     meta: dict[str, Any],
 ) -> None:
@@ -259,7 +260,11 @@ def test_an_event_loop_that_ends_at_any_step_of_a_call_leaves_no_record_that_it_
 
     for steps in range(40):
         journal = Slow()
-        asyncio.run(leave_after(steps, journal))
+        # In a thread, so that a loop that does not end is a failed test.
+        thread = threading.Thread(target=asyncio.run, args=(leave_after(steps, journal),), daemon=True)
+        thread.start()
+        thread.join(LIMIT_S)
+        assert not thread.is_alive(), steps
         assert {record.owner for record in asyncio.run(recorded(journal))} <= {None}, steps
 
 
