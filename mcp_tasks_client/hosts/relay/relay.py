@@ -346,12 +346,14 @@ class Relay:
                 if served.delivered is not None:
                     served.delivered()
         finally:
-            if served is not None and served.dropped is not None and not is_read:
-                await served.dropped()
-            if self._calls.get(request_id) is scope:  # else the host has given its ID to another call
-                del self._calls[request_id]
-            self._call_ended.set()
-            self._call_ended = anyio.Event()
+            try:
+                if served is not None and served.dropped is not None and not is_read:
+                    await served.dropped()
+            finally:
+                if self._calls.get(request_id) is scope:  # else the host has given its ID to another call
+                    del self._calls[request_id]
+                self._call_ended.set()
+                self._call_ended = anyio.Event()
 
     # ── what the server sends ─────────────────────────────────────────────────────────────────
 
