@@ -261,10 +261,12 @@ async def test_a_caller_that_is_cancelled_leaves_no_prompt_and_a_task_to_resume(
             await hesitant.withdrawn.wait()
         hesitant.hesitates = False
         async with opened.durable() as durable:
+            handles = await durable.resume()
             with anyio.fail_after(LIMIT_S):
-                # A host of mcp 1.x tells nobody when its call has been let go of.
-                while not (handles := await durable.resume()):
+                # A host of mcp 1.x runs in a process of its own, which may still be letting go of its call.
+                while door.way.on_1 and not handles:
                     await anyio.lowlevel.checkpoint()
+                    handles = await durable.resume()
             (handle,) = handles
             assert content(await handle.result()) == case.expected
     assert hesitant.asked == [*case.asks] * 2
