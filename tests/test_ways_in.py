@@ -263,7 +263,8 @@ async def test_a_caller_that_is_cancelled_leaves_no_prompt_and_a_task_to_resume(
         async with opened.durable() as durable:
             handles = await durable.resume()
             with anyio.fail_after(LIMIT_S):
-                # A host of mcp 1.x runs in a process of its own, which may still be letting go of its call.
+                # A host of mcp 1.x runs in a process of its own, and nothing says when the notification that
+                # gives its call up has arrived there.
                 while door.way.on_1 and not handles:
                     await anyio.lowlevel.checkpoint()
                     handles = await durable.resume()

@@ -159,6 +159,8 @@ class Crossing:
         if self.key is None and not ended:
             return  # it has its result
         found = self.ask_again()
+        if self.mixed:
+            found = [outcome for outcome in found if outcome.get("error") != "TaskNotFoundError"]
         if self.unanswered and self.key is not None and self.is_unknown(found[0]):
             return
         all_ended = self.cell.fate == "upgraded" or not self.second_lived
@@ -215,7 +217,9 @@ class Crossing:
         if self.cell.one_http_client and self.two_users:
             runs.setdefault(self.other, 1)  # the call was refused, see above
         assert runs == {FATED: 1, self.other: 1}, "2, 3: each tool runs once"
-        assert self.site.crossed == [], "5: under another's name"
+        # What ada takes up of bob's is asked for by her, in his MCP session.
+        crossed = [one for one in self.site.crossed if not self.mixed or "call" in one]
+        assert crossed == [], f"5: under another's name: {crossed}"
         secrets = (META_KEY, KEY, OWN_KEY)
         assert [one for one in self.site.seen if any(key in one for key in secrets)] == [], (
             "2: a key is not sent"
@@ -226,6 +230,14 @@ class Crossing:
     def note(self, outcome: Outcome) -> Outcome:
         self.told.append(outcome)
         return outcome
+
+    @property
+    def mixed(self) -> bool:
+        """Whether ``resume()`` of one user takes up what the other began.
+
+        Two users without a principal, as docs/guides/hosts.md says. The server refuses such a task.
+        """
+        return self.cell.one_http_client and self.two_users and self.key is None
 
     @property
     def only_by_url(self) -> bool:
