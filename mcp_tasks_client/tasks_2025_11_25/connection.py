@@ -1,6 +1,6 @@
 """The contract of a connection: one MCP session at a 2025-11-25 server, in which either side may ask.
 
-How the messages travel is a connection's business; what they mean is that of :mod:`.session`.
+How the messages travel is a connection's business; what they mean is that of :mod:`.core_session`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,30 @@ from ..errors import SessionError
 from ..protocol import JSONObject, RequestId
 from ..protocol.replies import RpcError
 from ..protocol.text import shorten
+from ..sessions.request_errors import RequestErrors
+from .shapes import declares_tasks
 
 __all__ = [
+    "GET_STREAM",
+    "PING_S",
     "SILENCE_S",
     "Connection",
     "Hear",
-    "Source",
+    "OwnRequest",
     "StreamCursor",
     "finish_soon",
     "is_answer",
     "new_request_id",
 ]
 
+GET_STREAM: Final = "the GET stream"
+"""In place of a method, for the stream that is open for the whole MCP session."""
+
 SILENCE_S: Final = 300.0
 """Seconds without a byte after which a stream that may stay open counts as broken."""
+
+PING_S: Final = 10.0
+"""Seconds for the ``ping`` that tells whether an MCP session has ended."""
 
 _LAST_WORD_S: Final = 1.0
 """Seconds for the reply to a request whose caller goes away."""
@@ -47,24 +57,37 @@ class StreamCursor:
     """Seconds that the server wants to pass before the stream is opened again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The request on whose stream a message of the server came."""
-
-    method: str
-    """``GET`` for the stream that is open for the session."""
-
-    task_id: str | None = None
-    context: object = field(default=None, repr=False)
-
-
-Hear: TypeAlias = Callable[["Connection", JSONObject, Source], None]
-"""Takes each request and notification of the server."""
-
-
 def new_request_id() -> str:
     """A JSON-RPC ID that no other request of the MCP session has, whichever process made that."""
     return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class OwnRequest:
+    """A request of ours. What the server says on the stream of its reply may be meant by it."""
+
+    method: str
+    params: JSONObject = field(default_factory=dict, repr=False)
+    context: object = field(default=None, repr=False)
+    """Of the call for whose sake it is sent."""
+
+    task_id: str | None = field(default=None, repr=False)
+    """The task that it is about."""
+
+    silence_s: float | None = None
+    """Seconds of silence after which a reply, which may take as long as it likes, is given up. ``None`` is
+    the connection's time-out, and twice as many seconds in all."""
+
+    request_id: RequestId = field(default_factory=new_request_id)
+    """Its JSON-RPC ID, by which another process can cancel it."""
+
+    cursor: StreamCursor = field(default_factory=StreamCursor)
+    """Moved as the stream of the reply is read. If it stands at an event from the start, another process has
+    sent the request, and only the rest of the stream is read."""
+
+
+Hear: TypeAlias = Callable[["Connection", JSONObject, OwnRequest], None]
+"""Takes each request and notification of the server, and the request on whose stream it came."""
 
 
 def is_answer(error: SessionError) -> bool:
@@ -103,12 +126,13 @@ class Connection(ABC):
 
     Args:
         session_id: Its ID; ``None`` if it has none, or not yet.
+        timeout_s: Seconds for an answer or a notification, and of silence for most requests.
 
     Attributes:
         session_id: As given, or as the server named it; ``None`` if the server has no sessions.
+        introduction: What the server said of itself in the handshake; empty before that.
         cancels_tasks: Whether the server declares ``tasks.cancel``.
         makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
-        introduction: What the server said of itself in the handshake; empty before that.
         lost: Whether the server has denied the session twice, and another one can be begun.
         acknowledges: Whether :meth:`respond` returns only when the server has the answer.
         calls: How many ``tools/call`` are under way.
@@ -119,15 +143,16 @@ class Connection(ABC):
 
     acknowledges: ClassVar[bool] = True
 
-    def __init__(self, session_id: str | None) -> None:
+    def __init__(self, session_id: str | None, timeout_s: float) -> None:
         self.session_id = session_id
+        self.introduction: JSONObject = {}
         self.cancels_tasks = True
         self.makes_tasks = False
-        self.introduction: JSONObject = {}
         self.lost = False
         self.calls = 0
         self.context: object = None
         self.listening = anyio.Event()
+        self._timeout_s = timeout_s
         self._own_name = new_request_id()
 
     def __repr__(self) -> str:
@@ -139,59 +164,30 @@ class Connection(ABC):
         """The session ID, or a name of ours if the server gives none."""
         return self.session_id or self._own_name
 
-    @abstractmethod
-    async def initialize(self, capabilities: JSONObject, client_info: JSONObject, timeout_s: float) -> None:
+    def errors_of(self, method: str, task_id: str | None = None) -> RequestErrors:
+        """Makes the errors of a request. A session ID is a credential like a task ID."""
+        return RequestErrors(method, task_id, (self.session_id,) if self.session_id else ())
+
+    async def initialize(self, capabilities: JSONObject, client_info: JSONObject) -> None:
         """Begin the session.
 
         Raises:
             SessionError: The server does not speak this generation, or could not be reached.
         """
+        self.introduction = await self._shake_hands(capabilities, client_info)
+        self.cancels_tasks = declares_tasks(self.introduction, "cancel")
+        self.makes_tasks = declares_tasks(self.introduction, "requests", "tools", "call")
 
     @abstractmethod
-    async def request(
-        self,
-        method: str,
-        params: JSONObject,
-        silence_s: float,
-        *,
-        context: object,
-        total_s: float | None = None,
-        task_id: str | None = None,
-        request_id: RequestId | None = None,
-        cursor: StreamCursor | None = None,
-    ) -> JSONObject:
-        """Send a request once, and return its result.
+    async def _shake_hands(self, capabilities: JSONObject, client_info: JSONObject) -> JSONObject:
+        """What the server has answered ``initialize`` with."""
 
-        Args:
-            method: JSON-RPC method.
-            params: Its params.
-            silence_s: Seconds without a byte after which one response is given up.
-            context: Of the call for whose sake it is sent.
-            total_s: Seconds for one response; ``None`` for as long as it takes.
-            task_id: The task that the request is about.
-            request_id: Its JSON-RPC ID, by which another process can cancel it; ``None`` makes one.
-            cursor: Told how far the stream was read.
+    @abstractmethod
+    async def request(self, own: OwnRequest) -> JSONObject:
+        """The result of a request, which is sent at most once.
 
         Raises:
             SessionError: No result. If :attr:`lost` is set, the server has not read the request.
-        """
-
-    @abstractmethod
-    async def resume(
-        self,
-        method: str,
-        params: JSONObject,
-        silence_s: float,
-        *,
-        context: object,
-        task_id: str | None,
-        request_id: RequestId,
-        cursor: StreamCursor,
-    ) -> JSONObject:
-        """The result of a request that another process sent, from the rest of its stream.
-
-        Raises:
-            SessionError: The stream cannot be resumed.
         """
 
     @abstractmethod
@@ -199,8 +195,6 @@ class Connection(ABC):
         self,
         request_id: RequestId,
         answer: JSONObject | RpcError,
-        timeout_s: float,
-        *,
         context: object,
         task_id: str | None = None,
     ) -> None:
@@ -211,9 +205,7 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    async def notify(
-        self, method: str, params: JSONObject | None, timeout_s: float, *, context: object
-    ) -> None:
+    async def notify(self, method: str, params: JSONObject, context: object) -> None:
         """Send a notification.
 
         Raises:

@@ -51,7 +51,7 @@ from ..sessions.base import (
 )
 from ..sessions.http.http_session import HttpSession
 from ..sessions.tool_catalogue import ToolCatalogue
-from .connection import Connection, Hear, finish_soon, is_answer
+from .connection import Connection, Hear, OwnRequest, finish_soon, is_answer
 from .http_connection import HttpConnection
 from .inbound import Inbound
 from .mcp_sessions import McpSessions
@@ -110,6 +110,7 @@ def session_over(
             http.headers,
             hear,
             max_bytes=http.limits.max_response_bytes,
+            timeout_s=http.limits.task_timeout_s,
             clock=clock,
             session_id=session_id,
         )
@@ -157,20 +158,18 @@ class CoreTasksSession(Session):
         self._preference = preference
         self._receiver = receiver
         self._clock = clock
-        self._timeout_s = limits.task_timeout_s
         self._poll_slots = anyio.Semaphore(limits.tasks_in_flight)
         self._task_slots = anyio.Semaphore(limits.tasks_in_flight)
         self._call_slots = anyio.Semaphore(limits.calls_in_flight)
         self._catalogue = ToolCatalogue(self._look_up, endpoint, clock.sleep)
-        self._tracker = TaskTracker(clock, self._timeout_s)
+        self._tracker = TaskTracker(clock)
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         forget_tools = self._catalogue.forget_tools
-        inbound = Inbound(self._tracker, inputs, receiver, clock, self._timeout_s, forget_tools)
+        inbound = Inbound(self._tracker, inputs, receiver, clock, forget_tools)
         self._sessions = McpSessions(
             partial(connect, inbound.hear),
             {**inputs.capabilities, **receiver.capabilities},
             client_info,
-            self._timeout_s,
             self._begun,
         )
 
@@ -242,30 +241,21 @@ class CoreTasksSession(Session):
         return {**params, "_meta": meta} if meta else params
 
     async def _send_call(self, connection: Connection, params: JSONObject, context: object) -> CallReply:
-        token = read_progress_token(params)
-        if token is not None:
-            self._tracker.announce_progress(token)
-        bound = False
+        own = OwnRequest("tools/call", params, context, silence_s=self.limits.call_read_timeout_s)
         connection.calls += 1
         try:
-            result = await connection.request(
-                "tools/call", params, self.limits.call_read_timeout_s, context=context
-            )
-            created = read_created_task(result)
-            if created is None:
-                return Returned(result)
-            task = self._tracker.add_created(str(created["taskId"]), connection, context)
-            meta = created.pop("_meta", None)
-            task.meta = meta if isinstance(meta, dict) else None
-            if token is not None:
-                self._tracker.bind_progress(task, token)
-                bound = True
-            snapshot = self._snapshot(task, created, "tools/call")
-            return Created(snapshot.task, snapshot.session_data)
+            result = await connection.request(own)
         finally:
             connection.calls -= 1
-            if token is not None and not bound:
-                self._tracker.drop_progress(token)
+        created = read_created_task(result)
+        if created is None:
+            return Returned(result)
+        task = self._tracker.add_created(str(created["taskId"]), connection, context)
+        task.progress_token = read_progress_token(params)
+        meta = created.pop("_meta", None)
+        task.meta = meta if isinstance(meta, dict) else None
+        snapshot = self._snapshot(task, created, "tools/call")
+        return Created(snapshot.task, snapshot.session_data)
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
 
@@ -341,12 +331,10 @@ class CoreTasksSession(Session):
             SessionError: No result.
         """
         connection = await self._sessions.begin(context)
-        discovers, timeout_s = method == "server/discover", self._timeout_s
-        sent = "ping" if discovers else method
-        raw = await connection.request(sent, params, timeout_s, context=context, total_s=2 * timeout_s)
+        if method != "server/discover":
+            return await connection.request(OwnRequest(method, params, context))
+        await connection.request(OwnRequest("ping", params, context))
         said = connection.introduction
-        if not discovers:
-            return raw
         return {
             "supportedVersions": [said.get("protocolVersion")],
             "capabilities": said.get("capabilities"),
@@ -419,15 +407,8 @@ class CoreTasksSession(Session):
         return raw
 
     async def _send(self, connection: Connection, method: str, task: TrackedTask) -> JSONObject:
-        # Bounded as a whole: a server that drips, byte by byte, would hold the request for ever.
-        timeout_s = self._timeout_s
         return await connection.request(
-            method,
-            {"taskId": task.task_id},
-            timeout_s,
-            context=task.context,
-            total_s=2 * timeout_s,
-            task_id=task.task_id,
+            OwnRequest(method, {"taskId": task.task_id}, task.context, task.task_id)
         )
 
     async def _fetch_result(self, task: TrackedTask, *, completed: bool) -> JSONObject | RpcError:
@@ -460,9 +441,7 @@ class CoreTasksSession(Session):
 
         async def send() -> None:
             try:
-                await task.connection.respond(
-                    request_id, answer, self._timeout_s, context=task.context, task_id=task.task_id
-                )
+                await task.connection.respond(request_id, answer, task.context, task.task_id)
             except BaseException:
                 task.questions.abort_answer(key)
                 raise
@@ -475,13 +454,7 @@ class CoreTasksSession(Session):
         unused = task.questions.look(waiting=waiting)
         if unused is not None:
             with suppress(SessionError):
-                await task.connection.respond(
-                    unused.request_id,
-                    unused.content,
-                    self._timeout_s,
-                    context=task.context,
-                    task_id=task.task_id,
-                )
+                await task.connection.respond(unused.request_id, unused.content, task.context, task.task_id)
                 task.questions.finish_once_more(unused)
 
     def _snapshot(self, task: TrackedTask, raw: JSONObject, method: str) -> Snapshot:
@@ -500,9 +473,7 @@ class CoreTasksSession(Session):
         connection = await self._sessions.begin(context)
         if method == "server/discover":
             return {"supportedVersions": [PROTOCOL_VERSION]}  # the version was agreed on in the handshake
-        return await connection.request(
-            method, params, self._timeout_s, context=context, total_s=2 * self._timeout_s
-        )
+        return await connection.request(OwnRequest(method, params, context))
 
     async def _notify(
         self, observed: ObservedTasks, session_id: str, method: str, params: JSONObject
@@ -510,7 +481,7 @@ class CoreTasksSession(Session):
         current = self._sessions.current
         if current is not None and current.name == session_id and not current.lost:
             context = latest_context(observed.refs())
-            await current.notify(method, params, self._timeout_s, context=context)
+            await current.notify(method, params, context)
 
 
 def _malformed(method: str, error: MalformedError) -> RemoteProtocolError:

@@ -12,8 +12,10 @@ A session is never ended by a DELETE: servers bind tasks to it, and end them wit
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import anyio
@@ -29,8 +31,8 @@ from ..sessions.http.channel import HttpChannel, Message, ReadResponse, encode_j
 from ..sessions.http.replies import Reply, read_messages, read_reply
 from ..sessions.http.sse import EventParser
 from ..sessions.http.transport import Response
-from ..sessions.request_errors import CREDENTIAL_STATUSES, RequestErrors
-from .connection import SILENCE_S, Connection, Hear, Source, StreamCursor, is_answer, new_request_id
+from ..sessions.request_errors import CREDENTIAL_STATUSES
+from .connection import GET_STREAM, PING_S, SILENCE_S, Connection, Hear, OwnRequest, StreamCursor, is_answer
 from .shapes import CORE_TASKS_VERSION, HANDSHAKE_VERSIONS
 
 __all__ = ["HttpConnection"]
@@ -39,7 +41,6 @@ _SESSION_ID: Final = "Mcp-Session-Id"
 _VERSION: Final = "MCP-Protocol-Version"
 _EVENTS: Final = "text/event-stream"
 
-_PING_S: Final = 10.0
 _DENIALS: Final = frozenset({400, 404})
 """HTTP statuses with which a server denies an MCP session, or something else is wrong."""
 
@@ -72,6 +73,7 @@ class HttpConnection(Connection):
         headers: Sent with each of them.
         hear: Called with each request and notification that comes.
         max_bytes: Bytes of one event, or of one reply, at most.
+        timeout_s: Seconds of silence for most requests; twice as many in all.
         clock: By which the reopening of streams waits.
         session_id: Of an MCP session that another process began; ``None`` begins one with :meth:`initialize`.
     """
@@ -83,10 +85,11 @@ class HttpConnection(Connection):
         hear: Hear,
         *,
         max_bytes: int,
+        timeout_s: float,
         clock: Clock,
         session_id: str | None = None,
     ) -> None:
-        super().__init__(session_id)
+        super().__init__(session_id, timeout_s)
         self._channel = channel
         self._headers = headers
         self._hear = hear
@@ -95,20 +98,13 @@ class HttpConnection(Connection):
         self._version = CORE_TASKS_VERSION
         self._begun = session_id is not None
 
-    async def initialize(self, capabilities: JSONObject, client_info: JSONObject, timeout_s: float) -> None:
-        """Begin the session.
-
-        Raises:
-            SessionError: The server does not speak this generation, or could not be reached.
-        """
-        params = {
+    async def _shake_hands(self, capabilities: JSONObject, client_info: JSONObject) -> JSONObject:
+        params: JSONObject = {
             "protocolVersion": self._version,
             "capabilities": capabilities,
             "clientInfo": client_info,
         }
-        result = await self.request(
-            "initialize", params, timeout_s, context=self.context, total_s=2 * timeout_s
-        )
+        result = await self.request(OwnRequest("initialize", params, self.context))
         agreed = result.get("protocolVersion")
         if not isinstance(agreed, str) or agreed not in HANDSHAKE_VERSIONS:
             raise RemoteProtocolError(
@@ -116,120 +112,49 @@ class HttpConnection(Connection):
                 "offered. Report it to the server's author.",
                 not_executed=True,
             )
-        self._version, self._begun, self.introduction = agreed, True, result
-        tasks = _member(result.get("capabilities"), "tasks")
-        self.cancels_tasks = _member(tasks, "cancel") is not None
-        self.makes_tasks = _member(_member(_member(tasks, "requests"), "tools"), "call") is not None
-        await self.notify("notifications/initialized", None, timeout_s, context=self.context)
+        self._version, self._begun = agreed, True
+        await self._tell({"method": "notifications/initialized"}, "notifications/initialized", self.context)
+        return result
 
-    async def request(
-        self,
-        method: str,
-        params: JSONObject,
-        silence_s: float,
-        *,
-        context: object,
-        total_s: float | None = None,
-        task_id: str | None = None,
-        request_id: RequestId | None = None,
-        cursor: StreamCursor | None = None,
-    ) -> JSONObject:
-        """Send a request once, and return its result. A stream that breaks is resumed, if it can be.
-
-        Args:
-            method: JSON-RPC method.
-            params: Its params.
-            silence_s: Seconds without a byte after which one response is given up.
-            context: Of the call for whose sake it is sent.
-            total_s: Seconds for one response; ``None`` for as long as it takes.
-            task_id: The task that the request is about.
-            request_id: Its JSON-RPC ID, by which another process can cancel it; ``None`` makes one.
-            cursor: Told how far the stream was read.
-
-        Raises:
-            SessionError: No result. If :attr:`lost` is set, the server has not read the request.
-        """
-        request_id = new_request_id() if request_id is None else request_id
-        cursor = cursor or StreamCursor()
-        body = {"id": request_id, "method": method, "params": params}
-        message = self._message(method, body, context, task_id, request_id)
-
-        async def read(response: Response) -> Reply:
-            if method == "initialize":
-                self.session_id = response.header(_SESSION_ID) or None
-            return await self._read(response, message, Source(method, task_id, context), cursor)
-
-        try:
-            return await self._exchange(message, read, silence_s, total_s)
-        except ConnectionLostError as error:
-            if cursor.event_id is None or error.not_executed:
-                raise
-            return await self._resume(message, silence_s, task_id, cursor, error)
-
-    async def resume(
-        self,
-        method: str,
-        params: JSONObject,
-        silence_s: float,
-        *,
-        context: object,
-        task_id: str | None,
-        request_id: RequestId,
-        cursor: StreamCursor,
-    ) -> JSONObject:
-        """The result of a request that another process sent, from the rest of its stream.
-
-        Raises:
-            SessionError: The stream cannot be resumed.
-        """
-        body = {"id": request_id, "method": method, "params": params}
-        message = self._message(method, body, context, task_id, request_id)
-        return await self._resume(message, silence_s, task_id, cursor, None)
+    async def request(self, own: OwnRequest) -> JSONObject:
+        """The result of a request, which is sent at most once. A stream that breaks is resumed."""
+        sent_before, lost = own.cursor.event_id is not None, None
+        if not sent_before:
+            try:
+                return await self._exchange(self._post(own), own)
+            except ConnectionLostError as error:
+                if own.cursor.event_id is None or error.not_executed:
+                    raise
+                lost = error
+        return await self._resume(own, lost)
 
     async def respond(
         self,
         request_id: RequestId,
         answer: JSONObject | RpcError,
-        timeout_s: float,
-        *,
         context: object,
         task_id: str | None = None,
     ) -> None:
-        """Answer a request of the server's.
-
-        Raises:
-            SessionError: The answer may not have arrived.
-        """
+        """Answer a request of the server's. Returns when the server has acknowledged that."""
         body: JSONObject = {"id": request_id}
         if isinstance(answer, RpcError):
             data = {} if answer.data is None else {"data": answer.data}
             body["error"] = {"code": answer.code, "message": answer.message, **data}
         else:
             body["result"] = answer
-        await self._tell(self._message("an answer", body, context, task_id), timeout_s)
+        await self._tell(body, "an answer", context, task_id)
 
-    async def notify(
-        self, method: str, params: JSONObject | None, timeout_s: float, *, context: object
-    ) -> None:
-        """Send a notification.
-
-        Raises:
-            SessionError: The notification may not have arrived.
-        """
-        body: JSONObject = {"method": method} if params is None else {"method": method, "params": params}
-        await self._tell(self._message(method, body, context), timeout_s)
+    async def notify(self, method: str, params: JSONObject, context: object) -> None:
+        """Send a notification. Returns when the server has acknowledged it."""
+        await self._tell({"method": method, "params": params}, method, context)
 
     async def listen(self, context: Callable[[], object]) -> None:
-        """Keep the GET stream open. Returns when the server has none, or the session is lost.
-
-        Args:
-            context: Gives the context of a call for whose sake is listened now.
-        """
+        """Keep the GET stream open. Returns when the server has none, or the session is lost."""
         cursor, refusals, failures = StreamCursor(), 0, 0
         while not self.lost:
             begun, asked_s = self._clock.monotonic(), 0.0
             try:
-                await self._open_stream(cursor, context())
+                await self._open_stream(OwnRequest(GET_STREAM, context=context(), cursor=cursor))
             except SessionError as error:
                 asked_s, status = error.retry_after_s or 0.0, error.http_status
                 refusals = refusals + 1 if status in _NO_STREAM else 0
@@ -246,39 +171,27 @@ class HttpConnection(Connection):
 
     # ── streams ───────────────────────────────────────────────────────────────────────────────
 
-    async def _open_stream(self, cursor: StreamCursor, context: object) -> None:
-        message = self._get("the GET stream", cursor, context)
+    async def _open_stream(self, own: OwnRequest) -> None:
+        message = self._get(own)
 
         async def read(response: Response) -> Reply:
             if not 200 <= response.status < 300:
-                return await self._read(response, message, Source("GET", None, context), cursor)
+                return await self._read(own, message, response)
             self.listening.set()
             try:
-                return await self._read(response, message, Source("GET", None, context), cursor)
+                return await self._read(own, message, response)
             finally:
                 self.listening = anyio.Event()
 
         await self._channel.exchange(message, read, silence_s=SILENCE_S)
 
-    async def _resume(
-        self,
-        message: Message,
-        silence_s: float,
-        task_id: str | None,
-        cursor: StreamCursor,
-        lost: ConnectionLostError | None,
-    ) -> JSONObject:
-        method, failures = message.errors.method, 0
+    async def _resume(self, own: OwnRequest, lost: ConnectionLostError | None) -> JSONObject:
+        cursor, failures = own.cursor, 0
         while True:
             await self._pause(cursor, failures, lost.retry_after_s if lost is not None else None)
             before = cursor.event_id
-            again = self._get(method, cursor, message.context, task_id, message.request_id)
-
-            async def read(response: Response, again: Message = again) -> Reply:
-                return await self._read(response, again, Source(method, task_id, again.context), cursor)
-
             try:
-                return await self._exchange(again, read, silence_s, None)
+                return await self._exchange(self._get(own), own)
             except ConnectionLostError as error:
                 lost = error
                 failures = 0 if cursor.event_id != before else failures + 1
@@ -288,7 +201,8 @@ class HttpConnection(Connection):
                 if is_answer(error):
                     raise
                 # The server does not resume streams: what became of the request is not known.
-                raise (lost or again.errors.lost("its stream cannot be resumed")) from error
+                errors = self.errors_of(own.method, own.task_id)
+                raise (lost or errors.lost("its stream cannot be resumed")) from error
 
     async def _pause(
         self, cursor: StreamCursor, failures: int, asked_s: float | None, first_s: float = _RETRY_S
@@ -297,18 +211,18 @@ class HttpConnection(Connection):
         wanted_s = cursor.retry_s or 0.0
         await self._clock.sleep(min(max(backoff_s, wanted_s, asked_s or 0.0), _LONGEST_PAUSE_S))
 
-    async def _read(
-        self, response: Response, message: Message, source: Source, cursor: StreamCursor
-    ) -> Reply:
-        events = EventParser(self._max_bytes)
+    async def _read(self, own: OwnRequest, message: Message, response: Response) -> Reply:
+        if own.method == "initialize":
+            self.session_id = response.header(_SESSION_ID) or None
+        events, cursor = EventParser(self._max_bytes), own.cursor
 
         def hear(said: JSONObject) -> None:
             cursor.event_id = events.last_event_id or cursor.event_id
-            self._hear(self, said, source)
+            self._hear(self, said, own)
 
         try:
             return await read_messages(
-                response, message.request_id, self._max_bytes, message.errors, hear, events=events
+                response, own.request_id, self._max_bytes, message.errors, hear, events=events
             )
         finally:
             cursor.event_id = events.last_event_id or cursor.event_id
@@ -316,22 +230,26 @@ class HttpConnection(Connection):
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
-    async def _tell(self, message: Message, timeout_s: float) -> None:
+    async def _exchange(self, message: Message, own: OwnRequest) -> JSONObject:
+        return await self._send(message, partial(self._read, own, message), own.silence_s)
+
+    async def _tell(self, body: JSONObject, what: str, context: object, task_id: str | None = None) -> None:
+        message = self._message(body, what, context, task_id)
+
         async def read(response: Response) -> Reply:
             if not 200 <= response.status < 300:
                 return await read_reply(response, message.request_id, self._max_bytes, message.errors)
             await drain(response)
             return {}
 
-        await self._exchange(message, read, timeout_s, 2 * timeout_s)
+        await self._send(message, read, None)
 
-    async def _exchange(
-        self, message: Message, read: ReadResponse, silence_s: float, total_s: float | None
-    ) -> JSONObject:
+    async def _send(self, message: Message, read: ReadResponse, silence_s: float | None) -> JSONObject:
+        # Most are bounded as a whole: a server that drips, byte by byte, would hold the request for ever.
+        total_s = 2 * self._timeout_s if silence_s is None else math.inf
+        silence_s = self._timeout_s if silence_s is None else silence_s
         try:
-            return await self._channel.exchange(
-                message, read, silence_s=silence_s, total_s=float("inf") if total_s is None else total_s
-            )
+            return await self._channel.exchange(message, read, silence_s=silence_s, total_s=total_s)
         except SessionError as error:
             if self.session_id is not None and self._begun and _may_deny_session(error):
                 if await self._is_denied_again(message.context):
@@ -344,48 +262,39 @@ class HttpConnection(Connection):
 
     async def _is_denied_again(self, context: object) -> bool:
         """Whether a ``ping`` is denied as well. A first denial may be a gateway's."""
-        request_id = new_request_id()
-        body = {"id": request_id, "method": "ping", "params": {}}
-        ping = self._message("ping", body, context, request_id=request_id)
-
-        async def read(response: Response) -> Reply:
-            return await self._read(response, ping, Source("ping", None, context), StreamCursor())
-
+        own = OwnRequest("ping", context=context)
+        ping = self._post(own)
         try:
-            await self._channel.exchange(ping, read, silence_s=_PING_S, total_s=_PING_S)
+            await self._channel.exchange(
+                ping, partial(self._read, own, ping), silence_s=PING_S, total_s=PING_S
+            )
         except SessionError as error:
             return _may_deny_session(error)
         return False
 
-    def _get(
-        self,
-        what: str,
-        cursor: StreamCursor,
-        context: object,
-        task_id: str | None = None,
-        request_id: RequestId = 0,
-    ) -> Message:
+    def _get(self, own: OwnRequest) -> Message:
         headers = {**self._own_headers(), "Accept": _EVENTS, "Accept-Encoding": "identity"}
         headers.pop("Content-Type", None)
-        if cursor.event_id is not None:
-            headers["Last-Event-ID"] = header_value(cursor.event_id)
-        return Message(request_id, b"", headers, self._errors(what, task_id), "GET", context)
+        if own.cursor.event_id is not None:
+            headers["Last-Event-ID"] = header_value(own.cursor.event_id)
+        errors = self.errors_of(own.method, own.task_id)
+        return Message(own.request_id, b"", headers, errors, "GET", own.context)
+
+    def _post(self, own: OwnRequest) -> Message:
+        body: JSONObject = {"id": own.request_id, "method": own.method, "params": own.params}
+        return self._message(body, own.method, own.context, own.task_id, own.request_id)
 
     def _message(
         self,
-        what: str,
         body: JSONObject,
+        what: str,
         context: object,
-        task_id: str | None = None,
+        task_id: str | None,
         request_id: RequestId = 0,
     ) -> Message:
         content = encode_json({"jsonrpc": "2.0", **body}, what).encode("ascii")
-        errors = self._errors(what, task_id)
+        errors = self.errors_of(what, task_id)
         return Message(request_id, content, self._own_headers(), errors, context=context)
-
-    def _errors(self, what: str, task_id: str | None) -> RequestErrors:
-        # A session ID is a credential like a task ID.
-        return RequestErrors(what, task_id, (self.session_id,) if self.session_id else ())
 
     def _own_headers(self) -> dict[str, str]:
         headers = dict(self._headers)
@@ -404,7 +313,3 @@ def _may_deny_session(error: SessionError) -> bool:
 def _is_about_session(error: SessionError) -> bool:
     """Whether a denial cannot be the words of a tool that has run."""
     return error.code is None or _SESSION_WORDS.search(error.remote_message) is not None
-
-
-def _member(value: object, name: str) -> object:
-    return value.get(name) if isinstance(value, dict) else None

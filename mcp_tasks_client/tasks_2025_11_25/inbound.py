@@ -15,7 +15,7 @@ from ..engine.environment import Clock
 from ..errors import SessionError
 from ..protocol import JSONObject, RequestId
 from ..protocol.replies import RpcError
-from .connection import Connection, Source
+from .connection import GET_STREAM, Connection, OwnRequest
 from .receiver import Receiver
 from .shapes import QUESTIONS, read_related_task, read_request_id, strip_volatile
 from .task_tracker import TaskTracker, TrackedTask
@@ -38,7 +38,6 @@ class Inbound:
         inputs: Answers what belongs to none.
         receiver: Runs what the server wants as a task of ours.
         clock: By which a reply is retried.
-        timeout_s: Seconds that a reply may take.
         tools_changed: Called when the server's list of tools has changed.
     """
 
@@ -48,25 +47,23 @@ class Inbound:
         inputs: Inputs,
         receiver: Receiver,
         clock: Clock,
-        timeout_s: float,
         tools_changed: Callable[[], None],
     ) -> None:
         self._tracker = tracker
         self._inputs = inputs
         self._receiver = receiver
         self._clock = clock
-        self._timeout_s = timeout_s
         self._tools_changed = tools_changed
         self._replying: dict[tuple[Connection, RequestId], anyio.CancelScope] = {}
 
-    def hear(self, connection: Connection, message: JSONObject, source: Source) -> None:
+    def hear(self, connection: Connection, message: JSONObject, source: OwnRequest) -> None:
         """Take a message. One that cannot be read is passed over."""
         try:
             self._take(connection, message, source)
         except (RecursionError, ValueError, TypeError, OverflowError) as error:
             logger.warning("A message of the server cannot be read: %s", type(error).__name__)
 
-    def _take(self, connection: Connection, message: JSONObject, source: Source) -> None:
+    def _take(self, connection: Connection, message: JSONObject, source: OwnRequest) -> None:
         method, params = message.get("method"), message.get("params")
         params = params if isinstance(params, dict) else {}
         request_id = read_request_id(message)
@@ -89,7 +86,12 @@ class Inbound:
                         scope.cancel()
 
     def _take_request(
-        self, connection: Connection, request_id: RequestId, method: str, params: JSONObject, source: Source
+        self,
+        connection: Connection,
+        request_id: RequestId,
+        method: str,
+        params: JSONObject,
+        source: OwnRequest,
     ) -> None:
         name = connection, request_id
         received = self._receiver.concerns(method, params)
@@ -107,7 +109,7 @@ class Inbound:
             )
             self._tracker.begin(self._send, name, refusal, source.context)
 
-    def _task_of(self, connection: Connection, params: JSONObject, source: Source) -> TrackedTask | None:
+    def _task_of(self, connection: Connection, params: JSONObject, source: OwnRequest) -> TrackedTask | None:
         """The task that asks; ``None`` if it is a plain call, or nothing tells."""
         marked = read_related_task(params)
         if marked is not None:
@@ -115,7 +117,7 @@ class Inbound:
         if source.task_id is not None:
             return self._tracker.find(source.task_id)
         # FastMCP 3 asks on the GET stream, without a mark. No plain call may be meant by that.
-        if source.method == "GET" and not connection.calls:
+        if source.method == GET_STREAM and not connection.calls:
             return self._tracker.only_task_of(connection)
         return None
 
@@ -153,7 +155,7 @@ class Inbound:
         with suppress(SessionError):  # whoever asked fails by itself
             for attempt in range(1, _REPLY_ATTEMPTS + 1):
                 try:
-                    await connection.respond(request_id, answer, self._timeout_s, context=context)
+                    await connection.respond(request_id, answer, context)
                     return
                 except SessionError as error:
                     if not error.retryable or attempt == _REPLY_ATTEMPTS:

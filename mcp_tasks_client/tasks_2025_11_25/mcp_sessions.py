@@ -23,7 +23,6 @@ class McpSessions:
         connect: Makes a connection: of the MCP session with that ID, or of a new one.
         capabilities: What the client declares.
         client_info: ``name`` and ``version`` of the host.
-        timeout_s: Seconds of silence after which a beginning is given up; twice as many in all.
         begun: Called when a new session has begun.
 
     Attributes:
@@ -35,14 +34,12 @@ class McpSessions:
         connect: Callable[[str | None], Connection],
         capabilities: JSONObject,
         client_info: JSONObject,
-        timeout_s: float,
         begun: Callable[[Connection], None],
     ) -> None:
         self.current: Connection | None = None
         self._connect = connect
         self._capabilities = capabilities
         self._client_info = client_info
-        self._timeout_s = timeout_s
         self._begun = begun
         self._earlier: dict[str, Connection] = {}
         self._beginning = anyio.Lock()
@@ -106,7 +103,7 @@ class McpSessions:
 
     async def _initialize(self, connection: Connection) -> None:
         try:
-            await connection.initialize(self._capabilities, self._client_info, self._timeout_s)
+            await connection.initialize(self._capabilities, self._client_info)
         except SessionError as error:
             error.not_executed = True
             if error.retryable or isinstance(error, CredentialRefusedError):

@@ -19,6 +19,7 @@ __all__ = [
     "CORE_TASKS_VERSION",
     "HANDSHAKE_VERSIONS",
     "QUESTIONS",
+    "declares_tasks",
     "inline_result",
     "mark_answer",
     "read_created_task",
@@ -43,6 +44,14 @@ _FASTMCP_2_TASK: Final = "modelcontextprotocol.io/task"
 _VOLATILE: Final = frozenset({_RELATED_TASK, "progressToken"})
 _LARGEST_ID: Final = 2**63
 _RENAMED: Final = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
+
+
+def declares_tasks(introduction: JSONObject | None, *what: str) -> bool:
+    """Whether a server's answer to ``initialize`` declares something below its capability ``tasks``."""
+    found: object = introduction
+    for name in ("capabilities", "tasks", *what):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found is not None
 
 
 def rename_task_fields(raw: object) -> JSONObject:

@@ -33,7 +33,7 @@ from ..protocol.replies import RpcError
 from ..protocol.task import TERMINAL_STATUSES, read_task
 from ..protocol.text import shorten
 from ..sessions.base import ObservedTasks, Snapshot, TaskRef, latest_context
-from .connection import SILENCE_S, Connection, StreamCursor, is_answer, new_request_id
+from .connection import SILENCE_S, Connection, OwnRequest, StreamCursor, is_answer, new_request_id
 from .question_log import QuestionLog
 from .session_data import SessionData
 from .shapes import inline_result, rename_task_fields
@@ -67,8 +67,7 @@ class OpenResult:
     """A ``tasks/result`` that has been sent, and may have brought the result."""
 
     connection: Connection
-    request_id: RequestId
-    cursor: StreamCursor = field(default_factory=StreamCursor)
+    own: OwnRequest
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     reply: JSONObject | None = None
 
@@ -129,7 +128,7 @@ class TrackedTask:
         """What the journal is to keep."""
         result_id, event_id = self.abandoned or (None, None)
         if self.result is not None and self.result.reply is None:
-            result_id, event_id = self.result.request_id, self.event_id
+            result_id, event_id = self.result.own.request_id, self.event_id
         data = SessionData(
             owner=owner,
             session_id=self.connection.session_id,
@@ -146,20 +145,17 @@ class TaskTracker:
 
     Args:
         clock: By which everything here waits.
-        timeout_s: Seconds that a notification to the server may take.
 
     Attributes:
         owner: This client's name in ``session_data``.
         changed: Set when the set of connections or of tasks has changed.
     """
 
-    def __init__(self, clock: Clock, timeout_s: float) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.owner = str(new_request_id())
         self.changed = anyio.Event()
         self._clock = clock
-        self._timeout_s = timeout_s
         self._tasks: dict[str, TrackedTask] = {}
-        self._tokens: dict[str | int, JSONObject] = {}
         self._running: tuple[TaskGroup, ObservedTasks] | None = None
         self._streams: dict[Connection, anyio.CancelScope] = {}
 
@@ -224,8 +220,6 @@ class TaskTracker:
         elif data.result_id is not None:
             task.abandoned = data.result_id, data.event_id
         self._tasks[ref.task_id] = task
-        if data.progress_token is not None:
-            self._tokens.setdefault(data.progress_token, {})
         self.begin(self._settle_abandoned, task)
         return task
 
@@ -240,8 +234,6 @@ class TaskTracker:
         self._drop_result(task)
         task.questions.clear()
         task.news.set()
-        if task.progress_token is not None:
-            self._tokens.pop(task.progress_token, None)
         if self._tasks.get(task.task_id) is task:
             del self._tasks[task.task_id]
 
@@ -315,46 +307,23 @@ class TaskTracker:
         By a request of its own: TypeScript's server looks only once a poll interval whether it can answer the
         ``tasks/result`` that is open.
         """
-        params, limit_s = {"taskId": task.task_id}, 2 * self._timeout_s
+        own = OwnRequest("tasks/result", {"taskId": task.task_id}, task.context, task.task_id)
         try:
-            reply: JSONObject | RpcError = await task.connection.request(
-                "tasks/result",
-                params,
-                self._timeout_s,
-                context=task.context,
-                total_s=limit_s,
-                task_id=task.task_id,
-            )
+            reply: JSONObject | RpcError = await task.connection.request(own)
         except SessionError as error:
             if not is_answer(error):
                 return  # a poll tells
             reply = RpcError(error.code, error.remote_message, error.data)
         self._take_end(task, reply)
 
-    def announce_progress(self, token: str | int) -> None:
-        """Expect to be told of progress by a token, whose task is not known yet."""
-        self._tokens.setdefault(token, {})
-
-    def drop_progress(self, token: str | int) -> None:
-        """Expect that no more: the call has made no task."""
-        self._tokens.pop(token, None)
-
-    def bind_progress(self, task: TrackedTask, token: str | int) -> None:
-        """Note which task a token belongs to."""
-        task.progress_token = token
-        task.progress = self._tokens.setdefault(token, {}) or None
-
     def take_progress(self, params: JSONObject) -> None:
         """Take a ``notifications/progress``."""
-        token = params.get("progressToken")
-        if not isinstance(token, str | int) or token not in self._tokens:
-            return
-        said: JSONObject = {name: params[name] for name in ("progress", "total", "message") if name in params}
-        self._tokens[token] = said
-        task = next((one for one in self._tasks.values() if one.progress_token == token), None)
+        token, tasks = params.get("progressToken"), self._tasks.values()
+        task = next((one for one in tasks if token is not None and one.progress_token == token), None)
         if task is None:
             return
-        task.progress, now = said, self._clock.monotonic()
+        now = self._clock.monotonic()
+        task.progress = {name: params[name] for name in ("progress", "total", "message") if name in params}
         if now - task.progress_at >= _PROGRESS_S:  # the next one, or a poll, tells the rest
             task.progress_at = now
             self.deliver(task)
@@ -365,7 +334,7 @@ class TaskTracker:
         """Take a question of a task's. Returns whether there was room for it."""
         heard = task.questions.hear(request_id, request)
         if heard == "new":
-            task.event_id = task.result.cursor.event_id if task.result is not None else None
+            task.event_id = task.result.own.cursor.event_id if task.result is not None else None
             task.news.set()
             self.deliver(task)
         return heard != "too many"
@@ -396,9 +365,15 @@ class TaskTracker:
             return
         if task.task_id not in self._running[1].refs():
             return
-        task.event_id, task.observed = None, True
-        task.result = OpenResult(task.connection, new_request_id())
+        task.observed = True
         self.changed.set()  # from now on it matters whether the task is observed still
+        self._open(task, new_request_id(), None)
+
+    def _open(self, task: TrackedTask, request_id: RequestId, event_id: str | None) -> None:
+        """Send ``tasks/result``, or go on reading the stream of one from an event."""
+        params, cursor = {"taskId": task.task_id}, StreamCursor(event_id)
+        own = OwnRequest("tasks/result", params, task.context, task.task_id, SILENCE_S, request_id, cursor)
+        task.event_id, task.result = event_id, OpenResult(task.connection, own)
         self.begin(self._follow, task, task.result)
 
     def take_reply(self, task: TrackedTask) -> JSONObject | None:
@@ -410,18 +385,12 @@ class TaskTracker:
         if task.result is not None and task.result.reply is not None:
             task.result = None
 
-    async def _follow(self, task: TrackedTask, result: OpenResult, *, resumed: bool = False) -> None:
+    async def _follow(self, task: TrackedTask, result: OpenResult) -> None:
         """Read the stream of a ``tasks/result`` to its end."""
-        begun = self._clock.monotonic()
-        connection, message = result.connection, ("tasks/result", {"taskId": task.task_id})
-        ways = {"task_id": task.task_id, "request_id": result.request_id, "cursor": result.cursor}
-        lost: SessionError | None = None
+        begun, lost = self._clock.monotonic(), None
         with result.scope:
             try:
-                send: Callable[..., Awaitable[JSONObject]] = (
-                    connection.resume if resumed else connection.request
-                )
-                result.reply = await send(*message, SILENCE_S, context=task.context, **ways)
+                result.reply = await result.connection.request(result.own)
             except SessionError as error:
                 lost = error
         if task.result is not result or result.scope.cancelled_caught:
@@ -455,7 +424,7 @@ class TaskTracker:
         pause_s = doubled(_REOPEN_S, task.failures - 1, _LONGEST_REOPEN_S) if task.failures else 0.0
         task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
         if not (error.not_executed or result.connection.lost or is_answer(error)):
-            task.abandoned = result.request_id, None  # it may be open at the server still
+            task.abandoned = result.own.request_id, None  # it may be open at the server still
 
     async def _settle_abandoned(self, task: TrackedTask) -> None:
         """Resume a ``tasks/result`` without a reader, or cancel it once no question is open on it."""
@@ -463,17 +432,13 @@ class TaskTracker:
             return
         request_id, event_id = task.abandoned
         if event_id is not None and task.result is None:
-            task.abandoned, task.event_id = None, event_id
-            task.result = OpenResult(task.connection, request_id, StreamCursor(event_id))
-            self.begin(self._resume, task, task.result)
+            task.abandoned = None
+            self._open(task, request_id, event_id)
         elif not task.questions:
             with suppress(SessionError):
                 await self._cancel_request(task, task.connection, request_id)
             if task.abandoned is not None and task.abandoned[0] == request_id:
                 task.abandoned = None
-
-    async def _resume(self, task: TrackedTask, result: OpenResult) -> None:
-        await self._follow(task, result, resumed=True)
 
     def _drop_result(self, task: TrackedTask) -> None:
         """Stop reading without a word to the server, which knows that the task or the session is over."""
@@ -488,14 +453,13 @@ class TaskTracker:
             return
         self._drop_result(task)
         with suppress(SessionError):
-            await self._cancel_request(task, result.connection, result.request_id)
+            await self._cancel_request(task, result.connection, result.own.request_id)
 
     async def _cancel_request(self, task: TrackedTask, connection: Connection, request_id: RequestId) -> None:
         # A server answers it by itself once the task is over. mcp 1.30 ends the MCP session, and with it all
         # its tasks, if the request is cancelled in that instant.
         if not connection.lost and task.latest.get("status") not in TERMINAL_STATUSES:
-            params = {"requestId": request_id}
-            await connection.notify("notifications/cancelled", params, self._timeout_s, context=task.context)
+            await connection.notify("notifications/cancelled", {"requestId": request_id}, task.context)
 
     # ── while a client is open ────────────────────────────────────────────────────────────────
 

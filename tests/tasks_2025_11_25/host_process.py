@@ -17,6 +17,7 @@ from mcp_types import ElicitResult
 
 from mcp_tasks_client import TasksClient
 from mcp_tasks_client.machine.states import Observing
+from mcp_tasks_client.tasks_2025_11_25.connection import OwnRequest
 from mcp_tasks_client.tasks_2025_11_25.http_connection import HttpConnection
 from mcp_tasks_client.tasks_2025_11_25.session_data import SessionData
 
@@ -53,9 +54,9 @@ async def main(url: str, journal: str, stop: str, tool: str) -> None:
         await respond(self, *args, **options)
         await reached()
 
-    async def requested(self: HttpConnection, method: str, *args: Any, **options: Any) -> Any:
-        await (anyio.sleep_forever() if method.startswith("tasks/") else anyio.sleep(0))
-        return await request(self, method, *args, **options)
+    async def requested(self: HttpConnection, own: OwnRequest) -> Any:
+        await (anyio.sleep_forever() if own.method.startswith("tasks/") else anyio.sleep(0))
+        return await request(self, own)
 
     match stop:
         case "task-created":

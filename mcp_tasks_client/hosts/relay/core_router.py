@@ -74,20 +74,6 @@ class TaskRouter(Interceptor):
         else:
             logger.info("The host's session is not at %s, so that its calls pass", CORE_TASKS_VERSION)
 
-    @property
-    def makes_tasks(self) -> bool:
-        """Whether the server makes tasks of calls."""
-        found: object = self.introduction
-        for name in ("capabilities", "tasks", "requests", "tools", "call"):
-            found = found.get(name) if isinstance(found, dict) else None
-        return found is not None
-
-    @property
-    def cancels_tasks(self) -> bool:
-        """Whether the server cancels tasks."""
-        tasks = ((self.introduction or {}).get("capabilities") or {}).get("tasks") or {}
-        return "cancel" in tasks
-
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
     @contextmanager

@@ -27,6 +27,7 @@ from ...sessions.http.endpoint_names import is_url
 from ...tasks_2025_11_25.connection import Hear
 from ...tasks_2025_11_25.core_session import CoreTasksSession
 from ...tasks_2025_11_25.receiver import Receiver
+from ...tasks_2025_11_25.shapes import declares_tasks
 from ...tasks_2025_11_25.task_policy import TaskPolicy
 from ..host_call import HostCall
 from .core_connection import RelayConnection
@@ -119,13 +120,14 @@ class CoreServer:
     def _connect(self, hear: Hear, session_id: str | None) -> RelayConnection:
         # The only MCP session here is the host's, whichever a record names.
         current = self._session_id()
-        if current is None and self._router.makes_tasks and is_url(self.session.endpoint):
+        makes_tasks = declares_tasks(self._router.introduction, "requests", "tools", "call")
+        if current is None and makes_tasks and is_url(self.session.endpoint):
             logger.warning(
                 "The ID of the MCP session at %s cannot be seen, so that its tasks end with this process. "
                 "Give TasksTransport session_id= where the host's transport knows it.",
                 self.session.endpoint,
             )
-        return RelayConnection(self._relay, self._router, hear, current)
+        return RelayConnection(self._relay, self._router, hear, current, self.session.limits.task_timeout_s)
 
     # ── questions ─────────────────────────────────────────────────────────────────────────────
 
