@@ -107,11 +107,11 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
         accept: The ``Accept`` header.
     """
     params = message.get("params")
-    request_id = id_in(message, "id")
-    if message.get("method") != "tools/call" or request_id is None or not isinstance(params, dict):
+    if message.get("method") != "tools/call" or not isinstance(params, dict):
         return None
+    current, request_id = is_current(params, version), id_in(message, "id")
     name, arguments, meta = params.get("name"), params.get("arguments"), params.get("_meta")
-    if not isinstance(name, str) or "task" in params:
+    if request_id is None or not isinstance(name, str) or "task" in params:
         return None
     meta = meta if isinstance(meta, dict) else {}
     capabilities, client_info = meta.get(CLIENT_CAPABILITIES_META_KEY), meta.get(CLIENT_INFO_META_KEY)
@@ -130,7 +130,7 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
             request_state=None if ours else state,
         ),
         key=meta.get(META_KEY),
-        is_current=is_current(params, version),
+        is_current=current,
         capabilities=capabilities if isinstance(capabilities, dict) else None,
         client_info=client_info if isinstance(client_info, dict) else None,
         progress_token=id_in(meta, "progressToken"),

@@ -7,13 +7,14 @@ calls share one session. They come as its context, and are kept nowhere else.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
 import httpx
 
+from ...protocol import RequestId
 from ...protocol.text import digest
 from ...sessions.http.transport import CONNECT_S, Request, Response, Transport, failures_of_httpx
 from ...sessions.http.transport_httpx import WRITE_S, HttpxResponse, body_class
@@ -37,6 +38,9 @@ _OF_A_USER: Final = re.compile(
 """In the names of headers that may tell one user of a host from another. Headers of tracing, which differ
 with each request, have none of these in their names."""
 
+_RECORD: Final = "mcp_tasks_client.record_id"
+"""The extension of an httpx request that names the record of its call, should an auth flow send it again."""
+
 _NO_WISH: Final = {"connect": 5.0, "read": 5.0, "write": 5.0, "pool": 5.0}
 """The time-outs of a client whose maker said nothing of time-outs: not a wish that we could honour."""
 
@@ -46,20 +50,18 @@ class HostRequest(HostContext):
     """The host's request that is being served, over HTTP.
 
     Attributes:
+        request: As it came, of httpx or httpx2.
         headers: That go with each request of ours.
         url: To which it goes.
         user: Equal for requests that go with the same credential: a digest of the headers that may tell users
             apart. It is stored nowhere.
-        extensions: Of the host's request, such as the name for TLS.
-        timeout: The host's time-outs, as httpx has them; ``None`` leaves them to us.
         refusal: Headers of the last reply that refused the credential; ``None`` if none did.
     """
 
+    request: Any = field(repr=False)
     headers: Sequence[tuple[str, str]] = field(repr=False)
     url: str
     user: str = field(repr=False)
-    extensions: Mapping[str, Any]
-    timeout: Mapping[str, float | None] | None
     refusal: Mapping[str, str] | None = field(default=None, repr=False)
 
     @classmethod
@@ -75,14 +77,28 @@ class HostRequest(HostContext):
             for name, value in request.headers.multi_items()
             if name not in _OF_ONE_REQUEST and not name.startswith(_ARGUMENTS)
         ]
-        timeout = request.extensions.get("timeout")
-        return cls(
-            headers=headers,
-            url=str(request.url),
-            user="" if is_one_user else digest(sorted(one for one in headers if _OF_A_USER.search(one[0]))),
-            extensions=dict(request.extensions),
-            timeout=None if timeout == _NO_WISH else timeout,
-        )
+        of_a_user = sorted(one for one in headers if _OF_A_USER.search(one[0]))
+        user = "" if is_one_user else digest(of_a_user)
+        return cls(request=request, headers=headers, url=str(request.url), user=user)
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether an auth flow sends this request again, with a new credential of the same user."""
+        return _RECORD in self.request.extensions
+
+    @property
+    def record_id(self) -> str | None:
+        """Of the call that this request goes on with, once it was refused and is sent again."""
+        record_id: str | None = self.request.extensions.get(_RECORD)
+        return record_id
+
+    @record_id.setter
+    def record_id(self, record_id: str | None) -> None:
+        self.request.extensions[_RECORD] = record_id
+
+    def name(self, request_id: RequestId | None) -> Hashable:
+        """What tells a JSON-RPC request from those of other sessions, servers and users, as far as can be."""
+        return self.url, self.user, self.request.headers.get("mcp-session-id"), request_id
 
 
 class InnerTransport(Transport):
@@ -112,14 +128,16 @@ class InnerTransport(Transport):
         ours = {name.lower() for name in request.headers}
         headers = [(name, value) for name, value in host.headers if name not in ours]
         headers += [*request.headers.items(), ("Content-Length", str(len(request.content)))]
-        silence_s = request.silence_s
-        timeout = host.timeout or {"connect": CONNECT_S, "read": silence_s, "write": WRITE_S, "pool": None}
+        extensions = host.request.extensions  # such as the name for TLS, and the host's time-outs
+        timeout = extensions.get("timeout") or _NO_WISH
+        if timeout == _NO_WISH:
+            timeout = {"connect": CONNECT_S, "read": request.silence_s, "write": WRITE_S, "pool": None}
         sent = self._library.Request(
             request.verb,
             str(url),
             headers=headers,
             stream=self._body(request.content),
-            extensions={**host.extensions, "timeout": dict(timeout)},
+            extensions={**extensions, "timeout": dict(timeout)},
         )
         sent.read()  # so that a transport of the host's may look at its content
         response = await self._inner.handle_async_request(sent)

@@ -19,10 +19,9 @@ from ...engine.signal import Signal, make_signal
 from ...own_task import spawn
 from ...protocol import JSONObject
 from ...protocol.replies import RpcError, read_rpc_error
-from ...uncut import run_to_its_end
 from ..host_call import as_event, encode_message
 
-__all__ = ["Questions", "ReplyStream"]
+__all__ = ["ReplyStream", "StreamedQuestions"]
 
 _COMMENT_S: Final = 5.0
 """Seconds of silence after which a comment is sent, so that no time-out of silence fires."""
@@ -37,7 +36,7 @@ class ReplyStream:
     """The events of one reply.
 
     Args:
-        work: Makes the call, and never raises but when it is cancelled.
+        work: Makes the call, and never raises but when it is cancelled natively.
         clock: By which comments are due.
     """
 
@@ -46,7 +45,6 @@ class ReplyStream:
         self._clock = clock
         self._unread: deque[bytes] = deque()
         self._changed: Signal = anyio.Event()
-        self._scope = anyio.CancelScope()
         self._over = anyio.Event()
         self._task: object = None  # an event loop holds its tasks weakly
 
@@ -74,21 +72,15 @@ class ReplyStream:
         # No block of the host's outlasts the reading of the response.
         self._task = spawn(self._run, self._end)
         while not (self.over or self._unread):
-            await self._wait(None)
+            await self._wait_for_change(None)
 
-    def cancel(self) -> None:
-        """End the call."""
-        self._scope.cancel()
-
-    async def stop(self) -> None:
-        """End the call, and return when it has ended."""
-        self._scope.cancel()
-        await run_to_its_end(self._over.wait)
+    async def wait(self) -> None:
+        """Return when the call has ended."""
+        await self._over.wait()
 
     async def _run(self) -> None:
         try:
-            with self._scope:
-                await self._work()
+            await self._work()
         finally:
             self._end()
 
@@ -101,18 +93,18 @@ class ReplyStream:
     async def next(self) -> bytes | None:
         """The next event or comment; ``None`` once the call has ended and all was read."""
         if not self._unread and not self.over:
-            await self._wait(_COMMENT_S)
+            await self._wait_for_change(_COMMENT_S)
         if self._unread:
             return self._unread.popleft()
         return None if self.over else _COMMENT
 
-    async def _wait(self, limit_s: float | None) -> None:
+    async def _wait_for_change(self, limit_s: float | None) -> None:
         self._changed = make_signal()
         await self._clock.wait(self._changed, limit_s)
 
 
-class Questions:
-    """Requests to hosts, as a server of an older version makes them: on the stream of a call's reply."""
+class StreamedQuestions:
+    """The server's questions, put to hosts by requests on the streams of replies, as before 2026-07-28."""
 
     def __init__(self) -> None:
         self._asked: dict[str, list[JSONObject | RpcError]] = {}

@@ -77,29 +77,13 @@ class Servers:
         declared = capabilities if isinstance(capabilities, dict) else {}
         _remember(self._declared, (host.url, host.user), declared)
 
-    def check_key(self, host: HostRequest, call: HostCall, *, is_renewed: bool) -> None:
-        """Refuse a key that another user has. A principal says that all requests are one user's.
-
-        Args:
-            host: The host's request.
-            call: The call in it.
-            is_renewed: Whether it is a request that was refused, with a new credential of the same user.
+    def find(self, host: HostRequest, call: HostCall) -> Server:
+        """The session for a call of a host's.
 
         Raises:
-            IdempotencyConflictError: The key was first used with another credential.
+            IdempotencyConflictError: The call's key was first used with another credential.
         """
-        key = call.current_key
-        if not isinstance(key, str) or self._principal:
-            return
-        if self._key_users.get(key, host.user) != host.user and not is_renewed:
-            raise IdempotencyConflictError(
-                f"The idempotency key {key!r} was used with another credential over this HTTP client. If all "
-                "its requests are of one user, name the user by principal=. If not, give each user a client."
-            )
-        _remember(self._key_users, key, host.user)
-
-    def find(self, host: HostRequest, call: HostCall) -> Server:
-        """The session for a call of a host's."""
+        self._check_key(host, call)
         declared = call.capabilities
         if declared is None:
             declared = self._declared.get((host.url, host.user), {})
@@ -132,6 +116,18 @@ class Servers:
             server = Server(session, inputs, Scope(session.endpoint, self._principal), self._engine)
         self._servers[key] = server  # behind those that were used before
         return server
+
+    def _check_key(self, host: HostRequest, call: HostCall) -> None:
+        """Refuse a key that another user has. A principal says that all requests are one user's."""
+        key = call.current_key
+        if not isinstance(key, str) or self._principal:
+            return
+        if self._key_users.get(key, host.user) != host.user and not host.was_refused:
+            raise IdempotencyConflictError(
+                f"The idempotency key {key!r} was used with another credential over this HTTP client. If all "
+                "its requests are of one user, name the user by principal=. If not, give each user a client."
+            )
+        _remember(self._key_users, key, host.user)
 
     def _close_idle(self) -> None:
         """Close the session that was not used for the longest time, if there are too many."""

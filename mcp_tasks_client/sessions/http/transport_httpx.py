@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ import httpx
 
 from .transport import CLOSE_S, CONNECT_S, KEEPALIVE_S, Request, Response, Transport, failures_of_httpx
 
-__all__ = ["WRITE_S", "HttpxResponse", "HttpxTransport", "body_class", "library_of"]
+__all__ = ["WRITE_S", "HttpxResponse", "HttpxTransport", "body_class", "class_in", "library_of"]
 
 WRITE_S: Final = 30.0
 """Seconds that sending a request may take."""
@@ -32,6 +33,13 @@ def library_of(thing: object, kind: str) -> ModuleType | None:
         if library is not None and isinstance(thing, getattr(library, kind)):
             return library
     return None
+
+
+@cache
+def class_in(library: Any, base: str, cls: Any) -> type[Any]:
+    """``cls`` as a class of a library, since the library's clients want instances of its ``base``."""
+    named = {"__doc__": cls.__doc__, "__module__": cls.__module__}
+    return type(cls.__name__, (cls, getattr(library, base)), named)
 
 
 class HttpxTransport(Transport):

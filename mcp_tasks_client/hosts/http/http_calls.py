@@ -1,0 +1,252 @@
+"""The calls that hosts make over one HTTP client: each is made here, and its end is the response.
+
+A reply is JSON where the host reads that, and its call is made in the caller's own task. Where the host wants
+progress, or may be asked itself, the reply is an event stream, which is read while its call still goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Hashable
+from dataclasses import replace
+from functools import partial
+from types import ModuleType
+from typing import Any, Final
+
+import anyio
+from mcp_types import INTERNAL_ERROR
+
+from ...engine.engine import Engine
+from ...engine.live_call import OnUpdate
+from ...engine.outcome import as_rpc_error
+from ...engine.progress import Progress
+from ...errors import CredentialRefusedError, IdempotencyConflictError, SessionError
+from ...protocol import RequestId
+from ...protocol.replies import RpcError
+from ...sessions.http.transport_httpx import class_in
+from ...uncut import run_to_its_end
+from ..host_call import HostCall, as_event, encode_reply, questions_for
+from ..host_calls import HostCalls, Made
+from .own_requests import HostRequest
+from .reply_stream import ReplyStream, StreamedQuestions
+from .servers import Server, Servers
+
+__all__ = ["HttpCalls"]
+
+_GIVEN_UP: Final = Made(
+    RpcError(INTERNAL_ERROR, "The host has given the call up. If there is a task, it goes on.", None)
+)
+"""What nobody waits for any more."""
+
+
+class HttpCalls:
+    """The calls of the hosts of one HTTP client.
+
+    Args:
+        library: The module ``httpx`` or ``httpx2``.
+        engine: Drives the calls.
+        servers: Where they are made. Closed with this.
+        asks_host: Whether the server's questions go to the host.
+
+    Attributes:
+        questions: Those that are before hosts whose sessions are older than 2026-07-28.
+        closed: Whether no call is taken any more.
+    """
+
+    def __init__(self, library: ModuleType, engine: Engine, servers: Servers, *, asks_host: bool) -> None:
+        self.library: Any = library
+        self.servers = servers
+        self.asks_host = asks_host
+        self.clock = engine.environment.clock
+        self.host_calls = HostCalls(engine, asks_host=asks_host)
+        self.questions = StreamedQuestions()
+        self.closed = False
+        self._under_way: dict[Hashable, list[_HttpCall]] = {}
+        self._call_ended = anyio.Event()
+
+    async def respond_to(self, host: HostRequest, call: HostCall) -> Any | None:
+        """The response to a call; ``None`` leaves the call to the host's own request."""
+        if self.closed:
+            return None
+        http_call: _HttpCall = class_in(self.library, "AsyncByteStream", _HttpCall)(self, host, call)
+        return await http_call.respond()
+
+    def begin(self, call: _HttpCall) -> None:
+        """Note that a call is under way."""
+        self._under_way.setdefault(call.name, []).append(call)
+        call.server.calls += 1
+
+    def end(self, call: _HttpCall) -> None:
+        """Note that a call is under way no more."""
+        call.server.calls -= 1
+        calls = self._under_way[call.name]
+        calls.remove(call)
+        if not calls:
+            del self._under_way[call.name]
+        self._call_ended.set()
+
+    def abandon(self, host: HostRequest, request_id: RequestId | None) -> bool:
+        """End the call that a host has given up by a notification. Returns whether there is one.
+
+        Two sessions of a host without session IDs may use one JSON-RPC ID at the same time. Nobody can tell
+        then whose call is given up, so that both go on.
+        """
+        calls = self._under_way.get(host.name(request_id), [])
+        if len(calls) == 1:
+            calls[0].scope.cancel()
+        return bool(calls)
+
+    async def aclose(self) -> None:
+        """End the calls that still wait. Their tasks go on."""
+        self.closed = True
+        await run_to_its_end(self._end_calls)
+
+    async def _end_calls(self) -> None:
+        for calls in self._under_way.values():
+            for call in calls:
+                call.scope.cancel()
+        while self._under_way:
+            self._call_ended = anyio.Event()
+            await self._call_ended.wait()
+        await self.host_calls.aclose()
+        await self.servers.aclose()
+
+
+class _HttpCall(AsyncIterator[bytes]):
+    """One call, and the body of the response to it. That the host has read the body delivers the outcome.
+
+    Args:
+        calls: Among which it is made.
+        host: The request that it came with.
+        call: What the host calls.
+
+    Attributes:
+        scope: Cancelled to end the call.
+        server: Where the call is made.
+    """
+
+    server: Server
+
+    def __init__(self, calls: HttpCalls, host: HostRequest, call: HostCall) -> None:
+        self._calls = calls
+        self._host = host
+        self._call = call
+        self.scope = anyio.CancelScope()
+        self._told: Made | None = None
+        self._status = 200
+        self._stream: ReplyStream | None = None
+        self._body = b""
+        self._is_read = False
+
+    @property
+    def name(self) -> Hashable:
+        """Under which the host can give the call up. At 2026-07-28 it closes the response instead."""
+        return self if self._call.is_current else self._host.name(self._call.request_id)
+
+    async def respond(self) -> Any | None:
+        """The response, once it can begin; ``None`` leaves the call to the host's own request."""
+        call, host = self._call, self._host
+        try:
+            self.server = self._calls.servers.find(host, call)
+            if not await self.server.takes(call, host):
+                return None
+        except CredentialRefusedError as error:
+            self._refuse(error)
+        except (IdempotencyConflictError, SessionError) as error:
+            self._told = Made(as_rpc_error(error))
+        else:
+            asks = self._calls.asks_host and not call.is_current and bool(self.server.inputs.capabilities)
+            if call.reads_events and (call.progress_token is not None or asks or not call.reads_json):
+                return await self._respond_by_events(asks=asks)
+            await self._make()
+        return self._respond_by_json()
+
+    async def _respond_by_events(self, *, asks: bool) -> Any:
+        """The reply as an event stream; or as JSON, if the call has ended before there was any event."""
+        self._stream = stream = ReplyStream(self._make, self._calls.clock)
+        if asks:
+            self._host.ask = partial(self._calls.questions.ask, stream)
+        try:
+            await stream.start()
+        except BaseException:
+            await self.aclose()
+            raise
+        if stream.over and not stream.begun and self._call.reads_json:
+            self._stream = None
+            return self._respond_by_json()
+        headers = {"content-type": "text/event-stream", "cache-control": "no-store"}
+        return self._calls.library.Response(200, headers=headers, stream=self)
+
+    def _respond_by_json(self) -> Any:
+        library, refusal = self._calls.library, self._host.refusal if self._status != 200 else None
+        if self._told is None and self._calls.closed:
+            raise library.ReadError(
+                "The client was closed under a call. If there is a task, it goes on: "
+                "TasksClient(url).resume() takes it up.",
+                request=self._host.request,
+            )
+        self._body = self._encode()
+        headers = {"content-type": "application/json", "content-length": str(len(self._body))}
+        return library.Response(self._status, headers={**(refusal or {}), **headers}, stream=self)
+
+    # ── making the call ───────────────────────────────────────────────────────────────────────
+
+    async def _make(self) -> None:
+        """Make the call, and see it through to what the host is told, unless it is given up."""
+        call, host = self._call, self._host
+        tool_call, listeners = replace(call.tool_call, context=host), list[OnUpdate]()
+        if self._stream is not None and call.progress_token is not None:
+            progress = Progress(call.progress_token, self._stream.send)
+            listeners.append(progress.tell)
+            if not self.server.is_older:
+                meta = {**(tool_call.meta or {}), "progressToken": call.progress_token}
+                tool_call = replace(tool_call, meta=meta, hear=progress.hear)
+        self._calls.begin(self)
+        try:
+            with self.scope:
+                self._told = await self._calls.host_calls.make(
+                    call,
+                    tool_call,
+                    self.server.endpoint,
+                    record_id=host.record_id or call.record_id,
+                    listeners=listeners,
+                )
+        except CredentialRefusedError as error:
+            self._refuse(error)
+        finally:
+            self._calls.end(self)
+
+    def _refuse(self, error: CredentialRefusedError) -> None:
+        """Have the host's auth flow learn that a credential is refused. It may send the request again."""
+        self._host.record_id = self._call.record_id
+        if error.handle is not None and error.handle.task_id is not None:
+            self._host.record_id = error.handle.reference["record_id"]
+        self._told, self._status = Made(as_rpc_error(error)), error.http_status or 401
+
+    # ── the body ──────────────────────────────────────────────────────────────────────────────
+
+    async def __anext__(self) -> bytes:
+        if self._is_read:
+            raise StopAsyncIteration
+        event = None if self._stream is None else await self._stream.next()
+        if event is None:
+            self._is_read = True
+            event = self._body if self._stream is None else as_event(self._encode())
+        return event
+
+    async def aclose(self) -> None:
+        """End the call, if it has not ended, and note what has become of its outcome."""
+        if self._stream is not None and not self._stream.over:
+            self.scope.cancel()
+            await run_to_its_end(self._stream.wait)
+        if self._told is not None and self._is_read:
+            self._calls.host_calls.deliver(self._told)
+        elif self._told is not None:
+            await self._calls.host_calls.drop(self._told)
+
+    def _encode(self) -> bytes:
+        reply, record_id = (self._told or _GIVEN_UP).reply, self._host.record_id
+        is_too_late = self._stream is not None and self._status != 200  # for a status
+        if is_too_late and self._call.is_current and record_id is not None:
+            # The session calls again, and then its auth flow gets the status.
+            reply = questions_for({}, state=None, record_id=record_id)
+        return encode_reply(self._call.request_id, reply)
