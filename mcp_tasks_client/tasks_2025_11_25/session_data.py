@@ -8,32 +8,36 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Annotated, Final, NamedTuple, TypeAlias
+
+from pydantic import SkipValidation, TypeAdapter, ValidationError
 
 from ..protocol import JSONObject, RequestId
 from ..sessions.base import OTHER_VERSION
 
 __all__ = ["OpenQuestion", "SentAnswer", "SessionData", "is_foreign"]
 
+_Id: TypeAlias = Annotated[RequestId, SkipValidation]
+_Object: TypeAlias = Annotated[JSONObject, SkipValidation]
+"""As a server has sent them, with whatever pydantic would refuse, such as half of a character."""
 
-@dataclass(frozen=True, slots=True)
-class OpenQuestion:
+
+class OpenQuestion(NamedTuple):
     """A question of the server's that has no answer yet."""
 
     key: str
-    request_id: RequestId | None
+    request_id: _Id | None
     """The JSON-RPC ID to answer; ``None`` if the MCP session of the request has ended."""
 
-    request: JSONObject = field(repr=False)
+    request: _Object
     """The question, ``{method, params}``. The server sends it once, so it is journaled whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentAnswer:
+class SentAnswer(NamedTuple):
     """An answer that was sent, and that the task may not have used."""
 
-    request_id: RequestId
-    content: JSONObject = field(repr=False)
+    request_id: _Id
+    content: _Object
     acknowledged: bool = False
     """Whether the server has said that it came. Such an answer is not journaled."""
 
@@ -51,7 +55,7 @@ class SessionData:
     cancellable: bool = True
     """Whether the server declares ``tasks.cancel``."""
 
-    result_id: RequestId | None = None
+    result_id: _Id | None = None
     """The JSON-RPC ID of the open ``tasks/result``, to which the server may deliver the next question."""
 
     event_id: str | None = None
@@ -60,10 +64,10 @@ class SessionData:
     progress_token: str | int | None = None
     """The token by which the server tells the progress of the task."""
 
-    open: tuple[OpenQuestion, ...] = ()
+    open: tuple[OpenQuestion, ...] = field(default=(), repr=False)
     """Oldest first."""
 
-    sent: SentAnswer | None = None
+    sent: SentAnswer | None = field(default=None, repr=False)
     """The last answer, if nobody told that it arrived, to be sent once more if the task still waits."""
 
     answered: Mapping[str, int] = field(default_factory=dict)
@@ -71,40 +75,25 @@ class SessionData:
 
     def write(self) -> str:
         """The text. Equal data makes equal text."""
-        questions = [[one.key, one.request_id, one.request] for one in self.open]
-        named = {
-            "owner": self.owner,
-            "session_id": self.session_id,
-            "not_cancellable": None if self.cancellable else True,
-            "result_id": self.result_id,
-            "event_id": self.event_id,
-            "progress_token": self.progress_token,
-            "open": questions or None,
-            "sent": None if self.sent is None else [self.sent.request_id, self.sent.content],
-            "answered": dict(self.answered) or None,
-        }
-        # An ID may be 0.
-        return OTHER_VERSION + json.dumps({name: value for name, value in named.items() if value is not None})
+        return OTHER_VERSION + json.dumps(_DATA.dump_python(self, exclude_defaults=True))
 
-    @classmethod
-    def read(cls, text: str | None) -> Self:
-        """The data in a text. What is missing or of another type is left out.
-
-        The text of version 0.1 holds at least ``session_id``, and the open request as ``retrieval``.
-        """
+    @staticmethod
+    def read(text: str | None) -> SessionData:
+        """The data in a text; empty data if the text is none that :meth:`write` has made."""
         raw = _object(text)
-        answered = raw.get("answered")
-        return cls(
-            owner=_text(raw.get("owner")),
-            session_id=_text(raw.get("session_id")),
-            cancellable=raw.get("not_cancellable") is not True,
-            result_id=_request_id(raw.get("result_id", raw.get("retrieval"))),
-            event_id=_text(raw.get("event_id")),
-            progress_token=_token(raw.get("progress_token", raw.get("progress"))),
-            open=tuple(_questions(raw.get("open"))),
-            sent=_sent(raw.get("sent")),
-            answered=_counts(answered) if isinstance(answered, dict) else {},
-        )
+        if "retrieval" in raw or "asked" in raw:  # version 0.1
+            raw = {
+                "session_id": raw.get("session_id"),
+                "result_id": raw.get("retrieval"),
+                "progress_token": raw.get("progress"),
+            }
+        try:
+            return _DATA.validate_python(raw)
+        except ValidationError:
+            return SessionData()
+
+
+_DATA: Final = TypeAdapter(SessionData)
 
 
 def is_foreign(text: str | None) -> bool:
@@ -118,39 +107,3 @@ def _object(text: str | None) -> JSONObject:
     except (ValueError, RecursionError):
         return {}
     return raw if isinstance(raw, dict) else {}
-
-
-_QUESTION_PARTS: Final = 3
-_SENT_PARTS: Final = 2
-
-
-def _questions(raw: object) -> list[OpenQuestion]:
-    found = []
-    for one in raw if isinstance(raw, list) else ():
-        if isinstance(one, list) and len(one) == _QUESTION_PARTS:
-            key, request_id, request = one
-            if isinstance(key, str) and isinstance(request, dict):
-                found.append(OpenQuestion(key, _request_id(request_id), request))
-    return found
-
-
-def _sent(raw: object) -> SentAnswer | None:
-    request_id, content = raw if isinstance(raw, list) and len(raw) == _SENT_PARTS else (None, None)
-    known = _request_id(request_id)
-    return SentAnswer(known, content) if known is not None and isinstance(content, dict) else None
-
-
-def _counts(raw: Mapping[str, Any]) -> dict[str, int]:
-    return {name: count for name, count in raw.items() if isinstance(count, int)}
-
-
-def _text(raw: object) -> str | None:
-    return raw if isinstance(raw, str) else None
-
-
-def _request_id(raw: object) -> RequestId | None:
-    return raw if isinstance(raw, str | int | float) and not isinstance(raw, bool) else None
-
-
-def _token(raw: object) -> str | int | None:
-    return raw if isinstance(raw, str | int) and not isinstance(raw, bool) else None

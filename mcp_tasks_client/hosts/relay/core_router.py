@@ -17,6 +17,7 @@ from ...callbacks import InputContext, Inputs
 from ...engine.environment import Clock
 from ...protocol import JSONObject
 from ...tasks_2025_11_25.shapes import CORE_TASKS_VERSION, read_related_task
+from ..host_call import ASKED_BY
 from .relay import Interceptor, Passage, Reply
 
 __all__ = ["TaskRouter"]
@@ -28,12 +29,6 @@ _CREATION_S: Final = 5.0
 
 _MAX_TASKS: Final = 10_000
 """Tasks of ours that are known, at most. Cancelled tasks are, because they may still ask."""
-
-_CAPABILITIES: Final = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
 
 
 class TaskRouter(Interceptor):
@@ -122,7 +117,7 @@ class TaskRouter(Interceptor):
         return method == "notifications/tasks/status" and params.get("taskId") in self._tasks
 
     def _answers(self, request: JSONObject) -> bool:
-        return _CAPABILITIES.get(request["method"]) in self._ours
+        return ASKED_BY.get(request["method"]) in self._ours
 
     async def _is_ours(self, task_id: str) -> bool:
         """Whether a task is ours, once the calls that may have created it are answered.

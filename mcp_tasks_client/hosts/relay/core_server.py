@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import anyio
-import mcp_types
-from mcp_types import (
-    INTERNAL_ERROR,
-    CreateMessageResult,
-    CreateMessageResultWithTools,
-    ElicitResult,
-    ListRootsResult,
-)
-from pydantic import BaseModel, TypeAdapter
 
-from ...callbacks import Callbacks, InputContext
+from ...callbacks import Callbacks, InputContext, Inputs, NoAnswerError
 from ...engine.environment import Clock
 from ...errors import MissingCapabilityError, SessionError
 from ...policy import ReceivePolicy
+from ...protocol import JSONObject
 from ...protocol.replies import RpcError
+from ...protocol.text import quote
 from ...sessions.base import Limits
 from ...sessions.http.endpoint_names import is_url
 from ...tasks_2025_11_25.connection import Hear
@@ -29,7 +22,7 @@ from ...tasks_2025_11_25.core_session import CoreTasksSession
 from ...tasks_2025_11_25.receiver import Receiver
 from ...tasks_2025_11_25.shapes import declares_tasks
 from ...tasks_2025_11_25.task_policy import TaskPolicy
-from ..host_call import HostCall
+from ..host_call import ASKED_BY, HostCall
 from .core_connection import RelayConnection
 from .core_router import TaskRouter
 from .relay import Relay
@@ -40,12 +33,6 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _LIST_S: Final = 10.0
 """Seconds that a call waits for the server's list of tools, at most."""
-
-_ANSWERS: Final[dict[str, TypeAdapter[Any]]] = {
-    "elicitation/create": TypeAdapter(ElicitResult),
-    "sampling/createMessage": TypeAdapter(CreateMessageResult | CreateMessageResultWithTools),
-    "roots/list": TypeAdapter(ListRootsResult),
-}
 
 
 class CoreServer:
@@ -82,11 +69,7 @@ class CoreServer:
         self._router = router
         self._preference = preference
         self._session_id = session_id
-        self.inputs = Callbacks(
-            elicitation=callbacks.elicitation or self._elicit,
-            sampling=callbacks.sampling or self._sample,
-            roots=callbacks.roots or self._list_roots,
-        )
+        self.inputs = _RelayInputs(callbacks, relay)
         self.session = CoreTasksSession(
             self._connect,
             endpoint=endpoint,
@@ -129,22 +112,25 @@ class CoreServer:
             )
         return RelayConnection(self._relay, self._router, hear, current, self.session.limits.task_timeout_s)
 
-    # ── questions ─────────────────────────────────────────────────────────────────────────────
 
-    async def _elicit(self, context: InputContext, params: mcp_types.ElicitRequestParams) -> Any:
-        return await self._ask_host("elicitation/create", params)
+class _RelayInputs(Inputs):
+    """Asks the transport's callbacks, and the host's session what they do not answer."""
 
-    async def _sample(self, context: InputContext, params: mcp_types.CreateMessageRequestParams) -> Any:
-        return await self._ask_host("sampling/createMessage", params)
+    def __init__(self, callbacks: Callbacks, relay: Relay) -> None:
+        self._callbacks = callbacks
+        self._relay = relay
 
-    async def _list_roots(self, context: InputContext) -> Any:
-        return await self._ask_host("roots/list", None)
+    @property
+    def capabilities(self) -> JSONObject:
+        """Everything, since the host's session says itself what it cannot answer."""
+        return {name: {} for name in ASKED_BY.values()} | self._callbacks.capabilities
 
-    async def _ask_host(self, method: str, params: BaseModel | None) -> Any:
-        """Have the host's session ask its own callback, by a request that it takes for the server's."""
-        wire = None if params is None else params.model_dump(by_alias=True, mode="json", exclude_unset=True)
-        answer = await self._relay.ask_host(method, wire)
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
+        """The answer of a callback, or of the host's session, which takes the request for the server's."""
+        method = str(request.get("method"))
+        if ASKED_BY.get(method) in self._callbacks.capabilities:
+            return await self._callbacks.answer(context, request)
+        answer = await self._relay.ask_host(method, request.get("params"))
         if isinstance(answer, RpcError):
-            code = INTERNAL_ERROR if answer.code is None else answer.code
-            return mcp_types.ErrorData(code=code, message=answer.message, data=answer.data)
-        return _ANSWERS[method].validate_python(answer, by_name=False)
+            raise NoAnswerError(f"the host refused with error {answer.code}: {quote(answer.message)}", answer)
+        return answer
