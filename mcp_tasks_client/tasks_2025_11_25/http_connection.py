@@ -28,7 +28,7 @@ from ..protocol.replies import RpcError
 from ..protocol.text import header_value, quote
 from ..sessions.http.body import drain
 from ..sessions.http.channel import HttpChannel, Message, ReadResponse, encode_json
-from ..sessions.http.replies import Reply, read_messages, read_reply
+from ..sessions.http.replies import Reply, ReplyReader
 from ..sessions.http.sse import EventParser
 from ..sessions.http.transport import Response
 from ..sessions.request_errors import CREDENTIAL_STATUSES
@@ -221,9 +221,8 @@ class HttpConnection(Connection):
             self._hear(self, said, own)
 
         try:
-            return await read_messages(
-                response, own.request_id, self._max_bytes, message.errors, hear, events=events
-            )
+            read = ReplyReader(own.request_id, self._max_bytes, message.errors, hear, events=events)
+            return await read(response)
         finally:
             cursor.event_id = events.last_event_id or cursor.event_id
             cursor.retry_s = cursor.retry_s if events.retry_s is None else events.retry_s
@@ -238,7 +237,7 @@ class HttpConnection(Connection):
 
         async def read(response: Response) -> Reply:
             if not 200 <= response.status < 300:
-                return await read_reply(response, message.request_id, self._max_bytes, message.errors)
+                return await ReplyReader(message.request_id, self._max_bytes, message.errors)(response)
             await drain(response)
             return {}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final
 
 import anyio
 
@@ -20,7 +20,6 @@ from .transport import Response
 __all__ = [
     "ACCEPTED_ENCODINGS",
     "DRAIN_S",
-    "content_encodings",
     "drain",
     "finish",
     "read_bounded",
@@ -37,9 +36,8 @@ _OVERHEAD: Final = 1024
 """Bytes by which a compressed body may be larger than what is in it."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-
-_Decompress: TypeAlias = Callable[[bytes, int], bytes]
-"""Takes compressed bytes, and the most that may come of them; returns what came of them."""
+_GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
+"""Has zlib tell by the first bytes."""
 
 
 async def read_bounded(response: Response, max_bytes: int, errors: RequestErrors) -> AsyncIterator[bytes]:
@@ -60,6 +58,8 @@ async def read_bounded(response: Response, max_bytes: int, errors: RequestErrors
     raw, ended = response.chunks(), False
     try:
         async for chunk in raw:
+            if not chunk:
+                continue
             # One byte more than there is room for, to see whether there is more.
             data = decompress(chunk, max_bytes - size + 1)
             taken, size = taken + len(chunk), size + len(data)
@@ -79,21 +79,9 @@ def read_uncompressed(response: Response, errors: RequestErrors) -> AsyncIterato
     Raises:
         RemoteProtocolError: The body is compressed, which was not asked for.
     """
-    if response.content is not None:
-        return _Whole(response.content)
-    if content_encodings(response):
+    if _encodings(response):
         raise errors.wrong_encoding(response.status)
     return response.chunks()
-
-
-class _Whole(AsyncIterator[bytes]):
-    def __init__(self, content: bytes) -> None:
-        self._left = [content]
-
-    async def __anext__(self) -> bytes:
-        if not self._left:
-            raise StopAsyncIteration
-        return self._left.pop()
 
 
 async def drain(response: Response) -> None:
@@ -113,66 +101,42 @@ async def finish(iterator: AsyncIterator[object], seconds: float) -> None:
             pass
 
 
-def content_encodings(response: Response) -> list[str]:
+def _encodings(response: Response) -> list[str]:
     """The compressions of the body, in the order in which they were applied; empty if there is none."""
     named = [one.strip().lower() for one in response.header("content-encoding").split(",")]
     return [encoding for encoding in named if encoding not in ("", "identity")]
 
 
-def _decompressor(response: Response, errors: RequestErrors) -> _Decompress:
-    """Our own, because the libraries decompress a chunk whole: a thousandfold, per layer."""
-    inflate: _Decompress
-    match content_encodings(response):
-        case []:
-            return lambda data, most: data[:most]
-        case ["gzip" | "x-gzip"]:
-            inflate = _gunzip()
-        case ["deflate"]:
-            inflate = _deflate()
-        case _:
-            raise errors.wrong_encoding(response.status)
+def _decompressor(response: Response, errors: RequestErrors) -> Callable[[bytes, int], bytes]:
+    """Takes compressed bytes, and the most that may come of them; returns what came of them.
+
+    Our own, because the libraries decompress a chunk whole: a thousandfold, per layer.
+    """
+    encodings = _encodings(response)
+    if not encodings:
+        return lambda data, most: data[:most]
+    if encodings not in (["gzip"], ["x-gzip"], ["deflate"]):
+        raise errors.wrong_encoding(response.status)
+    stream = None
 
     def decompress(data: bytes, most: int) -> bytes:
+        nonlocal stream
+        if stream is None:
+            # Some servers leave out the header that "deflate" has by the standard. Its first byte ends in 8.
+            bare = encodings == ["deflate"] and data[0] & 0xF != 8
+            stream = zlib.decompressobj(-zlib.MAX_WBITS if bare else _GZIP_OR_ZLIB)
         try:
-            return inflate(data, most)
+            inflated = stream.decompress(data, most)
+            # A gzip file is any number of members, one after the other; it may be padded with zeros.
+            while stream.eof and len(inflated) < most:
+                rest = stream.unused_data.lstrip(b"\0")
+                if not rest or not _GZIP_MAGIC.startswith(rest[:2]):
+                    break
+                stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+                inflated += stream.decompress(rest, most - len(inflated))
+            return inflated
         except zlib.error as error:
             what = "the body does not match its Content-Encoding"
             raise errors.malformed(what, status=response.status) from error
 
     return decompress
-
-
-def _gunzip() -> _Decompress:
-    stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
-
-    def inflate(data: bytes, most: int) -> bytes:
-        nonlocal stream
-        inflated = stream.decompress(data, most)
-        # A gzip file is any number of members, one after the other; it may be padded with zeros.
-        while stream.eof and len(inflated) < most:
-            rest = stream.unused_data.lstrip(b"\0")
-            if not rest or not _GZIP_MAGIC.startswith(rest[:2]):
-                break
-            stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
-            inflated += stream.decompress(rest, most - len(inflated))
-        return inflated
-
-    return inflate
-
-
-def _deflate() -> _Decompress:
-    stream = zlib.decompressobj()
-    begun = b""
-
-    def inflate(data: bytes, most: int) -> bytes:
-        nonlocal stream, begun
-        try:
-            inflated = stream.decompress(data, most)
-            begun = begun + data if len(begun) < 2 else begun
-            return inflated
-        except zlib.error:
-            # Some servers leave out the wrapper of two bytes that the standard asks for.
-            stream = zlib.decompressobj(-zlib.MAX_WBITS)
-            return stream.decompress(begun + data, most)
-
-    return inflate

@@ -29,7 +29,7 @@ from ..request_errors import CREDENTIAL_STATUSES, RequestErrors
 from .body import drain
 from .endpoint_names import origin_of
 from .http_errors import raise_for, read_retry_after
-from .replies import Reply, read_reply
+from .replies import Reply, ReplyReader
 from .transport import Errors, Request, Response, Transport
 from .transport_httpx import HttpxTransport, library_of
 
@@ -115,10 +115,7 @@ class HttpChannel:
         Raises:
             SessionError: No result.
         """
-
-        def read(response: Response) -> Awaitable[Reply]:
-            return read_reply(response, message.request_id, self._max_response_bytes, message.errors)
-
+        read = ReplyReader(message.request_id, self._max_response_bytes, message.errors)
         return await self.exchange(message, read, silence_s=silence_s, total_s=total_s)
 
     async def exchange(

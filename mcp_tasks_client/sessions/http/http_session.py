@@ -33,9 +33,9 @@ from ..wire import WireSession
 from .body import ACCEPTED_ENCODINGS
 from .channel import HttpChannel, Message, encode_json
 from .endpoint_names import name_of_url, parse_url
-from .replies import Reply, read_messages
+from .replies import ReplyReader
 from .subscription import LISTEN, Subscription, keep_subscribed, listen_params, read_subscription
-from .transport import Response, Transport
+from .transport import Transport
 
 if TYPE_CHECKING:
     import httpx2
@@ -196,11 +196,7 @@ class HttpSession(WireSession):
         if hear is None:
             return await self.channel.send(message, silence_s=silence_s)
         _set_headers(message.headers, {"Accept-Encoding": "identity"})  # as for every stream
-        told, max_bytes = hear, self.limits.max_response_bytes
-
-        def read(response: Response) -> Awaitable[Reply]:
-            return read_messages(response, message.request_id, max_bytes, message.errors, told)
-
+        read = ReplyReader(message.request_id, self.limits.max_response_bytes, message.errors, hear)
         return await self.channel.exchange(message, read, silence_s=silence_s)
 
     def _message(

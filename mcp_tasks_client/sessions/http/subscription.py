@@ -19,8 +19,7 @@ from ...protocol.task import read_task
 from ..base import GATEWAY_STATUSES, ObservedTasks, Snapshot, latest_context
 from ..request_errors import TOO_MANY_REQUESTS
 from .channel import HttpChannel, Message
-from .replies import Reply, read_messages
-from .transport import Response
+from .replies import ReplyReader
 
 __all__ = ["LISTEN", "Subscription", "keep_subscribed", "listen_params", "read_subscription"]
 
@@ -128,16 +127,12 @@ async def read_subscription(
     """
     latest = anyio.current_time() + 2 * timeout_s
 
-    async def read(response: Response) -> Reply:
-        return await read_messages(
-            response, message.request_id, max_bytes, message.errors, subscription.take, on_line=prolong
-        )
-
     def prolong() -> None:
         now = anyio.current_time()
         # A server that sends comments and never acknowledges is not waited for either.
         silence.deadline = now + _SILENCE_S if subscription.acknowledged else min(now + timeout_s, latest)
 
+    read = ReplyReader(message.request_id, max_bytes, message.errors, subscription.take, on_line=prolong)
     with anyio.CancelScope() as silence:
         prolong()
         # The transport's own time-out counts bytes, so that it must always have the longer patience.
