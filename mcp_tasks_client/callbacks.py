@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -110,6 +110,10 @@ class NoAnswerError(Exception):
 
 class Inputs(ABC):
     """Who answers a server's questions."""
+
+    leaves_questions: ClassVar[bool] = False
+    """Whether the reply to a call may put a question without an answer to the host. The call is then left to
+    this process alone, since another one must not ask another person meanwhile."""
 
     @property
     @abstractmethod

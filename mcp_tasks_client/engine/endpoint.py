@@ -47,12 +47,11 @@ class Endpoint:
         inputs: Who answers questions.
         scope: Under which the journal keeps what is done here.
         listens: Whether the session is heard while calls are driven.
-        leaves_questions: Whether the reply to a call may put a question without an answer to the host, so
-            that the call is left to this process.
 
     Attributes:
         engine: As given.
         session: As given.
+        inputs: As given.
         scope: As given.
     """
 
@@ -64,16 +63,14 @@ class Endpoint:
         scope: Scope,
         *,
         listens: bool = False,
-        leaves_questions: bool = False,
     ) -> None:
         self.engine = engine
         self.session = session
+        self.inputs = inputs
         self.scope = scope
         self._store, environment = engine.store, engine.environment
         requests = Requests(session, inputs, environment)
-        self._runner = Runner(
-            self._store, requests, engine.policy, environment, leaves_questions=leaves_questions
-        )
+        self._runner = Runner(self._store, requests, engine.policy, environment)
         if listens:
             self._runner.push = Push(requests, engine.tasks, self._runner.step)
         self._idempotency = Idempotency(self._store, scope, environment)

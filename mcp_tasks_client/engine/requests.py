@@ -70,7 +70,7 @@ class Requests:
 
     def __init__(self, session: Session, inputs: Inputs, environment: Environment) -> None:
         self.session = session
-        self._inputs = inputs
+        self.inputs = inputs
         self._clock = environment.clock
         self._jitter = environment.jitter
         self._observed = ObservedSteps(environment.observer)
@@ -196,7 +196,7 @@ class Requests:
         record = call.record
         context = InputContext(tool=record.tool, key=ask.key, task=record.task, context=call.context)
         try:
-            answer = await self._observed(call, ASK, self._inputs.answer, context, ask.request)
+            answer = await self._observed(call, ASK, self.inputs.answer, context, ask.request)
         except NoAnswerError as error:
             return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
         return self.take_answer(ask.key, answer)

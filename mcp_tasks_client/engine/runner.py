@@ -81,8 +81,6 @@ class Runner:
         requests: Sends requests and puts questions.
         policy: Latency against load.
         environment: The clock by which everything waits.
-        leaves_questions: Whether a call whose question got no answer is left to this process alone. The
-            reply to the call may ask the host, and another process must not ask another person meanwhile.
 
     Attributes:
         cancellation: Cancels the calls that are driven here.
@@ -90,19 +88,12 @@ class Runner:
     """
 
     def __init__(
-        self,
-        store: CallStore,
-        requests: Requests,
-        policy: PollPolicy,
-        environment: Environment,
-        *,
-        leaves_questions: bool = False,
+        self, store: CallStore, requests: Requests, policy: PollPolicy, environment: Environment
     ) -> None:
         self.store = store
         self._requests = requests
         self._clock = environment.clock
         self._observed = ObservedSteps(environment.observer)
-        self._leaves_questions = leaves_questions
         self.cancellation = Cancellation(
             store, requests, environment.clock, policy.cancel_timeout_s, self.step
         )
@@ -146,8 +137,8 @@ class Runner:
             # It was not sent, since whoever wanted it has gone: its intent is taken back.
             with suppress(TasksClientError):
                 await self.store.apply(call, CallRefused())
-        asked_by_reply = self._leaves_questions and isinstance(call.error, InputUnansweredError)
-        await self.store.release_unfinished(call, to_process=asked_by_reply)
+        is_asked = isinstance(call.error, InputUnansweredError) and self._requests.inputs.leaves_questions
+        await self.store.release_unfinished(call, to_process=is_asked)
 
     async def _own(self, call: LiveCall) -> None:
         """Become the owner. While another client is, look now and then what becomes of the call."""

@@ -49,12 +49,10 @@ class HostCalls:
 
     Args:
         engine: Drives the calls.
-        asks_host: Whether the reply to a call may put the server's questions to the host.
     """
 
-    def __init__(self, engine: Engine, *, asks_host: bool) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._asks_host = asks_host
         self._unread: set[Made] = set()
 
     async def make(
@@ -140,7 +138,7 @@ class HostCalls:
             questions = {q.key: q.request for q in state.questions if live.is_open(q.key) and q.request}
         declared = call.capabilities or {}
         answerable = all(ASKED_BY.get(str(q.get("method"))) in declared for q in questions.values())
-        if not (self._asks_host and call.is_current and questions and answerable):
+        if not (endpoint.inputs.leaves_questions and call.is_current and questions and answerable):
             await endpoint.release(live)  # any process may have it
             return as_rpc_error(error)
         record_id = live.record.record_id if live.journaled else None

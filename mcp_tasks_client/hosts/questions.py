@@ -29,15 +29,17 @@ class HostInputs(Inputs):
     """Leaves every question to the host.
 
     Args:
-        capabilities: Client capabilities that the host's session declares.
+        declared: Client capabilities that the host's session declares.
     """
 
-    def __init__(self, capabilities: JSONObject) -> None:
-        self._capabilities = capabilities
+    leaves_questions = True
+
+    def __init__(self, declared: JSONObject) -> None:
+        self._capabilities = {name: declared[name] for name in ASKED_BY.values() if name in declared}
 
     @property
     def capabilities(self) -> JSONObject:
-        """The host's own."""
+        """Those of the host's by which it can be asked."""
         return self._capabilities
 
     async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:

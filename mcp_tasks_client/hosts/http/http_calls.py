@@ -45,19 +45,17 @@ class HttpCalls:
         library: The module ``httpx`` or ``httpx2``.
         engine: Drives the calls.
         servers: Where they are made. Closed with this.
-        asks_host: Whether the server's questions go to the host.
 
     Attributes:
         questions: Those that are before hosts whose sessions are older than 2026-07-28.
         closed: Whether no call is taken any more.
     """
 
-    def __init__(self, library: ModuleType, engine: Engine, servers: Servers, *, asks_host: bool) -> None:
+    def __init__(self, library: ModuleType, engine: Engine, servers: Servers) -> None:
         self.library: Any = library
         self.servers = servers
-        self.asks_host = asks_host
         self.clock = engine.environment.clock
-        self.host_calls = HostCalls(engine, asks_host=asks_host)
+        self.host_calls = HostCalls(engine)
         self.questions = StreamedQuestions()
         self.closed = False
         self._under_way: dict[Hashable, list[_HttpCall]] = {}
@@ -154,7 +152,8 @@ class _HttpCall(AsyncIterator[bytes]):
         except (IdempotencyConflictError, SessionError) as error:
             self._told = Made(as_rpc_error(error))
         else:
-            asks = self._calls.asks_host and not call.is_current and bool(self.server.inputs.capabilities)
+            inputs = self.server.inputs
+            asks = inputs.leaves_questions and not call.is_current and bool(inputs.capabilities)
             if call.reads_events and (call.progress_token is not None or asks or not call.reads_json):
                 return await self._respond_by_events(asks=asks)
             await self._make()

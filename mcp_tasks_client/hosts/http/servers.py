@@ -99,8 +99,7 @@ class Servers:
         server = self._servers.pop(key, None)
         if server is None:
             self._close_idle()
-            questions = {name: value for name, value in capabilities.items() if name in askable}
-            inputs = self._callbacks or HostInputs(questions)
+            inputs = self._callbacks or HostInputs(capabilities)
             session = session_by_url(
                 host.url,
                 inputs,
@@ -172,12 +171,7 @@ class Server:
             self.is_older = await self.session.other(context=host) is not None
             if self._endpoint is None:
                 self._endpoint = Endpoint(
-                    self._engine,
-                    self.session,
-                    self.inputs,
-                    self._scope,
-                    listens=self.is_older,
-                    leaves_questions=isinstance(self.inputs, HostInputs),
+                    self._engine, self.session, self.inputs, self._scope, listens=self.is_older
                 )
             # At an older server the host's own session may be what a plain call is about.
             name = call.tool_call.name

@@ -137,7 +137,7 @@ class TasksHttpTransport(_AnyTransport):
         )
         asked = callbacks if callbacks.capabilities else None
         self._servers = Servers(engine, InnerTransport(library, inner), asked, endpoint, principal)
-        self._calls = HttpCalls(library, engine, self._servers, asks_host=asked is None)
+        self._calls = HttpCalls(library, engine, self._servers)
 
     # ── traffic ───────────────────────────────────────────────────────────────────────────────
 

@@ -15,7 +15,7 @@ from ...errors import MissingCapabilityError
 from ...machine.record import Scope
 from ...protocol import JSONObject
 from ...sessions.base import Limits
-from ..host_call import ASKED_BY, HostCall, read_host_call
+from ..host_call import HostCall, read_host_call
 from ..host_calls import HostCalls
 from ..questions import HostInputs
 from .core_server import CoreServer
@@ -55,7 +55,7 @@ class RelayedCalls:
         self._callbacks = callbacks if callbacks.capabilities else None
         self._scope = scope
         self._listeners = () if on_update is None else (on_update,)
-        self._calls = HostCalls(engine, asks_host=self._callbacks is None)
+        self._calls = HostCalls(engine)
         self._session = RelaySession(relay, scope.endpoint, limits, self._callbacks)
         self._progress = progress
         self._core_server = core_server
@@ -96,15 +96,11 @@ class RelayedCalls:
         await self._core_server.session.aclose()
 
     def _find_endpoint(self, call: HostCall) -> Endpoint:
-        declared = call.capabilities or {}
-        asked = {name: declared[name] for name in ASKED_BY.values() if name in declared}
-        endpoint = self._endpoints.get(frozenset(asked))
-        if endpoint is None:
-            inputs = self._callbacks or HostInputs(asked)
-            leaves = self._callbacks is None
-            endpoint = Endpoint(self._engine, self._session, inputs, self._scope, leaves_questions=leaves)
-            self._endpoints[frozenset(asked)] = endpoint
-        return endpoint
+        inputs = self._callbacks or HostInputs(call.capabilities or {})
+        asked = frozenset(inputs.capabilities)
+        if asked not in self._endpoints:
+            self._endpoints[asked] = Endpoint(self._engine, self._session, inputs, self._scope)
+        return self._endpoints[asked]
 
     def _find_core_endpoint(self) -> Endpoint:
         if self._core_endpoint is None:
