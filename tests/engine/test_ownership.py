@@ -79,6 +79,7 @@ async def test_what_a_later_client_asked_and_answered_is_not_asked_again_by_the_
     async with world.client(elicitation=asked) as earlier:
         handle = await earlier.start_tool("tool", idempotency_key=KEY)
         await world.clock.advance(2)
+        assert [record.owner for record in await earlier.records()] == [None], "another process may have it"
         async with world.client(elicitation=asked) as later:
             assert [h.task_id for h in await later.resume()] == [TASK]
             await world.clock.advance(3)
