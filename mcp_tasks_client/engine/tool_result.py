@@ -103,7 +103,8 @@ def _validate(raw: JSONObject, start: int = 0) -> CallToolResult:
         return CallToolResult.model_validate(raw, extra="allow")
     except ValidationError as error:
         problem = error.errors(include_input=False, include_url=False)[0]
-        first, *rest = problem["loc"]
+        # Of a name that has no UTF-8 form, such as half a surrogate pair, pydantic does not say where it is.
+        first, *rest = problem["loc"] or ("the name of a member",)
         # The first number counts the blocks of this slice.
         numbers = [rest[0] + start, *rest[1:]] if rest and isinstance(rest[0], int) else rest
         where = ".".join(map(str, (first, *numbers)))

@@ -60,6 +60,10 @@ def read_call_reply(raw: object) -> CallReply:
         raise MalformedError(f"the result of tools/call must be an object, not {type(raw).__name__}")
     match raw.get("resultType"):
         case "task":
+            # As in older versions, which some servers mix up with this one.
+            nested = raw.get("task")
+            if "taskId" not in raw and isinstance(nested, dict):
+                raw = {**{name: raw[name] for name in ("_meta",) if name in raw}, **nested}
             # The ID must not be lost for want of a status; the first poll brings one.
             status = raw.get("status")
             usable = isinstance(status, str) and status != "" and is_encodable(status)

@@ -43,15 +43,24 @@ class RequestErrors:
         method: JSON-RPC method, for the messages.
         task_id: The task that the request is about; ``None`` if it is about none.
         secrets: Further task IDs, or other credentials, to be shortened wherever a message quotes something.
+        server: Who is asked, for the log.
 
     Attributes:
         method: As given.
+        server: As given.
     """
 
-    __slots__ = ("_secrets", "_task_id", "method")
+    __slots__ = ("_secrets", "_task_id", "method", "server")
 
-    def __init__(self, method: str, task_id: str | None = None, secrets: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        method: str,
+        task_id: str | None = None,
+        secrets: Sequence[str] = (),
+        server: str = "the server",
+    ) -> None:
         self.method = method
+        self.server = server
         self._task_id = task_id
         self._secrets = secrets
 

@@ -31,6 +31,7 @@ from ..errors import RemoteProtocolError, SessionError
 from ..policy import doubled
 from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError
 from ..protocol.text import quote
+from .oddities import note_oddity
 from .param_headers import HeaderMap, header_map
 
 __all__ = ["ListedTool", "OtherVersionError", "ToolCatalogue", "read_tool"]
@@ -188,30 +189,31 @@ class ToolCatalogue:
         await self.discover(context)
         tools: dict[str, ListedTool] = {}
         faults: list[str] = []
-        cursor: str | None = None
-        seen: set[str] = set()
-        for _ in range(_MOST_PAGES):
-            page = await self._repeat(partial(self._fetch_page, cursor, context))
+        cursors: list[str | None] = [None]
+        while True:
+            page = await self._repeat(partial(self._fetch_page, cursors[-1], context))
             for entry in page["tools"]:
                 read_tool(entry, tools, faults)
             cursor = page.get("nextCursor")
             if cursor is None:
-                self._tools = tools
-                if faults:  # one line, however many there are
-                    _log.warning(
-                        "%s lists %d tools that are left out, the first one %s",
-                        self._endpoint,
-                        len(faults),
-                        faults[0],
-                    )
-                return
-            if cursor in seen or len(tools) + len(faults) > _MOST_TOOLS:
                 break
-            seen.add(cursor)
-        raise RemoteProtocolError(
-            f"The server's list of tools does not end: after {len(seen)} pages it goes on or starts again. "
-            "No tool can be called until its tools/list is mended.",
-        )
+            if (
+                cursor in ("", *cursors)
+                or len(cursors) == _MOST_PAGES
+                or len(tools) + len(faults) > _MOST_TOOLS
+            ):
+                # What has come is used, and what has not can be called as a tool that is not listed.
+                note_oddity(self._endpoint, "the list of tools has no end, or ends with an empty nextCursor")
+                break
+            cursors.append(cursor)
+        self._tools = tools
+        if faults:  # one line, however many there are
+            _log.warning(
+                "%s lists %d tools that are left out, the first one %s",
+                self._endpoint,
+                len(faults),
+                faults[0],
+            )
 
     async def _fetch_page(self, cursor: str | None, context: object) -> JSONObject:
         try:

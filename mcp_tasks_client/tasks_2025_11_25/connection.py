@@ -142,6 +142,8 @@ class Connection(ABC):
     """
 
     acknowledges: ClassVar[bool] = True
+    server = "the server"
+    """Its name, for the log."""
 
     def __init__(self, session_id: str | None, timeout_s: float) -> None:
         self.session_id = session_id
@@ -166,7 +168,7 @@ class Connection(ABC):
 
     def errors_of(self, method: str, task_id: str | None = None) -> RequestErrors:
         """Makes the errors of a request. A session ID is a credential like a task ID."""
-        return RequestErrors(method, task_id, (self.session_id,) if self.session_id else ())
+        return RequestErrors(method, task_id, (self.session_id,) if self.session_id else (), self.server)
 
     async def initialize(self, capabilities: JSONObject, client_info: JSONObject) -> None:
         """Begin the session.

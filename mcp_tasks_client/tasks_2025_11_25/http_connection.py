@@ -91,6 +91,7 @@ class HttpConnection(Connection):
     ) -> None:
         super().__init__(session_id, timeout_s)
         self._channel = channel
+        self.server = channel.server
         self._headers = headers
         self._hear = hear
         self._max_bytes = max_bytes

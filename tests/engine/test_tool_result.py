@@ -114,6 +114,13 @@ async def test_what_cannot_be_checked_within_bounds_is_an_error_that_says_so_and
     assert caught.value.data is raw
 
 
+async def test_a_name_without_a_utf_8_form_is_an_error_of_ours() -> None:
+    raw = {"content": [], "\ud800": 1}
+    with pytest.raises(RemoteProtocolError, match="not a CallToolResult, the name of a member") as caught:
+        await read(raw)
+    assert caught.value.data is raw
+
+
 @pytest.mark.parametrize("index", [0, 499, 500, 2500])
 async def test_what_is_no_result_says_where(index: int) -> None:
     blocks: list[Any] = [{"type": "text", "text": "x"} for _ in range(3000)]

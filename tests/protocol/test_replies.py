@@ -30,6 +30,16 @@ def test_a_result_type_of_task_is_a_task_even_with_content_beside_it() -> None:
     assert read_call_reply({**SEED, "content": []}) == Created(read_task({**SEED, "content": []}))
 
 
+@requirement("create:either-result")
+def test_a_task_may_stand_under_the_name_of_one() -> None:
+    task = {name: value for name, value in SEED.items() if name != "resultType"}
+    assert read_call_reply({"resultType": "task", "task": task, "content": []}) == Created(read_task(task))
+    meta = {"_meta": {"io.modelcontextprotocol/model-immediate-response": "soon"}}
+    created = read_call_reply({"resultType": "task", "task": task, **meta})
+    assert isinstance(created, Created)
+    assert created.task.immediate_response == "soon"
+
+
 @pytest.mark.parametrize("result_type", ["complete", "something-new", None, 7, ["task"], {"a": 1}])
 def test_what_looks_like_a_task_but_does_not_say_so_is_a_result(result_type: object) -> None:
     raw = {**SEED, "resultType": result_type}

@@ -104,6 +104,11 @@ class HttpChannel:
         self._under_way: set[anyio.CancelScope] = set()
         self._closed = False
 
+    @property
+    def server(self) -> str:
+        """Scheme, host and port that requests go to."""
+        return origin_of(self._url)
+
     async def send(self, message: Message, *, silence_s: float, total_s: float = math.inf) -> JSONObject:
         """The result of one request, after at most five redirects.
 

@@ -222,7 +222,7 @@ class HttpSession(WireSession):
         headers = {**self.headers, "Mcp-Method": method}
         if named is not None:
             headers["Mcp-Name"] = header_value(named)
-        errors = RequestErrors(method, task_id, secrets)
+        errors = RequestErrors(method, task_id, secrets, self.endpoint)
         return Message(request_id, content.encode("ascii"), headers, errors, context=context)
 
 

@@ -2,18 +2,23 @@
 
 The HTTP status says little about the reply, so it is hardly looked at here. Reading is lenient in
 what does not matter (the content type, NaN, messages that are not for us) and strict in what
-tells a reply from something else: JSON-RPC 2.0, an object, our id.
+tells a reply from something else: JSON-RPC 2.0, and an object.
+
+Gateways change JSON-RPC IDs. The text of the number that was sent is that ID. A body in JSON is the only
+reply to its request, so that it cannot be another's, whatever its ID. Among the events of a stream, what is
+not ours is passed over.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from ...errors import RemoteProtocolError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError, read_rpc_error
+from ..oddities import note_oddity
 from ..request_errors import RequestErrors
 from .body import DRAIN_S, finish, read_bounded, read_uncompressed
 from .sse import EventParser, EventTooLargeError
@@ -81,7 +86,7 @@ class ReplyReader:
         body = b"".join([chunk async for chunk in chunks])
         if not body.strip():
             raise self._malformed("an empty body")
-        return self._read_reply(self._parse(body, f"a body of type {media_type or 'unknown'}"))
+        return self._read_only_reply(self._read_message(body, f"a body of type {media_type or 'unknown'}"))
 
     async def _read_events(self, chunks: AsyncIterator[bytes]) -> Reply:
         drain_s, events = 0.0, self._events or EventParser(self._max_bytes)
@@ -108,14 +113,21 @@ class ReplyReader:
         """Pass messages on, up to the reply; ``None`` if it has not come yet."""
         try:
             for event in events:
-                message = self._parse(event, "an event")
-                if not isinstance(message, dict) or "method" not in message:
+                message = self._read_message(event, "an event")
+                if _is_reply(message) and (self._is_ours(message) or self._is_refusal(message)):
                     return self._read_reply(message)
-                if self._on_message is not None and self._hears:
+                if not isinstance(message, dict) or "method" not in message:
+                    note_oddity(self._errors.server, "a stream has messages that belong to no request of it")
+                elif self._on_message is not None and self._hears:
                     self._on_message(message)
         except EventTooLargeError:
             raise self._errors.too_large(self._max_bytes, self._status) from None
         return None
+
+    def _read_message(self, text: str | bytes, what: str) -> Any:
+        """What is in a JSON text. A batch of one message is that message."""
+        message = self._parse(text, what)
+        return message[0] if isinstance(message, list) and len(message) == 1 else message
 
     def _parse(self, text: str | bytes, what: str) -> Any:
         """JSON as the standard library reads it, but too large an integer is infinity, as a float is.
@@ -134,24 +146,41 @@ class ReplyReader:
         except RecursionError:
             raise self._errors.too_deep(self._status) from None
 
-    def _read_reply(self, message: object) -> Reply:
-        """The reply that a message is to this request.
-
-        Raises:
-            RemoteProtocolError: The message is no reply, or one to another request.
-        """
-        if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+    def _read_only_reply(self, message: object) -> Reply:
+        if not _is_reply(message):
             raise self._malformed("JSON that is not a JSON-RPC reply")
-        reply_id, error, result = message.get("id"), message.get("error"), message.get("result")
-        ours = reply_id == self._request_id and not isinstance(reply_id, bool)
-        may_have_run = self._errors.method == "tools/call" and self._status in _UNDECIDED
-        if isinstance(error, dict) and (ours or (reply_id is None and not may_have_run)):
+        if not (self._is_ours(message) or self._is_refusal(message)):
+            if isinstance(message.get("error"), dict) and self._may_have_run:
+                raise self._malformed("an error that names another request or none")
+            note_oddity(self._errors.server, "the reply to a request has another JSON-RPC ID than that")
+        return self._read_reply(message)
+
+    def _read_reply(self, message: JSONObject) -> Reply:
+        error, result = message.get("error"), message.get("result")
+        if isinstance(error, dict):
             return read_rpc_error(error)
-        if not ours:
-            raise self._malformed("an answer to another request")
         if error is not None or not isinstance(result, dict):
             raise self._malformed("neither a result nor an error that is an object")
         return result
+
+    def _is_ours(self, message: JSONObject) -> bool:
+        """Whether a reply has the ID of the request."""
+        reply_id = message.get("id")
+        if reply_id == self._request_id and not isinstance(reply_id, bool):
+            return True
+        if isinstance(self._request_id, int) and reply_id == str(self._request_id):
+            note_oddity(self._errors.server, "a JSON-RPC ID that is a number comes back as text")
+            return True
+        return False
+
+    def _is_refusal(self, message: JSONObject) -> bool:
+        """Whether it is the error of a server that has not read the request's ID, nor the request."""
+        return isinstance(message.get("error"), dict) and message.get("id") is None and not self._may_have_run
+
+    @property
+    def _may_have_run(self) -> bool:
+        """Whether an error that does not name the request leaves open what became of it."""
+        return self._errors.method == "tools/call" and self._status in _UNDECIDED
 
     def _malformed(self, what: str) -> RemoteProtocolError:
         return self._errors.malformed(f"HTTP {self._status} with {what}", status=self._status)
@@ -162,3 +191,7 @@ def _read_integer(digits: str) -> int | float:
         return int(digits)
     except ValueError:
         return float(digits)
+
+
+def _is_reply(message: object) -> TypeGuard[JSONObject]:
+    return isinstance(message, dict) and message.get("jsonrpc") == "2.0" and "method" not in message

@@ -15,6 +15,7 @@ import pytest
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError
 from mcp_tasks_client.sessions.base import Limits
 from mcp_tasks_client.sessions.http.http_session import HttpSession
+from mcp_tasks_client.sessions.oddities import note_oddity
 
 from .scripted import REF, TASK, TASK_ID, RawResponse, ScriptedServer, events, fail_to_get, result, rpc_id
 
@@ -84,22 +85,76 @@ async def test_a_stream_that_ends_before_the_response_has_lost_it(
     assert not lost.not_executed
 
 
-@pytest.mark.parametrize(
-    "stream",
-    [
-        "data: {\n\n",
-        "data: []\n\n",
-        'data: {"jsonrpc":"2.0","id":"other","result":{}}\n\n',
-        'data: {"jsonrpc":"1.0","id":ID,"result":{}}\n\n',
-    ],
-)
-async def test_a_stream_with_something_else_in_it_is_malformed(
-    server: ScriptedServer, session: HttpSession, stream: str
+async def test_a_stream_with_something_else_than_json_in_it_is_malformed(
+    server: ScriptedServer, session: HttpSession
 ) -> None:
-    server.answers("tasks/get", events(stream))
+    server.answers("tasks/get", events("data: {\n\n"))
     malformed = await fail_to_get(session)
     assert type(malformed) is RemoteProtocolError
     assert malformed.retryable
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        "null",
+        "[]",
+        "7",
+        '{"jsonrpc":"2.0","id":"other","result":{}}',
+        '{"jsonrpc":"2.0","id":99,"error":{"code":-32602,"message":"unknown"}}',
+        '[{"jsonrpc":"2.0","id":"other","result":{}}]',
+        '{"jsonrpc":"1.0","id":ID,"result":{}}',
+    ],
+)
+async def test_a_message_of_nobody_on_a_stream_is_passed_over_and_told_once(
+    server: ScriptedServer, session: HttpSession, stray: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    note_oddity.cache_clear()
+    server.answers("tasks/get", events(f"data: {stray}\n\n", REPLY, "\n\n"))
+    for _ in range(2):
+        assert (await session.get(REF)).task.task_id == "t"
+    (told,) = caplog.messages
+    assert session.endpoint in told
+    server.answers("tasks/get", events(f"data: {stray}\n\n"))
+    assert type(await fail_to_get(session)) is ConnectionLostError
+
+
+@pytest.mark.parametrize("reply_id", ['"ID"', "99", "null", "true", '"other"'])
+async def test_the_only_reply_to_a_request_is_its_own_whatever_its_id(
+    server: ScriptedServer, session: HttpSession, reply_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    note_oddity.cache_clear()
+    body = '{"jsonrpc":"2.0","id":REPLY_ID,"result":{"taskId":"t","status":"working"}}'
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        own = reply_id.replace("ID", str(rpc_id(request)))
+        return httpx.Response(200, content=body.replace("REPLY_ID", own))
+
+    server.answers("tasks/get", answer)
+    for _ in range(2):
+        assert (await session.get(REF)).task.task_id == "t"
+    (told,) = caplog.messages
+    assert session.endpoint in told
+
+
+async def test_a_number_may_come_back_as_text_on_a_stream(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    server.answers("tasks/get", events(REPLY.replace("ID", '"ID"'), "\n\n"))
+    assert (await session.get(REF)).task.task_id == "t"
+
+
+@pytest.mark.parametrize("as_events", [False, True])
+async def test_a_batch_of_one_is_what_is_in_it(
+    server: ScriptedServer, session: HttpSession, as_events: bool
+) -> None:
+    body = '[{"jsonrpc":"2.0","id":ID,"result":{"taskId":"t","status":"working"}}]'
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=body.replace("ID", str(rpc_id(request))))
+
+    server.answers("tasks/get", events(f"data: {body}\n\n") if as_events else answer)
+    assert (await session.get(REF)).task.task_id == "t"
 
 
 @pytest.mark.parametrize(
@@ -170,8 +225,9 @@ async def test_json_that_only_python_reads_is_read(server: ScriptedServer, sessi
         b" \n",
         b"<html>Welcome to our hotel</html>",
         b'{"jsonrpc":"2.0","id":ID,"result":{"taskId"',
-        b'[{"jsonrpc":"2.0","id":ID,"result":{}}]',
         b"null",
+        b"[]",
+        b'[{"jsonrpc":"2.0","id":ID,"result":{}},{"jsonrpc":"2.0","id":ID,"result":{}}]',
         b'"text"',
         b"{}",
         b'{"id":ID,"result":{"taskId":"t","status":"working"}}',
@@ -180,11 +236,6 @@ async def test_json_that_only_python_reads_is_read(server: ScriptedServer, sessi
         b'{"jsonrpc":"2.0","id":ID,"result":[]}',
         b'{"jsonrpc":"2.0","id":ID,"error":"no"}',
         b'{"jsonrpc":"2.0","id":ID,"error":"no","result":{"taskId":"t","status":"working"}}',
-        b'{"jsonrpc":"2.0","id":99,"result":{"taskId":"t","status":"working"}}',
-        b'{"jsonrpc":"2.0","id":null,"result":{"taskId":"t","status":"working"}}',
-        b'{"jsonrpc":"2.0","id":true,"result":{"taskId":"t","status":"working"}}',
-        b'{"jsonrpc":"2.0","id":"ID","result":{"taskId":"t","status":"working"}}',
-        b'{"jsonrpc":"2.0","id":99,"error":{"code":-32602,"message":"another task is unknown"}}',
         b'{"jsonrpc":"2.0","method":"notifications/tasks","params":{}}',
         b"\xff\xfe\xff",
         b'{"jsonrpc":"2.0","id":ID,"result":{"status":"working"}}',

@@ -15,6 +15,7 @@ from mcp_tasks_client.protocol.replies import Returned
 from mcp_tasks_client.sessions import tool_catalogue
 from mcp_tasks_client.sessions.base import ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
+from mcp_tasks_client.sessions.oddities import note_oddity
 from mcp_tasks_client.sessions.tool_catalogue import OtherVersionError
 
 from .scripted import REF, URL, Answer, ScriptedServer, Turnstile, error, http, result, send_call
@@ -41,7 +42,7 @@ async def test_the_tools_of_all_pages_are_known(server: ScriptedServer, session:
     def page(name: str, cursor: object) -> Answer:
         return result({"tools": [{"name": name, "inputSchema": {}, "x-own": 1}], "nextCursor": cursor})
 
-    server.answers("tools/list", page("a", ""), page("b", "2"), page("c", None))
+    server.answers("tools/list", page("a", "1"), page("b", "2"), page("c", None))
     tool = await session.tool("b")
     assert isinstance(tool, mcp_types.Tool)
     assert tool.name == "b"
@@ -49,7 +50,7 @@ async def test_the_tools_of_all_pages_are_known(server: ScriptedServer, session:
     assert await session.tool("c") is not None
     assert server.methods == ["server/discover", "tools/list", "tools/list", "tools/list"]
     cursors = [json.loads(r.content)["params"].get("cursor") for r in server.requests[1:]]
-    assert cursors == [None, "", "2"]
+    assert cursors == [None, "1", "2"]
 
 
 async def test_a_name_that_is_not_listed_is_looked_for_once_more_in_a_new_list(
@@ -160,26 +161,40 @@ async def test_a_list_that_is_none_is_refused(
     assert caught.value.not_executed
 
 
-async def test_a_list_that_starts_again_is_refused(server: ScriptedServer, session: HttpSession) -> None:
-    server.answers("tools/list", *(result({"tools": [], "nextCursor": c}) for c in ("a", "b", "a")))
-    with pytest.raises(RemoteProtocolError, match="does not end") as caught:
-        await session.tool("deploy")
-    assert not caught.value.retryable
-    assert server.methods.count("tools/list") == 3
+@pytest.mark.parametrize("cursors", [("",), ("a", ""), ("a", "b", "a"), ("a", "a")])
+async def test_a_list_ends_where_its_cursor_does_not_advance(
+    server: ScriptedServer,
+    session: HttpSession,
+    cursors: tuple[str, ...],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    note_oddity.cache_clear()
+    pages = [
+        {"tools": [{"name": f"t{i}", "inputSchema": {}}], "nextCursor": c} for i, c in enumerate(cursors)
+    ]
+    server.answers("tools/list", *map(result, pages))
+    for i in range(len(cursors)):
+        assert await session.tool(f"t{i}") is not None
+    assert server.methods.count("tools/list") == len(cursors)
+    (told,) = caplog.messages
+    assert session.endpoint in told
+    await send_call(session, ToolCall(name="on-a-later-page"))
+    assert server.methods[-1] == "tools/call"
+    assert len(caplog.messages) == 1
 
 
-async def test_a_list_without_end_is_refused(
+async def test_a_list_without_end_is_used_as_far_as_it_was_read(
     server: ScriptedServer, session: HttpSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert tool_catalogue._MOST_PAGES == 1000
     monkeypatch.setattr(tool_catalogue, "_MOST_PAGES", 7)
-    server.answers("tools/list", *(result({"tools": [], "nextCursor": str(i)}) for i in range(20)))
-    with pytest.raises(RemoteProtocolError, match="does not end"):
-        await session.tool("deploy")
+    pages = [{"tools": [{"name": f"t{i}", "inputSchema": {}}], "nextCursor": str(i)} for i in range(20)]
+    server.answers("tools/list", *map(result, pages))
+    assert await session.tool("t6") is not None
     assert server.methods.count("tools/list") == 7
 
 
-async def test_a_list_of_too_many_tools_is_refused(
+async def test_a_list_of_too_many_tools_is_used_as_far_as_it_was_read(
     server: ScriptedServer, session: HttpSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert tool_catalogue._MOST_TOOLS == 100_000
@@ -187,8 +202,7 @@ async def test_a_list_of_too_many_tools_is_refused(
     pages = [[{"name": f"{page}.{i}", "inputSchema": {}} for i in range(15)] for page in range(9)]
     answers = [result({"tools": [*tools, None], "nextCursor": str(i)}) for i, tools in enumerate(pages)]
     server.answers("tools/list", *answers)
-    with pytest.raises(RemoteProtocolError, match="does not end"):
-        await session.tool("deploy")
+    assert await session.tool("3.14") is not None
     assert server.methods.count("tools/list") == 4
 
 

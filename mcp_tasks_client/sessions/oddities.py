@@ -1,0 +1,26 @@
+"""What servers do in their own way though what they mean is plain: understood, and told once in the log."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+from typing import Final
+
+__all__ = ["note_oddity"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_MOST: Final = 1024
+
+
+@lru_cache(maxsize=_MOST)
+def note_oddity(server: str, what: str) -> None:
+    """Log a warning, once for each server and oddity.
+
+    Args:
+        server: Its name.
+        what: A sentence that holds nothing of the present request.
+    """
+    logger.warning(
+        "%s: %s. This is understood. Report it to the author of the server or gateway.", server, what
+    )
