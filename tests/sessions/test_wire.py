@@ -1,6 +1,7 @@
-"""What all sessions of MCP 2026-07-28 keep to at a server whose every reply the test decides.
+"""What sessions keep to at a server whose every reply the test decides.
 
-The table ``WIRES`` holds the ways in which requests travel. A further session joins by one entry.
+The table ``WIRES`` holds the ways in which requests travel. A further session joins by one entry. The session
+of 2025-11-25, ``core``, keeps to all that its version has. Replies are written as those of 2026-07-28.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import anyio
 import anyio.lowlevel
 import httpx
 import mcp
 import pytest
-from mcp.client.extension import advertise
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY, ElicitResult, Tool
 
+from mcp_tasks_client.callbacks import Callbacks
 from mcp_tasks_client.engine.environment import SystemClock
 from mcp_tasks_client.errors import (
     ConnectionLostError,
@@ -28,26 +30,30 @@ from mcp_tasks_client.errors import (
 )
 from mcp_tasks_client.hosts.relay.relay_session import RelaySession
 from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession
-from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
+from mcp_tasks_client.protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired
 from mcp_tasks_client.sessions.base import OTHER_VERSION, Limits, Session, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
+from mcp_tasks_client.tasks_2025_11_25.core_session import session_over
 from mcp_tasks_client.testing.faults import ErrorReply
 from mcp_tasks_client.testing.memory_session import ServerSession
 from mcp_tasks_client.testing.request_handler import Arrival, Exchange, RequestHandler
 
 from .._requirements import requirement
 from ..hosts.relay._relay import relayed_to
-from ..hosts.sdk.server import DISCOVERED, TASK_ID, TOOL, WORKING, Fault, in_memory
+from ..hosts.sdk.server import DISCOVERED, TASK_ID, TOOL, WORKING, Answer, Fault, in_memory
+from ..tasks_2025_11_25.wire import Observed
 
 pytestmark = pytest.mark.anyio
 
+URL: Final = "http://server.test/mcp"
+DECLARED: Final[JSONObject] = {"elicitation": {"form": {}}}
 CALL: Final = ToolCall(name="tool", arguments={"a": 1})
 REF: Final = TaskRef(TASK_ID)
 ANSWERS: Final[Mapping[str, JSONObject]] = {"k": {"action": "decline"}}
 ACKNOWLEDGED: Final[JSONObject] = {"resultType": "complete"}
 SNAPSHOT: Final[JSONObject] = {**WORKING, "resultType": "complete"}
-FEW: Final = Limits(tasks_in_flight=2, calls_in_flight=2)
+FEW: Final = Limits(tasks_in_flight=2, calls_in_flight=3)
 
 NEVER: Final[JSONObject] = {}
 """A reply that never comes."""
@@ -61,10 +67,14 @@ class Server:
     Attributes:
         replies: By method.
         received: The requests, without those for the version and the tools.
+        methods: Of all requests.
+        pause_s: Seconds before each reply.
     """
 
     def __init__(self) -> None:
         self.received: list[tuple[str, JSONObject]] = []
+        self.methods: list[str] = []
+        self.pause_s = 0.0
         self.replies: dict[str, Reply] = {
             "server/discover": DISCOVERED,
             "tools/list": {**ACKNOWLEDGED, "tools": [TOOL], "ttlMs": 0, "cacheScope": "public"},
@@ -75,7 +85,13 @@ class Server:
         }
         self._news = anyio.Event()
 
+    def list_tool(self, description: str) -> None:
+        """List the tool with another description from now on."""
+        tools = [{**TOOL, "description": description}]
+        self.replies["tools/list"] = {**ACKNOWLEDGED, "tools": tools, "ttlMs": 0, "cacheScope": "public"}
+
     def take(self, method: str, params: JSONObject) -> Reply:
+        self.methods.append(method)
         if method not in ("server/discover", "tools/list") and not method.startswith("notifications/"):
             self.received.append((method, params))
             self._news.set()
@@ -84,6 +100,7 @@ class Server:
 
     async def answer(self, method: str, params: JSONObject) -> JSONObject:
         reply = self.take(method, params)
+        await anyio.sleep(self.pause_s)
         if isinstance(reply, Fault):
             raise reply
         if reply is NEVER:
@@ -103,30 +120,73 @@ class Server:
 
 
 @asynccontextmanager
-async def over_http(server: Server, limits: Limits) -> AsyncIterator[Session]:
+async def http_client(answer: Answer) -> AsyncIterator[httpx.AsyncClient]:
     async def respond(request: httpx.Request) -> httpx.Response:
-        message = json.loads(request.content)
+        message = json.loads(request.content or "{}")
+        if "id" not in message:
+            return httpx.Response(202 if message else 405)
         said: JSONObject
         try:
-            said = {"result": await server.answer(message["method"], message["params"])}
+            said = {"result": await answer(message["method"], message["params"])}
         except Fault as fault:
             said = {"error": {"code": fault.code, "message": fault.message, "data": fault.data}}
         return httpx.Response(200, json={"jsonrpc": "2.0", "id": message["id"], **said})
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(respond)) as client:
-        yield HttpSession("http://server.test/mcp", http_client=client, limits=limits)
+        yield client
+
+
+@asynccontextmanager
+async def over_http(server: Server, limits: Limits) -> AsyncIterator[Session]:
+    async with http_client(server.answer) as client:
+        yield HttpSession(URL, http_client=client, limits=limits, capabilities=DECLARED)
 
 
 @asynccontextmanager
 async def over_the_sdk(server: Server, limits: Limits) -> AsyncIterator[Session]:
-    async with mcp.Client(in_memory(server.answer), extensions=[advertise(EXTENSION_ID)]) as client:
-        yield SdkSession(lambda: client.session, endpoint="server", limits=limits)
+    async with mcp.Client(in_memory(server.answer)) as client:
+        yield SdkSession(lambda: client.session, endpoint="server", limits=limits, capabilities=DECLARED)
+
+
+async def nobody(context: object, params: object) -> ElicitResult:
+    raise AssertionError("a session asks nobody")
 
 
 @asynccontextmanager
 async def over_a_relay(server: Server, limits: Limits) -> AsyncIterator[Session]:
     async with in_memory(server.answer) as streams, relayed_to(streams) as (relay, _):
-        yield RelaySession(relay, "server", limits, None)
+        yield RelaySession(relay, "server", limits, Callbacks(elicitation=nobody))
+
+
+def of_older(task: JSONObject) -> JSONObject:
+    """A task of 2026-07-28 as one of 2025-11-25."""
+    renamed = {"ttlMs": "ttl", "pollIntervalMs": "pollInterval"}
+    return {renamed.get(name, name): value for name, value in task.items() if name != "resultType"}
+
+
+@asynccontextmanager
+async def at_2025_11_25(server: Server, limits: Limits) -> AsyncIterator[Session]:
+    async def answer(method: str, params: JSONObject) -> JSONObject:
+        if method == "initialize":
+            tasks = {"cancel": {}, "requests": {"tools": {"call": {}}}}
+            return {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}, "tasks": tasks}}
+        reply = await server.answer(method, params)
+        match method:
+            case "tools/list":
+                tools = [{**tool, "execution": {"taskSupport": "required"}} for tool in reply["tools"]]
+                return {"tools": tools}
+            case "tools/call":
+                return {"task": of_older(reply)}
+            case _:
+                return of_older(reply)
+
+    async with http_client(answer) as client, anyio.create_task_group() as tasks:
+        http = HttpSession(URL, http_client=client, limits=limits)
+        policy: dict[str, Any] = {"receive": None, "task_preference": "auto", "task_ttl_s": 60.0}
+        session = session_over(http, inputs=Callbacks(), clock=SystemClock(), **policy)
+        tasks.start_soon(session.run, Observed())  # a call waits until the server can be heard
+        yield session
+        tasks.cancel_scope.cancel()
 
 
 class Handler:
@@ -140,11 +200,15 @@ class Handler:
         reply = self._server.take(method, params)
         said = ErrorReply(reply.code, reply.message, reply.data) if isinstance(reply, Fault) else reply
         arrival = Arrival(method=method, params=params, at=0.0, headers=None)
-        return Exchange(arrival=arrival, reply=said, after_s=math.inf if reply is NEVER else 0.0)
+        return Exchange(
+            arrival=arrival, reply=said, after_s=math.inf if reply is NEVER else self._server.pause_s
+        )
 
     def note_reply(self, exchange: Exchange) -> None: ...
 
-    def listed_tool(self, name: str) -> None: ...
+    def listed_tool(self, name: str) -> Tool:
+        listed = cast("JSONObject", self._server.replies["tools/list"])
+        return Tool.model_validate(listed["tools"][0])
 
 
 @asynccontextmanager
@@ -157,7 +221,27 @@ WIRES: Final[Mapping[str, Callable[[Server, Limits], AbstractAsyncContextManager
     "sdk": over_the_sdk,
     "relay": over_a_relay,
     "memory": within_memory,
+    "core": at_2025_11_25,
 }
+
+TASK_METHODS: Final = ("tasks/get", "tasks/update", "tasks/cancel")
+METHODS: Final = ("tools/call", *TASK_METHODS)
+
+
+def has(way: str, method: str) -> bool:
+    return (way, method) != ("core", "tasks/update")  # 2025-11-25 answers the server's own request
+
+
+def ways(*without: str) -> pytest.MarkDecorator:
+    """Parametrise a test over the ways but some."""
+    return pytest.mark.parametrize("way", [way for way in WIRES if way not in without], indirect=True)
+
+
+def ways_and(*methods: str, without: str = "") -> pytest.MarkDecorator:
+    """Parametrise a test over the ways, and those of the methods that each has."""
+    pairs = [(way, method) for way in WIRES for method in methods if has(way, method) and way != without]
+    return pytest.mark.parametrize(("way", "method"), pairs, indirect=["way"])
+
 
 Opened: TypeAlias = Callable[..., AbstractAsyncContextManager[Session]]
 
@@ -168,11 +252,17 @@ def server() -> Server:
 
 
 @pytest.fixture(params=WIRES)
-def opened(request: pytest.FixtureRequest, server: Server) -> Opened:
+def way(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def opened(way: str, server: Server) -> Opened:
     @asynccontextmanager
     async def open_session(limits: Limits | None = None) -> AsyncIterator[Session]:
         with anyio.fail_after(20):
-            async with WIRES[request.param](server, limits or Limits()) as session:
+            async with WIRES[way](server, limits or Limits()) as session:
                 yield session
                 await session.aclose()
 
@@ -194,13 +284,10 @@ async def send(session: Session, method: str, ref: TaskRef = REF) -> object:
             return await session.ask(method, {})
 
 
-TASK_METHODS: Final = ("tasks/get", "tasks/update", "tasks/cancel")
-METHODS: Final = ("tools/call", *TASK_METHODS)
-
-
 # ── what is sent ──────────────────────────────────────────────────────────────────────────────
 
 
+@ways("core")
 async def test_what_is_sent_is_what_the_protocol_has(opened: Opened, server: Server) -> None:
     """``requestState`` is what the server gave last, and goes back as it came."""
     server.replies["tools/call"] = {**WORKING, "requestState": "one"}
@@ -240,19 +327,35 @@ async def test_what_is_sent_is_what_the_protocol_has(opened: Opened, server: Ser
     assert server.received[0][1]["_meta"]["x/y"] == "z"
 
 
-@pytest.mark.parametrize("method", TASK_METHODS)
+@ways("core", "memory")
+async def test_each_request_declares_the_version_the_extension_and_what_the_host_answers(
+    opened: Opened, server: Server
+) -> None:
+    async with opened() as session:
+        for method in METHODS:
+            await send(session, method)
+    assert len(server.received) == len(METHODS)
+    for _, params in server.received:
+        assert params["_meta"][PROTOCOL_VERSION_META_KEY] == PROTOCOL_VERSION
+        declared = params["_meta"][CLIENT_CAPABILITIES_META_KEY]
+        assert declared["extensions"] == {EXTENSION_ID: {}}
+        assert set(DECLARED) <= set(declared)
+
+
+@ways_and(*TASK_METHODS)
 async def test_what_a_session_of_another_version_noted_does_not_reach_the_server(
-    opened: Opened, server: Server, method: str
+    opened: Opened, way: str, server: Server, method: str
 ) -> None:
     """It may be a credential, such as the ID of an MCP session."""
+    noted = "a requestState" if way == "core" else OTHER_VERSION + "the ID of an MCP session"
     async with opened() as session:
         with pytest.raises(RemoteProtocolError, match="made in another version") as caught:
-            await send(session, method, TaskRef(TASK_ID, OTHER_VERSION + "secret"))
+            await send(session, method, TaskRef(TASK_ID, noted))
     assert (caught.value.retryable, caught.value.not_executed, caught.value.code) == (False, True, None)
     assert server.received == []
 
 
-@pytest.mark.parametrize("method", TASK_METHODS)
+@ways_and(*TASK_METHODS, without="core")
 async def test_a_task_id_that_no_message_can_carry_is_not_sent(
     opened: Opened, server: Server, method: str
 ) -> None:
@@ -270,8 +373,9 @@ async def test_a_task_id_that_no_message_can_carry_is_not_sent(
     "hanging", [("tools/call",), ("tasks/get",), ("tasks/update", "tasks/cancel")], ids=str
 )
 async def test_so_many_requests_are_under_way_at_once_and_those_of_other_kinds_pass(
-    opened: Opened, server: Server, hanging: tuple[str, ...]
+    opened: Opened, way: str, server: Server, hanging: tuple[str, ...]
 ) -> None:
+    hanging = tuple(method for method in hanging if has(way, method))
     async with opened(FEW) as session:
         await session.tool("tool")
         replies = dict(server.replies)
@@ -281,9 +385,9 @@ async def test_so_many_requests_are_under_way_at_once_and_those_of_other_kinds_p
                 requests.start_soon(send, session, method)
             await anyio.wait_all_tasks_blocked()
             for method in METHODS:
-                if method not in hanging:
+                if method not in hanging and has(way, method):
                     await send(session, method)
-            assert sum(server.counts[method] for method in hanging) == 2
+            assert sum(server.counts[method] for method in hanging) == (3 if "tools/call" in hanging else 2)
             requests.cancel_scope.cancel()
         # Those that were given up have given their places back, and so do those that fail.
         server.replies |= dict.fromkeys(hanging, Fault(-32603, "Boom"))
@@ -308,21 +412,35 @@ async def test_a_call_is_announced_when_it_has_a_place_and_gives_it_back_if_that
         raise LookupError("the caller has gone")
 
     async with opened(FEW) as session:
-        for _ in range(3):
+        for _ in range(4):
             with pytest.raises(LookupError):
                 await session.call(CALL, refuse)
         assert server.received == []
         server.replies["tools/call"] = NEVER
         async with anyio.create_task_group() as requests:
-            for _ in range(3):
+            for _ in range(4):
                 requests.start_soon(session.call, CALL, announce)
-            await server.wait_for("tools/call", 2)
+            await server.wait_for("tools/call", 3)
             await anyio.wait_all_tasks_blocked()
-            assert announced == 2
+            assert announced == 3
             requests.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("method", METHODS)
+async def test_a_call_is_announced_after_all_that_is_asked_first_and_before_it_leaves(
+    opened: Opened, server: Server
+) -> None:
+    asked_first: list[list[str]] = []
+
+    async def announce() -> None:
+        asked_first.append([*server.methods])
+
+    async with opened() as session:
+        await session.call(CALL, announce)
+    (asked,) = asked_first
+    assert server.methods == [*asked, "tools/call"]
+
+
+@ways_and(*METHODS, "server/discover", without="core")  # whose channel is another's, see test_contract
 async def test_a_session_that_is_closed_sends_nothing_more(
     opened: Opened, server: Server, method: str
 ) -> None:
@@ -338,6 +456,7 @@ async def test_a_session_that_is_closed_sends_nothing_more(
 
 
 @requirement("create:unsupported-request")
+@ways("core")
 @pytest.mark.parametrize("method", ["tasks/update", "tasks/cancel", "server/discover"])
 async def test_a_task_is_no_reply_but_to_a_call(opened: Opened, server: Server, method: str) -> None:
     """MUST interpret this as an invalid response to the request (Capability Negotiation)."""
@@ -349,13 +468,19 @@ async def test_a_task_is_no_reply_but_to_a_call(opened: Opened, server: Server, 
 
 
 @pytest.mark.parametrize(
-    ("method", "reply"),
+    ("way", "method", "reply"),
     [
-        ("tools/call", {"resultType": "input_required"}),
-        ("tools/call", {**WORKING, "taskId": 7}),
-        ("tasks/get", {**SNAPSHOT, "taskId": None}),
-        ("tasks/get", {**SNAPSHOT, "status": ""}),
+        (way, method, reply)
+        for way in WIRES
+        for method, reply in (
+            ("tools/call", {"resultType": "input_required"}),
+            ("tools/call", {**WORKING, "taskId": 7}),
+            ("tasks/get", {**SNAPSHOT, "taskId": None}),
+            ("tasks/get", {**SNAPSHOT, "status": ""}),
+        )
+        if (way, method) != ("core", "tools/call")  # a result without a task there is what the tool returned
     ],
+    indirect=["way"],
 )
 async def test_a_reply_that_is_none_may_be_asked_for_again(
     opened: Opened, server: Server, method: str, reply: JSONObject
@@ -367,6 +492,7 @@ async def test_a_reply_that_is_none_may_be_asked_for_again(
     assert (caught.value.retryable, caught.value.not_executed) == (True, False)
 
 
+@ways("core")
 async def test_a_call_may_be_answered_with_questions(opened: Opened, server: Server) -> None:
     params = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
     requests = {"k": {"method": "elicitation/create", "params": params}}
@@ -394,7 +520,7 @@ ERRORS: Final = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@ways_and(*METHODS)
 @pytest.mark.parametrize("code", ERRORS)
 async def test_an_error_of_the_server_means_the_same_on_each_way(
     opened: Opened, server: Server, code: int, method: str
@@ -409,7 +535,7 @@ async def test_an_error_of_the_server_means_the_same_on_each_way(
     assert f"{method} was answered with JSON-RPC error {code}: 'The words of the server'." in str(error)
 
 
-@pytest.mark.parametrize("method", TASK_METHODS)
+@ways_and(*TASK_METHODS)
 async def test_what_a_server_says_is_quoted_short_and_without_the_task_id(
     opened: Opened, server: Server, method: str
 ) -> None:
@@ -422,7 +548,7 @@ async def test_what_a_server_says_is_quoted_short_and_without_the_task_id(
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("method", TASK_METHODS)
+@ways_and(*TASK_METHODS)
 async def test_a_task_whose_server_says_nothing_is_asked_for_again_later(
     opened: Opened, server: Server, method: str
 ) -> None:
@@ -431,3 +557,50 @@ async def test_a_task_whose_server_says_nothing_is_asked_for_again_later(
         with pytest.raises(ConnectionLostError) as caught:
             await send(session, method)
     assert (caught.value.retryable, caught.value.not_executed) == (True, False)
+
+
+async def test_a_call_may_take_longer_than_a_poll(opened: Opened, server: Server) -> None:
+    async with opened() as session:
+        await send(session, "tools/call")  # all that is asked first has been
+        session.limits = Limits(task_timeout_s=0.05)
+        server.pause_s = 0.2
+        assert isinstance(await send(session, "tools/call"), Created)
+
+
+# ── the tools ─────────────────────────────────────────────────────────────────────────────────
+
+
+@ways("relay")
+async def test_a_list_that_was_changed_is_fetched_if_asked_for(opened: Opened, server: Server) -> None:
+    async with opened() as session:
+        await session.tool("tool")
+        server.list_tool("another")
+        tool = await session.tool("tool", fresh=True)
+    assert tool is not None
+    assert tool.description == "another"
+
+
+@ways("relay", "memory", "core")
+async def test_a_list_that_the_server_refuses_headers_by_is_out_of_date(
+    opened: Opened, server: Server
+) -> None:
+    async with opened() as session:
+        await send(session, "tools/call")
+        server.list_tool("another")
+        server.replies["tools/call"] = Fault(-32020, "Header mismatch")
+        with pytest.raises(RemoteProtocolError):
+            await send(session, "tools/call")
+        tool = await session.tool("tool")
+    assert tool is not None
+    assert tool.description == "another"
+
+
+@ways("relay", "memory", "core")
+async def test_a_session_that_is_closed_lists_nothing_more(opened: Opened, server: Server) -> None:
+    async with opened() as session:
+        await send(session, "tools/call")
+        await session.aclose()
+        server.methods.clear()
+        with pytest.raises(ConnectionLostError, match="closed"):
+            await session.tool("tool", fresh=True)
+    assert server.methods == []

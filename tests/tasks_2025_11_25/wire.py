@@ -29,6 +29,7 @@ __all__ = [
     "Arrived",
     "Noting",
     "Observed",
+    "Reply",
     "Stream",
     "Wire",
     "question",

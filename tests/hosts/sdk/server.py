@@ -31,6 +31,7 @@ __all__ = [
     "TASK_ID",
     "TOOL",
     "WORKING",
+    "Answer",
     "Fault",
     "Http",
     "SdkServer",
