@@ -159,6 +159,7 @@ class TasksClient:
 
         over = OverClient.of(
             server,
+            TaskHandle,
             journal=journal,
             endpoint=endpoint,
             principal=principal,
@@ -167,15 +168,10 @@ class TasksClient:
             roots=roots,
             poll=poll,
             on_abandon=on_abandon,
+            environment=environment,
         )
         self._session, self._inputs, self._scope = over.session, over.inputs, over.scope
-        self._engine = Engine(
-            journal=over.journal,
-            policy=over.policy,
-            on_abandon=over.on_abandon,
-            handle_of=TaskHandle,
-            environment=environment or over.environment,
-        )
+        self._engine = over.engine
 
     _endpoint: Endpoint | None = None
     """Where calls are made, once the client is open."""

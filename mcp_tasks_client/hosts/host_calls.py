@@ -7,27 +7,55 @@ client, or the relay between a session and its streams.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from mcp_types import INTERNAL_ERROR
 
+from ..engine.cancellation import OnAbandon
 from ..engine.endpoint import Endpoint
 from ..engine.engine import Engine
+from ..engine.environment import Environment
 from ..engine.live_call import LiveCall, OnUpdate
 from ..engine.outcome import as_rpc_error
 from ..errors import CredentialRefusedError, InputUnansweredError, JournalError, TasksClientError
+from ..handle import detached
+from ..journal.base import Journal
+from ..journal.sqlite import choose_journal
 from ..machine.states import Gathering, Observing
+from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..protocol.replies import RpcError
 from ..sessions.base import INVALID_PARAMS, ToolCall
 from .host_call import ASKED_BY, HostCall, questions_for, result_for
 from .idempotency_key import current_key
 
-__all__ = ["HostCalls", "Made"]
+__all__ = ["HostCalls", "Made", "make_engine"]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+
+def make_engine(
+    journal: Journal | str | os.PathLike[str] | None,
+    poll: PollPolicy | None,
+    on_abandon: OnAbandon,
+    environment: Environment | None,
+) -> Engine:
+    """The engine of a way in that is dropped into a host. Nothing is driven beyond the host's own calls.
+
+    Raises:
+        TypeError: ``journal`` is nothing that could be one.
+        ValueError: ``on_abandon`` is neither word.
+    """
+    return Engine(
+        journal=choose_journal(journal),
+        policy=poll or PollPolicy(),
+        on_abandon=on_abandon,
+        handle_of=detached,
+        environment=environment,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

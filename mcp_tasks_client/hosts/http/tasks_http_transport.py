@@ -20,16 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
-from ...engine.engine import Engine
 from ...engine.environment import Environment
-from ...handle import detached
 from ...journal.base import Journal
-from ...journal.sqlite import choose_journal
 from ...policy import PollPolicy
 from ...protocol import JSONObject
 from ...protocol.replies import id_in
 from ...sessions.http.transport_httpx import class_in, library_of
 from ..host_call import read_host_call, read_message
+from ..host_calls import make_engine
 from .http_calls import HttpCalls
 from .own_requests import HostRequest, InnerTransport
 from .servers import Servers
@@ -128,13 +126,7 @@ class TasksHttpTransport(_AnyTransport):
         self._inner: Any = inner
         self._is_one_user = bool(principal)  # a principal says whose all requests are
         callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
-        engine = Engine(
-            journal=choose_journal(journal),
-            policy=poll or PollPolicy(),
-            on_abandon=on_abandon,
-            handle_of=detached,
-            environment=environment or Environment(),
-        )
+        engine = make_engine(journal, poll, on_abandon, environment)
         asked = callbacks if callbacks.capabilities else None
         self._servers = Servers(engine, InnerTransport(library, inner), asked, endpoint, principal)
         self._calls = HttpCalls(library, engine, self._servers)

@@ -26,13 +26,10 @@ import anyio
 
 from ...callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
-from ...engine.engine import Engine
 from ...engine.environment import Clock, Environment
 from ...engine.live_call import OnUpdate
 from ...engine.progress import ProgressByToken
-from ...handle import detached
 from ...journal.base import Journal
-from ...journal.sqlite import choose_journal
 from ...machine.record import Scope
 from ...own_task import OwnTask
 from ...policy import PollPolicy, TaskPreference
@@ -41,6 +38,7 @@ from ...sessions.base import Limits
 from ...sessions.http.endpoint_names import is_url, name_of_url, parse_url
 from ...tasks_2025_11_25.task_policy import TaskPolicy
 from ..host_call import is_current
+from ..host_calls import make_engine
 from .core_router import TaskRouter
 from .core_server import CoreServer
 from .relay import HostStream, Relay, Served
@@ -119,7 +117,8 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         hide_task_support: bool = False,
         environment: Environment | None = None,
     ) -> None:
-        policy, environment = poll or PollPolicy(), environment or Environment()
+        self._engine = make_engine(journal, poll, on_abandon, environment)
+        policy, clock = self._engine.policy, self._engine.environment.clock
         scope = Scope(name_of_url(parse_url(endpoint)) if is_url(endpoint) else endpoint, principal)
         limits = Limits(tasks_in_flight=policy.polls_in_flight, calls_in_flight=_CALLS_IN_FLIGHT)
         callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
@@ -127,17 +126,10 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         self._session_id = session_id
         self._leave_s = 2 * policy.cancel_timeout_s  # the reply with the task ID may be on its way
         self._relay = Relay()
-        self._engine = Engine(
-            journal=choose_journal(journal),
-            policy=policy,
-            on_abandon=on_abandon,
-            handle_of=detached,
-            environment=environment,
-        )
         progress = ProgressByToken(self._relay.tell_host)
         self._router = _Router(
             callbacks,
-            environment.clock,
+            clock,
             progress=progress,
             serve=self._serve,
             hides_task_support=hide_task_support,
@@ -158,7 +150,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
                 limits=limits,
                 preference=TaskPolicy(prefer=task_preference, ttl_s=task_ttl_s),
                 session_id=self._find_session_id,
-                clock=environment.clock,
+                clock=clock,
             ),
         )
         self._given: tuple[Any, ...] = ()

@@ -35,12 +35,10 @@ from pydantic import (
 from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
 from ...engine.endpoint import Endpoint
-from ...engine.engine import Engine
 from ...engine.environment import Environment
 from ...engine.live_call import OnUpdate
 from ...engine.progress import tell_progress
 from ...errors import RemoteProtocolError
-from ...handle import detached
 from ...journal.base import Journal
 from ...journal.sqlite import choose_journal
 from ...machine.record import Scope
@@ -49,6 +47,7 @@ from ...protocol import EXTENSION_ID, JSONObject, MalformedError
 from ...protocol.replies import Created, read_call_reply
 from ...protocol.text import quote
 from ...sessions.base import Limits, Snapshot
+from ..host_calls import make_engine
 from . import introspection
 from .sdk_session import SdkSession, host_callbacks
 
@@ -154,20 +153,9 @@ class TasksExtension(ClientExtension):
         self.journal = choose_journal(journal)
         self.endpoint = endpoint
         self.principal = principal
-        self.elicitation = elicitation
-        self.sampling = sampling
-        self.roots = roots
-        self.poll = poll or PollPolicy()
-        self.on_abandon = on_abandon
+        self.callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
         self.on_update = on_update
-        self.environment = environment or Environment()
-        self.engine = Engine(
-            journal=self.journal,
-            policy=self.poll,
-            on_abandon=on_abandon,
-            handle_of=detached,
-            environment=self.environment,
-        )
+        self.engine = make_engine(self.journal, poll, on_abandon, environment)
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
         """Tasks, and who sees them through. The SDK asks once for each client that is made.
@@ -226,22 +214,17 @@ class Resolver:
 
     def _make_endpoint(self, session: ClientSession) -> Endpoint:
         """All calls over one connection. Its session caps their polls."""
-        extension = self.extension
+        engine, callbacks = self.extension.engine, self.extension.callbacks
         # Weakly, because the endpoint is kept for as long as the session is, and must not keep it alive.
         current = _weakly(session)
-        given: dict[str, Any] = {
-            "elicitation": extension.elicitation,
-            "sampling": extension.sampling,
-            "roots": extension.roots,
-        }
         ours = SdkSession(
             current,
             endpoint=self._scope.endpoint,
-            limits=Limits(tasks_in_flight=extension.poll.polls_in_flight),
-            capabilities=Callbacks(**given).capabilities,
-            sleep=extension.environment.clock.sleep,
+            limits=Limits(tasks_in_flight=engine.policy.polls_in_flight),
+            capabilities=callbacks.capabilities,
+            sleep=engine.environment.clock.sleep,
         )
-        return Endpoint(extension.engine, ours, host_callbacks(current, **given), self._scope)
+        return Endpoint(engine, ours, host_callbacks(current, callbacks), self._scope)
 
 
 def _weakly(session: ClientSession) -> Callable[[], ClientSession]:

@@ -13,6 +13,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
+from ...engine.engine import Engine, HandleOf
 from ...engine.environment import Environment
 from ...errors import MissingCapabilityError
 from ...journal.base import Journal
@@ -29,23 +30,21 @@ __all__ = ["OverClient"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverClient:
-    """Everything that an engine over a host's client is given.
+    """What a :class:`TasksClient` over a host's client consists of.
 
     The client may be an ``mcp.Client``, a ``fastmcp.Client`` or a ``ClientSession``, connected or not yet.
     """
 
     session: SdkSession
-    journal: Journal
     inputs: Callbacks
-    policy: PollPolicy
     scope: Scope
-    on_abandon: OnAbandon
-    environment: Environment
+    engine: Engine
 
     @classmethod
     def of(
         cls,
         client: Any,
+        handle_of: HandleOf,
         *,
         journal: Journal | str | os.PathLike[str] | None = None,
         endpoint: str | None = None,
@@ -55,11 +54,13 @@ class OverClient:
         roots: RootsCallback | None = None,
         poll: PollPolicy | None = None,
         on_abandon: OnAbandon | None = None,
+        environment: Environment | None = None,
     ) -> OverClient:
         """Read a client. An option that is ``None`` is as in the client's :class:`TasksExtension`.
 
         Args:
             client: The host's own client or session.
+            handle_of: Makes the handle that errors carry.
             journal: As in :class:`TasksExtension`, like all that follow.
             endpoint: Without it and without an extension that has one, the client's URL or command.
             principal: Without an extension, ``""``.
@@ -68,6 +69,7 @@ class OverClient:
             roots: Likewise.
             poll: Latency against load.
             on_abandon: Without an extension, ``"detach"``.
+            environment: Clock, jitter, process and observer.
 
         Raises:
             TypeError: ``journal`` is none of those that are possible.
@@ -85,34 +87,34 @@ class OverClient:
                 "the journal needs a name for this server, which has neither URL nor command that could be "
                 'seen; give it one that stays: TasksClient(client, endpoint="my-server")'
             )
-        policy = poll or theirs.poll
+        engine = Engine(
+            journal=theirs.journal if found is None or journal is None else choose_journal(journal),
+            policy=poll or theirs.engine.policy,
+            on_abandon=on_abandon or theirs.engine.on_abandon,
+            handle_of=handle_of,
+            environment=environment or theirs.engine.environment,
+        )
 
         def current() -> ClientSession:
             session: ClientSession = client if isinstance(client, ClientSession) else client.session
             return session
 
         _check_useful(Callbacks(elicitation=elicitation, sampling=sampling, roots=roots), current)
-        asked: dict[str, Any] = {
-            "elicitation": elicitation or theirs.elicitation,
-            "sampling": sampling or theirs.sampling,
-            "roots": roots or theirs.roots,
-        }
-        return cls(
-            session=SdkSession(
-                current,
-                endpoint=endpoint,
-                ephemeral=address is not None and address.ephemeral,
-                limits=Limits(tasks_in_flight=policy.polls_in_flight),
-                capabilities=Callbacks(**asked).capabilities,
-                sleep=theirs.environment.clock.sleep,
-            ),
-            journal=theirs.journal if found is None or journal is None else choose_journal(journal),
-            inputs=host_callbacks(current, **asked),
-            policy=policy,
-            scope=Scope(endpoint, theirs.principal if principal is None else principal),
-            on_abandon=on_abandon or theirs.on_abandon,
-            environment=theirs.environment,
+        callbacks = Callbacks(
+            elicitation=elicitation or theirs.callbacks.elicitation,
+            sampling=sampling or theirs.callbacks.sampling,
+            roots=roots or theirs.callbacks.roots,
         )
+        session = SdkSession(
+            current,
+            endpoint=endpoint,
+            ephemeral=address is not None and address.ephemeral,
+            limits=Limits(tasks_in_flight=engine.policy.polls_in_flight),
+            capabilities=callbacks.capabilities,
+            sleep=engine.environment.clock.sleep,
+        )
+        scope = Scope(endpoint, theirs.principal if principal is None else principal)
+        return cls(session=session, inputs=host_callbacks(current, callbacks), scope=scope, engine=engine)
 
 
 def _check_useful(callbacks: Callbacks, current: Callable[[], ClientSession]) -> None:

@@ -36,7 +36,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from ...callbacks import Callbacks, ElicitationCallback, InputContext, RootsCallback, SamplingCallback
+from ...callbacks import Callbacks, InputContext
 from ...errors import ConnectionLostError, RemoteProtocolError, SessionError
 from ...protocol import PROTOCOL_VERSION, JSONObject
 from ...protocol.replies import RpcError
@@ -217,14 +217,8 @@ class SdkSession(WireSession):
         return raw
 
 
-def host_callbacks(
-    current: Callable[[], ClientSession],
-    *,
-    elicitation: ElicitationCallback | None = None,
-    sampling: SamplingCallback | None = None,
-    roots: RootsCallback | None = None,
-) -> Callbacks:
-    """Callbacks as given. Where one is ``None``, the one that the host gave to its own client is asked."""
+def host_callbacks(current: Callable[[], ClientSession], given: Callbacks) -> Callbacks:
+    """Callbacks as given. Where there is none, the one that the host gave to its own client is asked."""
 
     def context_of(asked: InputContext) -> ClientRequestContext:
         return ClientRequestContext(session=current(), request_id=asked.key)
@@ -244,7 +238,9 @@ def host_callbacks(
         return await theirs.session.dispatch_input_request(theirs, ListRootsRequest())  # type: ignore[return-value]  # as above
 
     return Callbacks(
-        elicitation=elicitation or elicit, sampling=sampling or sample, roots=roots or list_roots
+        elicitation=given.elicitation or elicit,
+        sampling=given.sampling or sample,
+        roots=given.roots or list_roots,
     )
 
 

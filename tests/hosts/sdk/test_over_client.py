@@ -17,6 +17,7 @@ from mcp_types import CallToolResult, ElicitResult
 
 from mcp_tasks_client.callbacks import InputContext
 from mcp_tasks_client.client import TasksClient
+from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     MissingCapabilityError,
@@ -24,6 +25,7 @@ from mcp_tasks_client.errors import (
     RemoteProtocolError,
     TaskFailedError,
 )
+from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.hosts.sdk.extension import TasksExtension
 from mcp_tasks_client.hosts.sdk.over_client import OverClient
 from mcp_tasks_client.journal.memory import MemoryJournal
@@ -80,6 +82,9 @@ def bounded(anyio_backend: object) -> None:
     """Parametrises what is not asynchronous as well; every wait is inside a ``fail_after``."""
 
 
+of = partial(OverClient.of, handle_of=TaskHandle)
+
+
 def client_in_memory(server: Any, **options: Any) -> mcp.Client:
     ours = TasksExtension(journal=MemoryJournal(), endpoint="a-server", poll=QUICK)
     return mcp.Client(in_memory(server), extensions=[ours], **options)
@@ -96,12 +101,12 @@ def test_an_option_that_is_not_given_is_the_extensions(made: Made) -> None:
         poll=PollPolicy(polls_in_flight=3),
         on_abandon="cancel",
     )
-    over = OverClient.of(made(URL, extensions=[theirs]))
-    assert over.journal is theirs.journal
-    assert over.policy is theirs.poll
+    over = of(made(URL, extensions=[theirs]))
+    assert over.engine.journal.identity == theirs.journal.identity
+    assert over.engine.policy is theirs.engine.policy
     assert over.scope == Scope("their-server", "alice")
-    assert over.on_abandon == "cancel"
-    assert over.environment is theirs.environment
+    assert over.engine.on_abandon == "cancel"
+    assert over.engine.environment is theirs.engine.environment
     assert over.session.limits.tasks_in_flight == 3
 
 
@@ -109,33 +114,39 @@ def test_an_option_that_is_given_wins_also_with_the_value_of_a_default(made: Mad
     theirs = TasksExtension(
         journal=MemoryJournal(), endpoint="their-server", principal="alice", on_abandon="cancel"
     )
-    journal, poll = MemoryJournal(), PollPolicy()
-    client = made(URL, extensions=[theirs])
-    over = OverClient.of(
-        client, journal=journal, endpoint="ours", principal="", poll=poll, on_abandon="detach"
+    journal, poll, environment = MemoryJournal(), PollPolicy(), Environment()
+    over = of(
+        made(URL, extensions=[theirs]),
+        journal=journal,
+        endpoint="ours",
+        principal="",
+        poll=poll,
+        on_abandon="detach",
+        environment=environment,
     )
-    assert (over.journal, over.policy) == (journal, poll)
+    assert over.engine.journal.identity == journal.identity
+    assert (over.engine.policy, over.engine.environment) == (poll, environment)
     assert over.scope == Scope("ours", "")
-    assert over.on_abandon == "detach"
+    assert over.engine.on_abandon == "detach"
 
 
 def test_no_journal_is_made_where_the_extension_has_one(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     client = made(URL, extensions=[TasksExtension(journal=MemoryJournal())])
     bare = made(URL)
     monkeypatch.setattr(SqliteJournal, "__init__", lambda *_: pytest.fail("a journal was made"))
-    OverClient.of(client)
-    OverClient.of(bare, journal=MemoryJournal())
+    of(client)
+    of(bare, journal=MemoryJournal())
 
 
 def test_a_server_is_named_by_its_url_its_command_or_its_host(made: Made) -> None:
-    of = partial(OverClient.of, journal=MemoryJournal())
-    assert of(made(URL)).scope == Scope(URL, "")
-    assert of(made(URL), endpoint="mine").scope == Scope("mine", "")
-    assert not of(made(URL)).session.ephemeral
-    assert of(mcp.Client(StdioServerParameters(command="server"))).session.ephemeral
+    over = partial(of, journal=MemoryJournal())
+    assert over(made(URL)).scope == Scope(URL, "")
+    assert over(made(URL), endpoint="mine").scope == Scope("mine", "")
+    assert not over(made(URL)).session.ephemeral
+    assert over(mcp.Client(StdioServerParameters(command="server"))).session.ephemeral
     for nowhere in (mcp.Client(in_memory(SdkServer())), ClientSession.__new__(ClientSession)):
         with pytest.raises(ValueError, match=r"TasksClient\(client, endpoint="):
-            of(nowhere)
+            over(nowhere)
 
 
 async def test_a_given_callback_wins_over_the_extensions_and_that_over_the_clients() -> None:
@@ -155,7 +166,7 @@ async def test_a_given_callback_wins_over_the_extensions_and_that_over_the_clien
             in_memory(SdkServer()), extensions=[extension], elicitation_callback=answering("client")
         )
         async with client:
-            inputs = OverClient.of(client, elicitation=given).inputs
+            inputs = of(client, elicitation=given).inputs
             by.append((await inputs.answer(context, question))["content"]["by"])
     assert by == ["client", "extension", "given"]
 

@@ -13,7 +13,7 @@ from mcp.client.extension import advertise
 from mcp.server.mcpserver import MCPServer
 from mcp_types import ElicitResult, ErrorData
 
-from mcp_tasks_client.callbacks import InputContext
+from mcp_tasks_client.callbacks import Callbacks, InputContext
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     MissingCapabilityError,
@@ -448,9 +448,9 @@ async def test_a_question_goes_to_the_hosts_own_callback_unless_another_one_is_g
         async with mcp.Client(
             in_memory(SdkServer()), elicitation_callback=theirs, list_roots_callback=no_roots
         ) as client:
-            inputs = host_callbacks(lambda: client.session)
+            inputs = host_callbacks(lambda: client.session, Callbacks())
             assert await inputs.answer(context, QUESTION) == {"action": "accept", "content": {}}
-            inputs = host_callbacks(lambda: client.session, elicitation=ours)
+            inputs = host_callbacks(lambda: client.session, Callbacks(elicitation=ours))
             await inputs.answer(context, QUESTION)
             with pytest.raises(Exception, match="refused with error 7"):
                 await inputs.answer(context, {"method": "roots/list", "params": {}})
