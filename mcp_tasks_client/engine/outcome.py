@@ -21,7 +21,7 @@ from ..machine.states import Cancelled, Completed, Failed, Finished, Gone, Viola
 from ..protocol import JSONObject
 from ..protocol.replies import RpcError
 from ..protocol.text import quote
-from ..sessions.base import Session
+from ..sessions.base import GATEWAY_STATUSES, Session
 from .tool_result import read_result
 
 __all__ = ["as_rpc_error", "read_outcome", "read_raw_outcome"]
@@ -104,5 +104,7 @@ def as_rpc_error(error: TasksClientError) -> RpcError:
     if isinstance(error, TaskFailedError) and error.code is not None:
         return RpcError(error.code, error.message, error.data)
     if isinstance(error, SessionError) and error.code is not None:
-        return RpcError(error.code, error.remote_message, error.data)
+        # A gateway does not know what became of the call, and our message says so.
+        passed_on = error.http_status in GATEWAY_STATUSES
+        return RpcError(error.code, str(error) if passed_on else error.remote_message, error.data)
     return RpcError(INTERNAL_ERROR, str(error), None)

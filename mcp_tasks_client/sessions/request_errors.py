@@ -25,7 +25,7 @@ from ..protocol.replies import RpcError
 from ..protocol.text import header_value, quote, shorten
 from .base import GATEWAY_STATUSES, INVALID_PARAMS, REFUSED_CODES
 
-__all__ = ["CREDENTIAL_STATUSES", "TOO_MANY_REQUESTS", "RequestErrors"]
+__all__ = ["CREDENTIAL_STATUSES", "TOO_MANY_REQUESTS", "UNDECIDED_STATUSES", "RequestErrors"]
 
 CREDENTIAL_STATUSES: Final = frozenset({401, 403})
 TOO_MANY_REQUESTS: Final = 429
@@ -34,6 +34,12 @@ _MISSING_CAPABILITY: Final = frozenset({MISSING_REQUIRED_CLIENT_CAPABILITY, -320
 
 # Of the client errors, those that a deployment, a slow network or a race can cause by themselves.
 _PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, TOO_MANY_REQUESTS})
+
+UNDECIDED_STATUSES: Final = frozenset({408, *range(500, 600)})
+"""HTTP statuses that leave open, by themselves, whether a request was carried out."""
+
+_LATER: Final = "Try again later."
+_MAY_RUN: Final = "The tool may still be running: see what it has done before you call it again."
 
 
 class RequestErrors:
@@ -111,9 +117,10 @@ class RequestErrors:
 
     def malformed(self, what: str, *, status: int | None = None) -> RemoteProtocolError:
         """A reply that is none: from something else on the way, or from a broken server."""
+        again = _MAY_RUN if self.method == "tools/call" else "Try again."
         return RemoteProtocolError(
-            f"The reply to {self.method} cannot be used: {self.quote(what)}. "
-            "Something between here and the server may have answered: try again, then check the URL.",
+            f"The reply to {self.method} cannot be used: {self.quote(what)}. Something between here and the "
+            f"server may have answered: check the URL. {again}",
             retryable=True,
             http_status=status,
         )
@@ -165,7 +172,9 @@ class RequestErrors:
                 retry_after_s=retry_after_s,
             )
         retryable = status in _PASSING_STATUSES or status >= 500
-        advice = "Try again later." if retryable else "Check the URL and what stands before the server."
+        advice = "Check the URL and what stands before the server."
+        if retryable:
+            advice = _MAY_RUN if self.method == "tools/call" and status in UNDECIDED_STATUSES else _LATER
         return SessionError(
             f"{self.method} was answered with HTTP {status} and no JSON-RPC reply. {advice}",
             retryable=retryable,
@@ -191,7 +200,7 @@ class RequestErrors:
         kind: type[SessionError] = SessionError
         retryable = limited or not refused
         if limited:
-            advice = "Try again later."
+            advice = _MAY_RUN if self.method == "tools/call" and status in GATEWAY_STATUSES else _LATER
         elif error.code == INVALID_PARAMS and self._task_id is not None:
             advice = "The server does not know the task, or does not take that in its present state."
         elif error.code in _MISSING_CAPABILITY:
@@ -207,7 +216,7 @@ class RequestErrors:
             kind, retryable = RemoteProtocolError, False
             advice = "Use a session of a protocol version that the server speaks."
         elif retryable:
-            advice = "Try again later."
+            advice = _LATER
         else:
             advice = "The same request would be refused again: change it."
         said = f"JSON-RPC error {error.code}: {self.quote(error.message)!r}"

@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from ...errors import RemoteProtocolError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import RpcError, read_rpc_error
 from ..oddities import note_oddity
-from ..request_errors import RequestErrors
+from ..request_errors import UNDECIDED_STATUSES, RequestErrors
 from .body import DRAIN_S, finish, read_bounded, read_uncompressed
 from .sse import EventParser, EventTooLargeError
 from .transport import Response
 
 __all__ = ["Reply", "ReplyReader"]
-
-_UNDECIDED: Final = frozenset({408, *range(500, 600)})
-"""Statuses with which an error that names no request does not say that a tool was not called."""
 
 Reply: TypeAlias = JSONObject | RpcError
 """The ``result`` of a JSON-RPC response, or its error."""
@@ -180,7 +177,7 @@ class ReplyReader:
     @property
     def _may_have_run(self) -> bool:
         """Whether an error that does not name the request leaves open what became of it."""
-        return self._errors.method == "tools/call" and self._status in _UNDECIDED
+        return self._errors.method == "tools/call" and self._status in UNDECIDED_STATUSES
 
     def _malformed(self, what: str) -> RemoteProtocolError:
         return self._errors.malformed(f"HTTP {self._status} with {what}", status=self._status)

@@ -23,6 +23,7 @@ from mcp_tasks_client.hosts.http.reply_stream import ReplyStream
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import HttpError, ManualClock, ScriptedServer, complete, text_result, work
 
+from ..._requirements import requirement
 from ._host import CURRENT, LIMIT_S, OLDER, URL, Host, asking_server, count, hosted, recorded, resume
 
 pytestmark = pytest.mark.anyio
@@ -223,6 +224,17 @@ async def test_an_error_of_ours_is_a_json_rpc_error_that_says_what_to_do() -> No
     assert failed["error"]["code"] == -32603
     assert failed["error"]["message"] == "Another process holds the journal. End it, or wait."
     assert not count(server, "tools/call"), "nothing is called that could not be journaled"
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_host_is_told_that_the_tool_may_still_run(status: int) -> None:
+    """A model reads the message, and decides by it whether to call again."""
+    server = asking_server()
+    server.misbehave("tools/call", HttpError(status))
+    async with hosted(server) as host:
+        failed = await host.call("slow")
+    assert "The tool may still be running" in failed["error"]["message"]
 
 
 async def test_a_server_that_cannot_be_asked_for_its_version_gets_the_host_s_own_request() -> None:

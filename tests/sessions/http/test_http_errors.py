@@ -81,6 +81,38 @@ async def test_a_status_counts_where_there_is_no_reply(
         assert str(status) in str(failed)
 
 
+@requirement("law:2")
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        *((status, "") for status in (408, 500, 502, 503, 504)),
+        # The error of a gateway; with other statuses the server itself has answered.
+        *(
+            (status, '{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"busy"}}')
+            for status in (502, 503, 504)
+        ),
+    ],
+)
+async def test_a_call_that_may_have_run_is_never_said_to_be_harmless(
+    server: ScriptedServer, session: HttpSession, status: int, body: str
+) -> None:
+    server.answers("tools/call", lambda r: httpx.Response(status, content=body.replace("ID", str(rpc_id(r)))))
+    with pytest.raises(SessionError, match="The tool may still be running") as caught:
+        await send_call(session, ToolCall(name="t"))
+    assert "again later" not in str(caught.value)
+    assert not caught.value.not_executed
+    server.answers("tasks/get", http(status, ""))
+    assert "Try again later" in str(await fail_to_get(session))
+
+
+async def test_a_reply_to_a_call_that_cannot_be_read_leaves_open_what_became_of_it(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    server.answers("tools/call", http(200, "<html>"))
+    with pytest.raises(RemoteProtocolError, match="The tool may still be running"):
+        await send_call(session, ToolCall(name="t"))
+
+
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_refused_credential_is_that_whatever_the_body(
     server: ScriptedServer, session: HttpSession, status: int

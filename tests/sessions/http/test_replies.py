@@ -251,7 +251,7 @@ async def test_a_success_that_is_no_reply_is_malformed_and_may_pass(
     assert type(malformed) is RemoteProtocolError
     assert malformed.retryable
     assert not malformed.not_executed
-    assert "try again" in str(malformed)
+    assert "Try again" in str(malformed)
     assert ("empty body" in str(malformed)) == (not body.strip())
 
 
