@@ -18,7 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ..errors import JournalCorruptError
+from ..errors import JournalCorruptError, JournalError
 from ..machine.record import Scope, TaskRecord
 from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
 from .row import Row, checked_time, escape, overtaken, read_rows, unescape
@@ -130,6 +130,7 @@ class SqliteJournal(Journal):
 
     Raises:
         ValueError: ``path`` is ``":memory:"``, or ``busy_timeout_s`` is not between 0 and a day.
+        JournalError: There is no ``path``, and no home folder, as in some containers.
     """
 
     def __init__(
@@ -147,9 +148,7 @@ class SqliteJournal(Journal):
         if path == ":memory:":
             raise ValueError("SqliteJournal keeps a file; use MemoryJournal() for one in memory")
         if path is None:
-            import platformdirs  # imported on use: only who names no file needs it
-
-            path = platformdirs.user_state_path("mcp-tasks-client", appauthor=False) / "journal.sqlite3"
+            path = _users_own()
         self.retention_s = retention_s
         self.keep_delivered_s = keep_delivered_s
         self._path = Path(path).absolute()
@@ -405,11 +404,28 @@ class SqliteJournal(Journal):
         return self._writer
 
 
+def _users_own() -> Path:
+    """The file of whoever names none.
+
+    Raises:
+        JournalError: The user has no home folder.
+    """
+    import platformdirs  # imported on use: only who names no file needs it
+
+    try:
+        return platformdirs.user_state_path("mcp-tasks-client", appauthor=False) / "journal.sqlite3"
+    except RuntimeError as error:
+        raise JournalError(
+            f"there is no home folder for the journal ({error}); give a path that lasts, by journal="
+        ) from error
+
+
 def choose_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal:
     """The journal that an argument stands for: itself, a file, or the user's own if ``None``.
 
     Raises:
         TypeError: It is none of these.
+        JournalError: It is ``None``, and the user has no home folder.
     """
     if isinstance(journal, Journal):
         return journal

@@ -180,7 +180,7 @@ def _full(path: Path, why: str) -> JournalError:
 def _unwritable(path: Path, why: str) -> JournalError:
     return JournalError(
         f"the journal {path} cannot be opened for writing ({why}); "
-        "check who owns it and its folder, or use another path"
+        "check who owns it and its folder, or give another path by journal="
     )
 
 
