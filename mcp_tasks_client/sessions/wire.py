@@ -11,8 +11,8 @@ A way of travelling implements one method, :meth:`WireSession.exchange`. What is
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import anyio
@@ -36,9 +36,41 @@ from .base import (
 )
 from .request_errors import RequestErrors
 
-__all__ = ["WireSession"]
+__all__ = ["WireRequest", "WireSession"]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WireRequest:
+    """One request, of a call or about a task or neither."""
+
+    method: str
+    params: JSONObject = field(repr=False)
+    """Without ``_meta``."""
+
+    context: object = field(repr=False)
+    """Of the call for whose sake the request is sent."""
+
+    call: ToolCall | None = None
+    ref: TaskRef | None = None
+
+    @property
+    def name(self) -> str | None:
+        """What the header ``Mcp-Name`` says: the tool, or the task ID."""
+        if self.call is not None:
+            return self.call.name
+        return self.task_id
+
+    @property
+    def task_id(self) -> str | None:
+        """The task that it is about."""
+        return None if self.ref is None else self.ref.task_id
+
+    @property
+    def errors(self) -> RequestErrors:
+        """Makes the errors of this request."""
+        return RequestErrors(self.method, self.task_id)
 
 
 class WireSession(Session):
@@ -64,22 +96,11 @@ class WireSession(Session):
         return f"<{type(self).__name__} {self.endpoint}>"
 
     @abstractmethod
-    async def exchange(
-        self,
-        method: str,
-        params: JSONObject,
-        *,
-        about: ToolCall | TaskRef | None,
-        context: object,
-        before_send: BeforeSend,
-    ) -> JSONObject:
+    async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
         """Send one request, once, and return its result as it came.
 
         Args:
-            method: JSON-RPC method.
-            params: Its params, without ``_meta``.
-            about: The call or the task that the request is about; ``None`` if it is about neither.
-            context: Of the call for whose sake the request is sent.
+            request: What to send.
             before_send: Must be awaited right before the request may reach the server, after all that has to
                 be asked first. Waits for its turn under a cap; what it raises is passed on.
 
@@ -101,10 +122,8 @@ class WireSession(Session):
         params = call_params(
             call.name, call.arguments, input_responses=call.input_responses, request_state=call.request_state
         )
-        with _Turn(self._call_slots, before_send) as turn:
-            raw = await self.exchange(
-                "tools/call", params, about=call, context=call.context, before_send=turn.take
-            )
+        request = WireRequest("tools/call", params, call.context, call=call)
+        raw = await self._take_turn(request, self._call_slots, before_send)
         return _read(read_call_reply, raw, "tools/call")
 
     async def get(self, ref: TaskRef) -> Snapshot:
@@ -144,8 +163,8 @@ class WireSession(Session):
             SessionError: No result.
         """
         self.check_open(method)
-        before_send = anyio.lowlevel.checkpoint_if_cancelled
-        raw = await self.exchange(method, params, about=None, context=context, before_send=before_send)
+        request = WireRequest(method, params, context)
+        raw = await self.exchange(request, anyio.lowlevel.checkpoint_if_cancelled)
         _refuse_task(raw, method)
         return raw
 
@@ -175,43 +194,26 @@ class WireSession(Session):
                 not_executed=True,
             )
         params = task_params(ref.task_id, request_state=ref.session_data, input_responses=answers)
-        with _Turn(slots) as turn:
-            return await self.exchange(method, params, about=ref, context=ref.context, before_send=turn.take)
+        return await self._take_turn(WireRequest(method, params, ref.context, ref=ref), slots)
 
+    async def _take_turn(
+        self, request: WireRequest, slots: anyio.Semaphore, before_send: BeforeSend | None = None
+    ) -> JSONObject:
+        """Send a request under a cap. It waits for its turn when it is about to be sent."""
+        taken = False
 
-class _Turn:
-    """One request under a cap: it waits for its turn when it is about to be sent.
+        async def take() -> None:
+            nonlocal taken
+            await slots.acquire()
+            taken = True
+            if before_send is not None:
+                await before_send()
 
-    Args:
-        slots: Of the requests of its kind.
-        announce: Awaited once it is its turn.
-    """
-
-    __slots__ = ("_announce", "_slots", "_taken")
-
-    def __init__(self, slots: anyio.Semaphore, announce: Callable[[], Awaitable[None]] | None = None) -> None:
-        self._slots = slots
-        self._announce = announce
-        self._taken = False
-
-    async def take(self) -> None:
-        """Return when the request may be sent."""
-        await self._slots.acquire()
-        self._taken = True
-        if self._announce is not None:
-            await self._announce()
-
-    def __enter__(self) -> _Turn:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._taken:
-            self._slots.release()
+        try:
+            return await self.exchange(request, take)
+        finally:
+            if taken:
+                slots.release()
 
 
 def _read(read: Callable[[object], T], raw: JSONObject, method: str) -> T:

@@ -11,9 +11,9 @@ from ..engine.environment import Clock
 from ..errors import ConnectionLostError, SessionError
 from ..protocol import JSONObject
 from ..protocol.replies import RpcError
-from ..sessions.base import BeforeSend, Limits, ObservedTasks, TaskRef, ToolCall
+from ..sessions.base import BeforeSend, Limits, ObservedTasks
 from ..sessions.request_errors import CREDENTIAL_STATUSES, RequestErrors
-from ..sessions.wire import WireSession
+from ..sessions.wire import WireRequest, WireSession
 from .faults import ErrorReply, Garbled, HttpError, LostReply, Reply, Unreachable
 from .notifications import LISTEN, Stream
 from .request_handler import RequestHandler
@@ -45,20 +45,13 @@ class ServerSession(WireSession):
         await checkpoint()
         return self._requests.listed_tool(name)
 
-    async def exchange(
-        self,
-        method: str,
-        params: JSONObject,
-        *,
-        about: ToolCall | TaskRef | None,
-        context: object,
-        before_send: BeforeSend,
-    ) -> JSONObject:
+    async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
         """Have the server answer one request."""
-        if isinstance(about, ToolCall) and about.meta:
-            params = {**params, "_meta": dict(about.meta)}
+        params, call = request.params, request.call
+        if call is not None and call.meta:
+            params = {**params, "_meta": dict(call.meta)}
         await before_send()
-        reply = await self._exchange(method, params)
+        reply = await self._exchange(request.method, params)
         assert isinstance(reply, dict), "only subscriptions/listen is answered with a stream"
         return reply
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -31,8 +32,9 @@ from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession
 from mcp_tasks_client.protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
 from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
 from mcp_tasks_client.protocol.task import Task
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, Limits, Session, TaskRef, ToolCall
+from mcp_tasks_client.sessions.base import INVALID_PARAMS, BeforeSend, Limits, Session, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
+from mcp_tasks_client.sessions.wire import WireRequest
 from mcp_tasks_client.tasks_2025_11_25.core_session import session_over
 from mcp_tasks_client.testing import (
     ScriptedServer,
@@ -152,8 +154,8 @@ class HostedSession(RelaySession):
 
     host: RelayedCall
 
-    async def exchange(self, method: str, params: JSONObject, **how: Any) -> JSONObject:
-        return await super().exchange(method, params, **{**how, "context": self.host})
+    async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
+        return await super().exchange(replace(request, context=self.host), before_send)
 
 
 @asynccontextmanager

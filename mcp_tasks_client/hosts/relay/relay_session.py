@@ -20,9 +20,8 @@ from ...protocol import PROTOCOL_VERSION, JSONObject
 from ...protocol.params import request_meta
 from ...protocol.replies import RpcError
 from ...protocol.text import header_value
-from ...sessions.base import BeforeSend, Limits, TaskRef, ToolCall
-from ...sessions.request_errors import RequestErrors
-from ...sessions.wire import WireSession
+from ...sessions.base import BeforeSend, Limits
+from ...sessions.wire import WireRequest, WireSession
 from ..host_call import HostCall
 from ..questions import HostContext
 from .relay import Relay, error_of
@@ -60,37 +59,28 @@ class RelaySession(WireSession):
         """Nothing: the host's session knows the tools, and checks results itself."""
         return None
 
-    async def exchange(
-        self,
-        method: str,
-        params: JSONObject,
-        *,
-        about: ToolCall | TaskRef | None,
-        context: object,
-        before_send: BeforeSend,
-    ) -> JSONObject:
+    async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
         """Send one request among the host's, and return its result as it came.
 
         A caller that is cancelled takes the request back.
         """
-        host = context if isinstance(context, RelayedCall) else None
-        call = about if isinstance(about, ToolCall) else None
-        errors = RequestErrors(method, about.task_id if isinstance(about, TaskRef) else None)
+        host = request.context if isinstance(request.context, RelayedCall) else None
+        call, errors = request.call, request.errors
         declared = {**(host.call.capabilities or {} if host else {}), **self._capabilities}
         introduced = host.call.client_info or {} if host else {}
         meta = request_meta(introduced, declared, None if call is None else call.meta)
         # A transport over HTTP sends them; others ignore them.
-        headers = {"mcp-protocol-version": PROTOCOL_VERSION, "mcp-method": method}
-        if isinstance(about, TaskRef):
-            headers["mcp-name"] = header_value(about.task_id)
-        elif call is not None:
-            headers = dict(host.headers) if host else {**headers, "mcp-name": header_value(call.name)}
+        headers = {"mcp-protocol-version": PROTOCOL_VERSION, "mcp-method": request.method}
+        if call is not None and host is not None:
+            headers = dict(host.headers)
+        elif request.name is not None:
+            headers["mcp-name"] = header_value(request.name)
         timeout_s = self.limits.task_timeout_s if call is None else None
         request_id, metadata = uuid4().hex, ClientMessageMetadata(headers=headers)
         await before_send()
         try:
             reply = await self._relay.request(
-                errors, {**params, "_meta": meta}, timeout_s, request_id, metadata
+                errors, {**request.params, "_meta": meta}, timeout_s, request_id, metadata
             )
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(_CANCEL_S, shield=True):

@@ -40,10 +40,10 @@ from ...callbacks import Callbacks, InputContext
 from ...errors import ConnectionLostError, RemoteProtocolError, SessionError
 from ...protocol import PROTOCOL_VERSION, JSONObject
 from ...protocol.replies import RpcError
-from ...sessions.base import BeforeSend, Limits, TaskRef, ToolCall
+from ...sessions.base import BeforeSend, Limits
 from ...sessions.request_errors import RequestErrors
 from ...sessions.tool_catalogue import ListedTool, ToolCatalogue
-from ...sessions.wire import WireSession
+from ...sessions.wire import WireRequest, WireSession
 from . import introspection
 
 __all__ = ["SdkSession", "host_callbacks"]
@@ -116,33 +116,26 @@ class SdkSession(WireSession):
         listed = await self._find_tool(name, fresh=fresh)
         return None if listed is None else listed.tool
 
-    async def exchange(
-        self,
-        method: str,
-        params: JSONObject,
-        *,
-        about: ToolCall | TaskRef | None,
-        context: object,
-        before_send: BeforeSend,
-    ) -> JSONObject:
+    async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
         """Send one request over the SDK's session, and return its result as it came."""
-        if isinstance(about, ToolCall):
+        method, params, call = request.method, request.params, request.call
+        if call is not None:
             # The SDK takes from its last list which arguments also travel as headers.
-            await self._find_tool(about.name)
+            await self._find_tool(call.name)
         await before_send()
-        session, task_id = self.connected(method), None
-        timeout_s: float | None = self.limits.task_timeout_s
-        if isinstance(about, ToolCall):
-            meta = introspection.DeclaringMeta(about.meta or {}, self._capabilities)
-            request = _Request(method=method, params={**params, "_meta": meta})
-            timeout_s = None  # that of the SDK's session counts
-        elif about is not None:
-            meta, task_id = introspection.DeclaringMeta({}, self._capabilities), about.task_id
-            request = _TaskRequest(method=method, params={**params, "_meta": meta})
-        else:
-            request = _Request(method=method, params=params)
+        session = self.connected(method)
+        if request.name is not None:
+            own = (call.meta if call is not None else None) or {}
+            params = {**params, "_meta": introspection.DeclaringMeta(own, self._capabilities)}
+        kind = _Request if request.ref is None else _TaskRequest
+        timeout_s = None if call is not None else self.limits.task_timeout_s  # else the SDK's own counts
         try:
-            return await self._send(session, request, timeout_s, RequestErrors(method, task_id))
+            return await self._send(
+                session,
+                kind(method=method, params=params),
+                timeout_s,
+                request.errors,
+            )
         except SessionError as error:
             if error.code == HEADER_MISMATCH:
                 self._catalogue.forget_tools()

@@ -25,11 +25,11 @@ from ...errors import SessionError
 from ...protocol import PROTOCOL_VERSION, JSONObject
 from ...protocol.params import request_meta
 from ...protocol.text import header_value
-from ..base import BeforeSend, Limits, ObservedTasks, TaskRef, ToolCall
+from ..base import BeforeSend, Limits, ObservedTasks
 from ..param_headers import FIELD_NAME, param_headers
 from ..request_errors import RequestErrors
 from ..tool_catalogue import ToolCatalogue
-from ..wire import WireSession
+from ..wire import WireRequest, WireSession
 from .body import ACCEPTED_ENCODINGS
 from .channel import HttpChannel, Message, encode_json
 from .endpoint_names import name_of_url, parse_url
@@ -136,23 +136,14 @@ class HttpSession(WireSession):
         listed = await self._catalogue.find(name, context, fresh=fresh)
         return listed.tool if listed is not None and listed.fault is None else None
 
-    async def exchange(
-        self,
-        method: str,
-        params: JSONObject,
-        *,
-        about: ToolCall | TaskRef | None,
-        context: object,
-        before_send: BeforeSend,
-    ) -> JSONObject:
+    async def exchange(self, request: WireRequest, before_send: BeforeSend) -> JSONObject:
         """Send one request in a POST of its own, and return its result as it came."""
-        call = about if isinstance(about, ToolCall) else None
         # Made before anything is asked of the server, so that the caller's own mistakes come first.
-        message = self._message(method, params, context, about)
+        message, call = self._message(request), request.call
         if call is None:
             await before_send()
             return await self._send(message)
-        listed = await self._catalogue.find_for_call(call.name, context)
+        listed = await self._catalogue.find_for_call(call.name, request.context)
         if listed is not None:
             _set_headers(message.headers, param_headers(listed.headers, call.arguments))
         await before_send()
@@ -177,9 +168,8 @@ class HttpSession(WireSession):
         await self.channel.aclose()
 
     async def _listen(self, subscription: Subscription) -> None:
-        task_ids = subscription.task_ids
-        params = listen_params(task_ids)
-        message = self._message(LISTEN, params, subscription.context, None, tuple(task_ids))
+        request = WireRequest(LISTEN, listen_params(subscription.task_ids), subscription.context)
+        message = self._message(request, tuple(subscription.task_ids))
         # A compressed stream holds back what is to be told until there is more of it.
         _set_headers(message.headers, {"Accept-Encoding": "identity"})
         await read_subscription(
@@ -199,31 +189,20 @@ class HttpSession(WireSession):
         read = ReplyReader(message.request_id, self.limits.max_response_bytes, message.errors, hear)
         return await self.channel.exchange(message, read, silence_s=silence_s)
 
-    def _message(
-        self,
-        method: str,
-        params: JSONObject,
-        context: object,
-        about: ToolCall | TaskRef | None,
-        secrets: Sequence[str] = (),
-    ) -> Message:
-        request_id = next(self._ids)
-        own, named, task_id = self._meta, None, None
-        if isinstance(about, TaskRef):
-            named = task_id = about.task_id
-        elif about is not None:
-            named = about.name
-            if about.meta is not None:
-                own = encode_json(request_meta(self.client_info, self._capabilities, about.meta), method)
+    def _message(self, request: WireRequest, secrets: Sequence[str] = ()) -> Message:
+        request_id, method, own = next(self._ids), request.method, self._meta
+        if request.call is not None and request.call.meta is not None:
+            meta = request_meta(self.client_info, self._capabilities, request.call.meta)
+            own = encode_json(meta, method)
         # _meta is most of a poll's body and the same in nearly all requests, so it is encoded once and
         # spliced in place of the null: 5 microseconds instead of 8, of some 170 that a poll costs.
-        params_json = encode_json({**params, "_meta": None}, method).removesuffix("null}") + own + "}"
+        params_json = encode_json({**request.params, "_meta": None}, method).removesuffix("null}") + own + "}"
         content = f'{{"jsonrpc":"2.0","id":{request_id},"method":"{method}","params":{params_json}}}'
         headers = {**self.headers, "Mcp-Method": method}
-        if named is not None:
-            headers["Mcp-Name"] = header_value(named)
-        errors = RequestErrors(method, task_id, secrets, self.endpoint)
-        return Message(request_id, content.encode("ascii"), headers, errors, context=context)
+        if request.name is not None:
+            headers["Mcp-Name"] = header_value(request.name)
+        errors = RequestErrors(method, request.task_id, secrets, self.endpoint)
+        return Message(request_id, content.encode("ascii"), headers, errors, context=request.context)
 
 
 def _check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
