@@ -67,6 +67,16 @@ async def test_a_plain_call_goes_as_the_host_has_sent_it(wire: Wire) -> None:
     assert isinstance(call["id"], int)
 
 
+@requirement("law:2")
+async def test_a_keyed_call_that_makes_no_task_is_made_once_and_its_key_stays_here(wire: Wire) -> None:
+    params = {"name": "plain", "arguments": {}, "_meta": {"mcp-tasks-client/idempotency-key": "order-42"}}
+    async with connected(wire) as session:
+        first = await session.ask("tools/call", params)
+        assert (first, await session.ask("tools/call", params)) == ({"content": []}, first)
+    (call,) = wire.of("tools/call")
+    assert "order-42" not in str(call)
+
+
 @pytest.mark.parametrize(("version", "capabilities"), [("2025-06-18", {"tasks": TASKS}), ("2025-11-25", {})])
 async def test_where_there_are_no_tasks_every_call_is_plain(
     wire: Wire, version: str, capabilities: JSONObject
