@@ -205,8 +205,7 @@ class Runner:
                 raise overtaken(call)
             if not call.ours:
                 raise driven_elsewhere(call)
-            if call.next_send is not send:
-                return  # it was cancelled meanwhile
+            return  # to where the call stands now, since it may have been cancelled meanwhile
         call.next_send = None
         call.followed = False
         call.attempt = attempt = ToolCallAttempt()

@@ -63,6 +63,11 @@ async def handle_in_flight(client: TasksClient, key: str | None = None) -> TaskH
     return caught.value.handle
 
 
+async def follow(handle: TaskHandle) -> None:
+    async for _ in handle.updates():
+        pass
+
+
 async def is_cancelled(handle: TaskHandle) -> None:
     with pytest.raises(TaskCancelledError):
         await handle.result()
@@ -129,6 +134,37 @@ async def test_a_call_that_is_cancelled_before_it_has_left_is_never_sent(
         server.go.set()
         await is_cancelled(handle)
         assert [record.pending for record in await client.records()] == [False] * (key is not None)
+    assert methods(server) == []
+
+
+@requirement("law:2", "law:8")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_call_that_is_cancelled_while_its_key_is_claimed_again_is_never_sent(
+    anyio_backend: str,
+) -> None:
+    """It had been taken back, and is wanted again. On trio it may leave before the wish is journaled."""
+    world, server = late_world(leaves=False)
+    async with world.client() as client, anyio.create_task_group() as tasks:
+        handle = await handle_in_flight(client, KEY)
+        while await client.records():
+            await anyio.lowlevel.checkpoint()
+        claim, is_claimed, may_go_on = world.journal.claim, anyio.Event(), anyio.Event()
+
+        async def slow(record: TaskRecord) -> TaskRecord:
+            is_claimed.set()
+            await may_go_on.wait()
+            return await claim(record)
+
+        world.journal.claim = slow  # type: ignore[method-assign]  # for the test's length
+        server.go.set()
+        tasks.start_soon(follow, handle)  # which keeps the call, also when nobody waits any more
+        await is_claimed.wait()
+        tasks.start_soon(handle.cancel)
+        await anyio.wait_all_tasks_blocked()
+        may_go_on.set()
+        await anyio.wait_all_tasks_blocked()
+        await is_cancelled(handle)
+        assert [record.status for record in await client.records()] == ["cancelled"]
     assert methods(server) == []
 
 
