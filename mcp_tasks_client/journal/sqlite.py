@@ -194,13 +194,12 @@ class SqliteJournal(Journal):
                 # Of a journal that is dropped without being closed, nothing must stay.
                 self._finalizer = weakref.finalize(self, self._writer.leave_unseen)
                 self._finalizer.atexit = False
-            else:
-                self._writer.check_process()
             writer = self._writer
             self._users += 1
-        if writer.is_ready:
-            return  # by an earlier user, who has seen that it can be written
         try:
+            writer.check_process()
+            if writer.is_ready:
+                return  # by an earlier user, who has seen that it can be written
             # The first thing the thread answers, or refuses, once it has opened the file.
             await writer.put(lambda connection: None, writes=False).wait(self._path)
         except BaseException:

@@ -52,7 +52,8 @@ _GATHER_S: Final = 0.005
 alone never waits for that. It saves an eighth of the CPU of 2,000 dropped-in tasks."""
 
 _TICK_S: Final = 1.0
-"""Seconds after which the thread looks, by itself, at the leases and at what nobody waits for."""
+"""Seconds after which the thread looks, by itself, at the leases, at what nobody waits for, and whether
+anybody is left who has the file open."""
 
 _RUNS: Final = (256, 64, 16, 4)
 """How many equal writes become one statement. Few numbers, since each makes a statement that is compiled once
@@ -215,13 +216,7 @@ class WriterThread:
         """The thread of a file, with one more user: the one that there is in this process, or a new one.
 
         Args: see the class. Those of whoever came first count.
-
-        Raises:
-            JournalError: The process was forked since the file was opened.
         """
-        writer = _WRITERS.get(path)
-        if writer is not None:
-            writer.check_process()
         with _table:
             writer = _WRITERS.get(path)
             if writer is None or not writer._enter():
@@ -243,8 +238,7 @@ class WriterThread:
 
     def leave_soon(self) -> None:
         """Count one user less. The last one's leaving closes the file some seconds later."""
-        if os.getpid() == self._pid:
-            self._leave(_LINGER_S)
+        self._leave(_LINGER_S)
 
     def leave_unseen(self) -> None:
         """Have the thread do :meth:`leave_soon`.
@@ -256,7 +250,7 @@ class WriterThread:
     async def leave(self) -> None:
         """Count one user less, and finish what is queued. The last one's leaving closes the file."""
         if os.getpid() != self._pid:
-            return
+            return  # the thread is the parent's
         waiter = Waiter()
         self._leave(0, waiter)
         # Twice a wait for another process's lock, and time for the disk; shielded, since background
@@ -275,10 +269,9 @@ class WriterThread:
         Raises:
             JournalError: The journal is not open, or the process was forked since it was opened.
         """
-        self.check_process()
-        job = Job(operation, writes=writes, waiter=Waiter(), row=row)
         with self._lock:
             self._check_open()
+            job = Job(operation, writes=writes, waiter=Waiter(), row=row)
             self._jobs.put(job)
         return job
 
@@ -288,11 +281,8 @@ class WriterThread:
         Raises:
             JournalError: As from :meth:`put`.
         """
-        self.check_process()
         with self._lock:
             self._check_open()
-            if not (self._unattended or self._sources):  # for these the thread looks up by itself
-                self._jobs.put(None)
             self._unattended.append(Job(operation, writes=True, waiter=None, row=row))
 
     def keep_renewing(self, source: LeaseSource) -> None:
@@ -301,12 +291,9 @@ class WriterThread:
         Raises:
             JournalError: As from :meth:`put`.
         """
-        self.check_process()
         with self._lock:
             self._check_open()
-            if source.lease_id not in self._sources:
-                self._sources[source.lease_id] = source
-                self._jobs.put(None)
+            self._sources[source.lease_id] = source
 
     def stop_renewing(self, lease_id: str) -> None:
         """Forget who renews a lease that was given up."""
@@ -319,7 +306,6 @@ class WriterThread:
         Raises:
             JournalError: This is such a one.
         """
-        # Asked before the lock is taken: in a forked process nobody might ever release it.
         if os.getpid() != self._pid:
             raise JournalError(
                 f"the journal {self._path} was opened in another process, before a fork; "
@@ -327,6 +313,7 @@ class WriterThread:
             )
 
     def _check_open(self) -> None:
+        self.check_process()
         if not self._users:
             raise not_open(self._path)
 
@@ -340,7 +327,6 @@ class WriterThread:
             self._close_at = time.monotonic() + after_s
             if waiter is not None:
                 self._closing.append(waiter)
-            if waiter is not None or not self._sources:  # or the thread looks up by itself within a second
                 self._jobs.put(None)
 
     def _put_barrier(self, waiter: Waiter) -> None:
@@ -349,20 +335,18 @@ class WriterThread:
 
     def _close_at_exit(self) -> None:
         """Write what nobody waits for, even if the interpreter ends before it was time."""
-        if os.getpid() == self._pid:
-            with self._lock:
-                self._users, self._close_at = 0, -math.inf
-                self._jobs.put(None)
-            self._thread.join(_EXIT_S)
+        with self._lock:
+            self._users = 0
+        self._close_if_unused()
 
-    def close_if_unused(self) -> None:
+    def _close_if_unused(self) -> None:
         """Close the file at once, if its last user has left, and wait for that."""
         with self._lock:
             if self._users:
                 return
             self._close_at = -math.inf
             self._jobs.put(None)
-        self._thread.join(_EXIT_S)
+        self._thread.join(_EXIT_S)  # returns at once in a child of the process, where the thread is not
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────
 
@@ -429,17 +413,11 @@ class WriterThread:
         if self._jobs.qsize() > 1:
             time.sleep(_GATHER_S)
         try:
-            job = self._jobs.get(timeout=self._patience_s())
+            job = self._jobs.get(timeout=min(_TICK_S, max(0.0, self._close_at - time.monotonic())))
         except Empty:
             return []
         jobs = [job, *(self._jobs.get() for _ in range(self._jobs.qsize()))]
         return [job for job in jobs if job is not None]
-
-    def _patience_s(self) -> float | None:
-        with self._lock:
-            tick = math.inf if self._tidy and not (self._sources or self._unattended) else _TICK_S
-            patience_s = min(tick, max(0.0, self._close_at - time.monotonic()))
-        return None if patience_s == math.inf else patience_s
 
     def _take_unattended(self) -> list[Job[Any]]:
         with self._lock:
@@ -505,12 +483,20 @@ _table = threading.Lock()
 
 def _close_unused() -> None:
     for writer in list(_WRITERS.values()):
-        writer.close_if_unused()
+        writer._close_if_unused()
+
+
+def _make_new_locks() -> None:
+    """In a child of the process nobody would release what another thread held at the fork."""
+    global _table
+    _table = threading.Lock()
+    for writer in _WRITERS.values():
+        writer._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
     # A child cannot open what its parent has open: SQLite in it would count on locks that it does not have.
-    os.register_at_fork(before=_close_unused)
+    os.register_at_fork(before=_close_unused, after_in_child=_make_new_locks)
 
 
 def not_open(path: Path) -> JournalError:
