@@ -8,7 +8,6 @@ calls to a server that cannot be asked fail after one discovery, not after a tho
 
 from __future__ import annotations
 
-import copy
 import itertools
 import logging
 import random
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-import anyio
 from mcp_types import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -33,6 +31,7 @@ from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError
 from ..protocol.text import quote
 from .oddities import note_oddity
 from .param_headers import HeaderMap, header_map
+from .shared import Shared
 
 __all__ = ["ListedTool", "OtherVersionError", "ToolCatalogue", "read_tool"]
 
@@ -95,8 +94,8 @@ class ToolCatalogue:
         self._version_known = False
         self._tools: dict[str, ListedTool] | None = None
         self._absent: set[str] = set()
-        self._discovery = _Shared(self._discover)
-        self._fetching = _Shared(self._fetch)
+        self._discovery = Shared(self._discover)
+        self._fetching = Shared(self._fetch)
 
     async def discover(self, context: object) -> None:
         """Ask the server whether it speaks our version, unless it has said so.
@@ -242,49 +241,6 @@ class ToolCatalogue:
             pause_s += random.uniform(0.0, _FIRST_PAUSE_S)
             await self._sleep(max(pause_s, asked_s))
         raise AssertionError("the count has no end")
-
-
-class _Shared:
-    """An action that concurrent callers share.
-
-    The first caller carries it out, with its own context, and those who come meanwhile get its outcome:
-    that it has succeeded, or a copy of its error. If the first is cancelled, one of the others begins anew.
-    """
-
-    def __init__(self, act: Callable[[object], Awaitable[None]]) -> None:
-        self._act = act
-        self._attempt: _Attempt | None = None
-
-    async def run(self, context: object) -> None:
-        """Carry the action out, or wait for who does.
-
-        Raises:
-            SessionError: It failed. ``not_executed``, since no caller's own request has been sent.
-        """
-        while (attempt := self._attempt) is not None:
-            await attempt.ended.wait()
-            if attempt.error is not None:
-                raise copy.copy(attempt.error) from attempt.error
-            if attempt.succeeded:
-                return
-        attempt = self._attempt = _Attempt(anyio.Event())
-        try:
-            await self._act(context)
-            attempt.succeeded = True
-        except SessionError as error:
-            error.not_executed = True
-            attempt.error = error
-            raise
-        finally:
-            self._attempt = None
-            attempt.ended.set()
-
-
-@dataclass(slots=True)
-class _Attempt:
-    ended: anyio.Event
-    succeeded: bool = False
-    error: SessionError | None = None
 
 
 def read_tool(entry: object, tools: dict[str, ListedTool], faults: list[str]) -> None:

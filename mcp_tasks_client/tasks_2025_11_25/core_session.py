@@ -162,7 +162,7 @@ class CoreTasksSession(Session):
         self._task_slots = anyio.Semaphore(limits.tasks_in_flight)
         self._call_slots = anyio.Semaphore(limits.calls_in_flight)
         self._catalogue = ToolCatalogue(self._look_up, endpoint, clock.sleep)
-        self._tracker = TaskTracker(clock)
+        self._tracker = TaskTracker(clock, self._take_up, lambda: self._sessions.current)
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         forget_tools = self._catalogue.forget_tools
         inbound = Inbound(self._tracker, inputs, receiver, clock, forget_tools)
@@ -206,7 +206,7 @@ class CoreTasksSession(Session):
             ValueError: The arguments have no JSON form.
         """
         async with self._call_slots:
-            connection = await self._sessions.begin(call.context)
+            await self._sessions.begin(call.context)  # else the catalogue would say that we speak 2026-07-28
             listed = await self._catalogue.find_for_call(call.name, call.context)
             connection = await self._sessions.begin(call.context)
             tool = listed.tool if listed is not None else None
@@ -277,7 +277,8 @@ class CoreTasksSession(Session):
         if status in ("completed", "failed"):
             raw = inline_result(raw, await self._fetch_result(task, completed=status == "completed"))
         elif status not in TERMINAL_STATUSES:
-            self._tracker.drop_reply(task)
+            if task.reply is not None:
+                task.result = None  # the task goes on
             task.latest = raw
             await self._send_once_more(task, waiting=status == "input_required")
             if status == "input_required":
@@ -346,7 +347,7 @@ class CoreTasksSession(Session):
         """Hear what the server sends on its own account, and deliver what it tells of tasks."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._receiver.run, partial(self._notify, observed))
-            await self._tracker.run(observed, self._take_up, lambda: self._sessions.current)
+            await self._tracker.run(observed)
 
     async def aclose(self) -> None:
         """Close nothing: the channel is another session's, and an MCP session that has tasks is not ended."""
@@ -413,9 +414,8 @@ class CoreTasksSession(Session):
 
     async def _fetch_result(self, task: TrackedTask, *, completed: bool) -> JSONObject | RpcError:
         """What ``tasks/result`` answers of a task that is over."""
-        reply = self._tracker.take_reply(task)
-        if reply is not None:
-            return reply
+        if task.reply is not None:
+            return task.reply
         try:
             return await self._send(task.connection, "tasks/result", task)
         except SessionError as error:
@@ -465,7 +465,7 @@ class CoreTasksSession(Session):
 
     # ── MCP sessions ──────────────────────────────────────────────────────────────────────────
 
-    def _begun(self, connection: Connection) -> None:
+    def _begun(self) -> None:
         self._catalogue.forget_tools()  # the last session's may not be this one's
         self._tracker.changed.set()
 

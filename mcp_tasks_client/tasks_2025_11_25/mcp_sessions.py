@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from functools import partial
-
-import anyio
 
 from ..errors import CredentialRefusedError, RemoteProtocolError, SessionError
 from ..protocol import JSONObject
+from ..sessions.shared import Shared
 from .connection import Connection, finish_soon
 from .shapes import CORE_TASKS_VERSION
 
@@ -34,7 +32,7 @@ class McpSessions:
         connect: Callable[[str | None], Connection],
         capabilities: JSONObject,
         client_info: JSONObject,
-        begun: Callable[[Connection], None],
+        begun: Callable[[], None],
     ) -> None:
         self.current: Connection | None = None
         self._connect = connect
@@ -42,9 +40,7 @@ class McpSessions:
         self._client_info = client_info
         self._begun = begun
         self._earlier: dict[str, Connection] = {}
-        self._beginning = anyio.Lock()
-        self._failure: SessionError | None = None
-        """Of the last beginning that failed."""
+        self._beginning = Shared(lambda context: finish_soon(partial(self._begin, context)))
 
     async def begin(self, context: object) -> Connection:
         """The current session, begun if there is none or the server has ended it.
@@ -58,14 +54,9 @@ class McpSessions:
         Raises:
             SessionError: The server cannot be reached, or does not speak this generation.
         """
-        earlier = self._failure
-        async with self._beginning:
-            if self._failure is not None and self._failure is not earlier:
-                raise copy(self._failure)
-            if self.current is None or self.current.lost:
-                await finish_soon(partial(self._begin, context))
-            assert self.current is not None
-            return self.current
+        while self.current is None or self.current.lost:
+            await self._beginning.run(context)
+        return self.current
 
     async def of_task(
         self, session_id: str | None, context: object, *, cancellable: bool = True
@@ -91,26 +82,19 @@ class McpSessions:
         return connection
 
     async def _begin(self, context: object) -> None:
+        if self.current is not None and not self.current.lost:
+            return  # begun for a caller that has gone away
         connection = self._connect(None)
         connection.context = context
         try:
-            await self._initialize(connection)
-        except SessionError as error:
-            self._failure = error
-            raise
-        self.current = connection
-        self._begun(connection)
-
-    async def _initialize(self, connection: Connection) -> None:
-        try:
             await connection.initialize(self._capabilities, self._client_info)
         except SessionError as error:
-            error.not_executed = True
             if error.retryable or isinstance(error, CredentialRefusedError):
                 raise
             raise RemoteProtocolError(
                 f"The server does not speak MCP {CORE_TASKS_VERSION}: {error} If it was upgraded since, a "
                 "task that was made in that version is out of reach, and only new calls can be made.",
-                not_executed=True,
                 http_status=error.http_status,
             ) from error
+        self.current = connection
+        self._begun()

@@ -85,15 +85,12 @@ class _Received:
     related: str | None
     """The server's own task that needs this one, if the server named one."""
 
-    ttl_ms: int
-    poll_interval_ms: int
-    created_at: str
-    updated_at: str
+    wire: JSONObject
+    """The task as ``tasks/get`` shows it."""
+
     expires_at: float
     """By the monotonic clock."""
 
-    status: str = "working"
-    status_message: str | None = None
     reply: JSONObject | RpcError | None = None
     """What ``tasks/result`` returns; ``None`` until the task has ended."""
 
@@ -104,27 +101,15 @@ class _Received:
     """Set when the task has ended or is forgotten."""
 
     def __repr__(self) -> str:
-        return f"<task {shorten(self.task_id)} ({self.status}) of {self.question['method']}>"
-
-    @property
-    def wire(self) -> JSONObject:
-        """The task as ``tasks/get`` shows it."""
-        message = {} if self.status_message is None else {"statusMessage": self.status_message}
-        return {
-            "taskId": self.task_id,
-            "status": self.status,
-            **message,
-            "createdAt": self.created_at,
-            "lastUpdatedAt": self.updated_at,
-            "ttl": self.ttl_ms,
-            "pollInterval": self.poll_interval_ms,
-        }
+        return f"<task {shorten(self.task_id)} ({self.wire['status']}) of {self.question['method']}>"
 
     def end(self, status: str, reply: JSONObject | RpcError, message: str | None, now: str) -> bool:
         """Move to a terminal status. Returns False if the task has ended before, which stands."""
         if self.reply is not None:
             return False
-        self.status, self.reply, self.status_message, self.updated_at = status, reply, message, now
+        said = {} if message is None else {"statusMessage": message}
+        self.wire = {**self.wire, "status": status, **said, "lastUpdatedAt": now}
+        self.reply = reply
         self.settled.set()
         return True
 
@@ -327,18 +312,23 @@ class Receiver:
     ) -> _Received:
         self._created += 1
         now = self._now()
+        # Whoever knows the ID and comes in the same session can read the answer, so it is a secret.
+        task_id = secrets.token_urlsafe(24)
         return _Received(
-            # Whoever knows the ID and comes in the same session can read the answer, so it is a secret.
-            task_id=secrets.token_urlsafe(24),
+            task_id=task_id,
             number=self._created,
             session_id=session_id,
             question={"method": method, "params": {k: v for k, v in params.items() if k != "task"}},
             origin=origin,
             related=related,
-            ttl_ms=ttl_ms,
-            poll_interval_ms=self._policy.poll_interval_ms,
-            created_at=now,
-            updated_at=now,
+            wire={
+                "taskId": task_id,
+                "status": "working",
+                "createdAt": now,
+                "lastUpdatedAt": now,
+                "ttl": ttl_ms,
+                "pollInterval": self._policy.poll_interval_ms,
+            },
             expires_at=self._clock.monotonic() + ttl_ms / 1000,
         )
 
@@ -372,7 +362,7 @@ class Receiver:
 
     def _cancel(self, task: _Received) -> JSONObject:
         if not self._end_cancelled(task, "The task was cancelled by request."):
-            status = f"already in terminal status {task.status!r}"
+            status = f"already in terminal status {task.wire['status']!r}"
             raise _RefusedError(INVALID_PARAMS, f"Cannot cancel task: {status}")
         return task.wire
 

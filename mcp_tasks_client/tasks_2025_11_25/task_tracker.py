@@ -66,7 +66,6 @@ _PROGRESS_S: Final = 0.1
 class OpenResult:
     """A ``tasks/result`` that has been sent, and may have brought the result."""
 
-    connection: Connection
     own: OwnRequest
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     reply: JSONObject | None = None
@@ -124,10 +123,15 @@ class TrackedTask:
     def __repr__(self) -> str:
         return f"<TrackedTask {shorten(self.task_id)}>"
 
+    @property
+    def reply(self) -> JSONObject | None:
+        """The result that the open ``tasks/result`` has brought, if it has."""
+        return None if self.result is None else self.result.reply
+
     def data(self, owner: str) -> SessionData:
         """What the journal is to keep."""
         result_id, event_id = self.abandoned or (None, None)
-        if self.result is not None and self.result.reply is None:
+        if self.result is not None and self.reply is None:
             result_id, event_id = self.result.own.request_id, self.event_id
         data = SessionData(
             owner=owner,
@@ -145,16 +149,25 @@ class TaskTracker:
 
     Args:
         clock: By which everything here waits.
+        take_up: Gives a task of the journal its connection, and :meth:`restore` it.
+        current: Gives the MCP session that new calls are made in, if there is one.
 
     Attributes:
         owner: This client's name in ``session_data``.
         changed: Set when the set of connections or of tasks has changed.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        take_up: Callable[[TaskRef], Awaitable[TrackedTask]],
+        current: Callable[[], Connection | None],
+    ) -> None:
         self.owner = str(new_request_id())
         self.changed = anyio.Event()
         self._clock = clock
+        self._take_up = take_up
+        self._current = current
         self._tasks: dict[str, TrackedTask] = {}
         self._running: tuple[TaskGroup, ObservedTasks] | None = None
         self._streams: dict[Connection, anyio.CancelScope] = {}
@@ -352,7 +365,7 @@ class TaskTracker:
 
     async def wait_for_question(self, task: TrackedTask, limit_s: float) -> None:
         """Return when a question has come on the open ``tasks/result``, or after so many seconds."""
-        if task.result is not None and task.result.reply is None and not task.questions:
+        if task.result is not None and task.reply is None and not task.questions:
             task.news = anyio.Event()
             await self._clock.wait(task.news, limit_s)
 
@@ -373,24 +386,15 @@ class TaskTracker:
         """Send ``tasks/result``, or go on reading the stream of one from an event."""
         params, cursor = {"taskId": task.task_id}, StreamCursor(event_id)
         own = OwnRequest("tasks/result", params, task.context, task.task_id, SILENCE_S, request_id, cursor)
-        task.event_id, task.result = event_id, OpenResult(task.connection, own)
+        task.event_id, task.result = event_id, OpenResult(own)
         self.begin(self._follow, task, task.result)
-
-    def take_reply(self, task: TrackedTask) -> JSONObject | None:
-        """The result that the open ``tasks/result`` has brought, if it has."""
-        return task.result.reply if task.result is not None else None
-
-    def drop_reply(self, task: TrackedTask) -> None:
-        """Drop what an earlier ``tasks/result`` brought: the task goes on."""
-        if task.result is not None and task.result.reply is not None:
-            task.result = None
 
     async def _follow(self, task: TrackedTask, result: OpenResult) -> None:
         """Read the stream of a ``tasks/result`` to its end."""
         begun, lost = self._clock.monotonic(), None
         with result.scope:
             try:
-                result.reply = await result.connection.request(result.own)
+                result.reply = await task.connection.request(result.own)
             except SessionError as error:
                 lost = error
         if task.result is not result or result.scope.cancelled_caught:
@@ -423,7 +427,7 @@ class TaskTracker:
         task.failures = 0 if lasted_s > _REOPEN_S else task.failures + 1
         pause_s = doubled(_REOPEN_S, task.failures - 1, _LONGEST_REOPEN_S) if task.failures else 0.0
         task.reopen_at = self._clock.monotonic() + max(pause_s, error.retry_after_s or 0.0)
-        if not (error.not_executed or result.connection.lost or is_answer(error)):
+        if not (error.not_executed or task.connection.lost or is_answer(error)):
             task.abandoned = result.own.request_id, None  # it may be open at the server still
 
     async def _settle_abandoned(self, task: TrackedTask) -> None:
@@ -436,7 +440,7 @@ class TaskTracker:
             self._open(task, request_id, event_id)
         elif not task.questions:
             with suppress(SessionError):
-                await self._cancel_request(task, task.connection, request_id)
+                await self._cancel_request(task, request_id)
             if task.abandoned is not None and task.abandoned[0] == request_id:
                 task.abandoned = None
 
@@ -453,13 +457,13 @@ class TaskTracker:
             return
         self._drop_result(task)
         with suppress(SessionError):
-            await self._cancel_request(task, result.connection, result.own.request_id)
+            await self._cancel_request(task, result.own.request_id)
 
-    async def _cancel_request(self, task: TrackedTask, connection: Connection, request_id: RequestId) -> None:
+    async def _cancel_request(self, task: TrackedTask, request_id: RequestId) -> None:
         # A server answers it by itself once the task is over. mcp 1.30 ends the MCP session, and with it all
         # its tasks, if the request is cancelled in that instant.
-        if not connection.lost and task.latest.get("status") not in TERMINAL_STATUSES:
-            await connection.notify("notifications/cancelled", {"requestId": request_id}, task.context)
+        if not task.connection.lost and task.latest.get("status") not in TERMINAL_STATUSES:
+            await task.connection.notify("notifications/cancelled", {"requestId": request_id}, task.context)
 
     # ── while a client is open ────────────────────────────────────────────────────────────────
 
@@ -470,26 +474,15 @@ class TaskTracker:
         self._running[0].start_soon(work, *args)
         return True
 
-    async def run(
-        self,
-        observed: ObservedTasks,
-        take_up: Callable[[TaskRef], Awaitable[TrackedTask]],
-        current: Callable[[], Connection | None],
-    ) -> None:
-        """Keep open what has to be open. Runs until cancelled.
-
-        Args:
-            observed: The tasks that are observed.
-            take_up: Gives a task of the journal its connection, and :meth:`restore` it.
-            current: The MCP session that new calls are made in, if there is one.
-        """
+    async def run(self, observed: ObservedTasks) -> None:
+        """Keep open what has to be open for the observed tasks. Runs until cancelled."""
         async with anyio.create_task_group() as group:
             self._running = group, observed
             group.start_soon(self._note_changes, observed)
             try:
                 while True:
                     self.changed = anyio.Event()
-                    await self._attend(observed, take_up, current)
+                    await self._attend(observed)
                     waiting = any(task.result is not None for task in self._tasks.values())
                     await self._clock.wait(self.changed, _UNOBSERVED_S if waiting else None)
             finally:
@@ -506,16 +499,11 @@ class TaskTracker:
             await observed.changed()
             self.changed.set()
 
-    async def _attend(
-        self,
-        observed: ObservedTasks,
-        take_up: Callable[[TaskRef], Awaitable[TrackedTask]],
-        current: Callable[[], Connection | None],
-    ) -> None:
+    async def _attend(self, observed: ObservedTasks) -> None:
         refs = observed.refs()
         for task_id in refs.keys() - self._tasks.keys():
             with suppress(SessionError):  # the task's own poll tells
-                await take_up(refs[task_id])
+                await self._take_up(refs[task_id])
         for task in list(self._tasks.values()):
             if task.task_id in refs:
                 first, task.observed = not task.observed, True
@@ -527,21 +515,18 @@ class TaskTracker:
                 self.begin(self._close_result, task)
                 if not task.questions:
                     self._tasks.pop(task.task_id, None)
-        needed = {task.connection for task in self._tasks.values()}
-        now = current()
-        self._listen_to(needed if now is None else needed | {now})
+        used = [*(task.connection for task in self._tasks.values()), self._current()]
+        needed = {connection for connection in used if connection is not None}
+        for connection in needed:
+            self.listen_to(connection)
+        for connection in self._streams.keys() - needed:
+            self._streams.pop(connection).cancel()
 
     def listen_to(self, connection: Connection) -> None:
         """Open the GET stream of an MCP session, on which the server may send questions."""
         if self._running is not None and connection not in self._streams and not connection.lost:
             scope = self._streams[connection] = anyio.CancelScope()
             self.begin(self._listen, connection, scope, self._running[1])
-
-    def _listen_to(self, needed: set[Connection]) -> None:
-        for connection in needed:
-            self.listen_to(connection)
-        for connection in self._streams.keys() - needed:
-            self._streams.pop(connection).cancel()
 
     async def _listen(
         self, connection: Connection, scope: anyio.CancelScope, observed: ObservedTasks
