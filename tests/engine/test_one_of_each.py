@@ -145,6 +145,7 @@ async def test_of_extensions_over_journals_in_memory_nothing_stays() -> None:
 @requirement("law:5", "law:13")
 @pytest.mark.parametrize("kept", ["memory", "sqlite"])
 async def test_extensions_one_after_another_are_under_one_lease(kept: str, path: Path) -> None:
+    await nothing_is_left()
     journal: Journal = MemoryJournal() if kept == "memory" else SqliteJournal(path)
     failed: list[BaseException] = []
     with anyio.fail_after(LIMIT_S):

@@ -355,22 +355,24 @@ async def test_a_credential_that_is_refused_is_renewed_by_the_host_s_auth_flow_a
 
 async def test_a_credential_that_expires_under_a_begun_stream_is_renewed_as_well(library: ModuleType) -> None:
     """The status has been sent by then. The host's session calls again, whose auth flow hears of it."""
-    server, journal = asking_server(), MemoryJournal()
+    clock = ManualClock()
+    server, journal = asking_server(clock=clock), MemoryJournal()
     inner = library.ASGITransport(server.app)
     send, valid = inner.handle_async_request, 1
 
     async def guarded(request: Any) -> Any:
         nonlocal valid
-        if json.loads(request.content)["method"] == "tasks/get" and count(server, "tasks/get") == 2:
-            valid = 2
+        if json.loads(request.content)["method"] == "tasks/get":
+            await clock.advance(0.004)  # the task takes five polls, however slow they are
+            valid = 2 if count(server, "tasks/get") == 2 else valid
         if request.headers["authorization"] != f"Bearer {valid}":
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
             return library.Response(401, headers=headers, content=b"renew it")
         return await send(request)
 
     inner.handle_async_request = guarded
-    options = {"auth": Refreshing(library).auth}
-    async with hosted(server, journal, library=library, inner=inner, client_options=options) as host:
+    options = {"client_options": {"auth": Refreshing(library).auth}, "environment": Environment()}
+    async with hosted(server, journal, library=library, inner=inner, **options) as host:
         asked = (await host.call("slow", meta={"progressToken": "p"}))["result"]
         assert host.notified, "the stream has begun"
         assert (asked["resultType"], asked["inputRequests"]) == ("input_required", {})
