@@ -31,7 +31,7 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.hosts.relay.relay_session import RelaySession
 from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession
 from mcp_tasks_client.protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject
-from mcp_tasks_client.protocol.replies import Created, InputRequired
+from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
 from mcp_tasks_client.sessions.base import OTHER_VERSION, Limits, Session, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.tasks_2025_11_25.core_session import session_over
@@ -176,7 +176,7 @@ async def at_2025_11_25(server: Server, limits: Limits) -> AsyncIterator[Session
                 tools = [{**tool, "execution": {"taskSupport": "required"}} for tool in reply["tools"]]
                 return {"tools": tools}
             case "tools/call":
-                return {"task": of_older(reply)}
+                return {"task": of_older(reply)} if "task" in params and "taskId" in reply else reply
             case _:
                 return of_older(reply)
 
@@ -293,13 +293,7 @@ async def test_what_is_sent_is_what_the_protocol_has(opened: Opened, server: Ser
     server.replies["tools/call"] = {**WORKING, "requestState": "one"}
     server.replies["tasks/get"] = {**SNAPSHOT, "requestState": "two"}
     async with opened() as session:
-        call = ToolCall(
-            name="tool",
-            arguments={"a": [1, None]},
-            meta={"x/y": "z"},
-            input_responses=ANSWERS,
-            request_state="s",
-        )
+        call = ToolCall(name="tool", arguments={"a": [1, None]}, input_responses=ANSWERS, request_state="s")
         created = await session.call(call, anyio.lowlevel.checkpoint)
         assert isinstance(created, Created)
         assert (created.task.task_id, created.session_data) == (TASK_ID, "one")
@@ -324,7 +318,15 @@ async def test_what_is_sent_is_what_the_protocol_has(opened: Opened, server: Ser
         ("tasks/update", {"taskId": TASK_ID, "inputResponses": ANSWERS, "requestState": "two"}),
         ("tasks/cancel", {"taskId": TASK_ID}),
     ]
-    assert server.received[0][1]["_meta"]["x/y"] == "z"
+
+
+async def test_a_call_carries_its_arguments_and_metadata_as_given(opened: Opened, server: Server) -> None:
+    arguments = {"a": [1, None], "ü": {}}
+    async with opened() as session:
+        call = ToolCall(name="tool", arguments=arguments, meta={"x/y": ["z"]})
+        await session.call(call, anyio.lowlevel.checkpoint)
+    ((_, params),) = server.received
+    assert (params["name"], params["arguments"], params["_meta"]["x/y"]) == ("tool", arguments, ["z"])
 
 
 @ways("core", "memory")
@@ -389,13 +391,13 @@ async def test_so_many_requests_are_under_way_at_once_and_those_of_other_kinds_p
                     await send(session, method)
             assert sum(server.counts[method] for method in hanging) == (3 if "tools/call" in hanging else 2)
             requests.cancel_scope.cancel()
-        # Those that were given up have given their places back, and so do those that fail.
+        # Those that were given up have given their places back, and so do those that fail or succeed.
         server.replies |= dict.fromkeys(hanging, Fault(-32603, "Boom"))
-        for method in hanging * 3:
+        for method in hanging * 4:
             with pytest.raises(SessionError):
                 await send(session, method)
         server.replies = replies
-        for method in hanging:
+        for method in hanging * 5:
             await send(session, method)
 
 
@@ -492,6 +494,17 @@ async def test_a_reply_that_is_none_may_be_asked_for_again(
     assert (caught.value.retryable, caught.value.not_executed) == (True, False)
 
 
+@requirement("law:6")
+async def test_what_a_tool_returned_is_passed_on_as_it_came(opened: Opened, server: Server) -> None:
+    content = [{"type": "text", "text": "no", "own": {"a": None}}]
+    result = {"content": content, "isError": True, "_meta": {"own": None}, "own": [None, 0]}
+    server.replies["tools/call"] = {**ACKNOWLEDGED, **result}
+    async with opened() as session:
+        returned = await send(session, "tools/call")
+    assert isinstance(returned, Returned)
+    assert {**returned.result, **ACKNOWLEDGED} == {**ACKNOWLEDGED, **result}
+
+
 @ways("core")
 async def test_a_call_may_be_answered_with_questions(opened: Opened, server: Server) -> None:
     params = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
@@ -571,13 +584,17 @@ async def test_a_call_may_take_longer_than_a_poll(opened: Opened, server: Server
 
 
 @ways("relay")
-async def test_a_list_that_was_changed_is_fetched_if_asked_for(opened: Opened, server: Server) -> None:
+async def test_a_list_is_kept_and_fetched_again_if_asked_for(
+    opened: Opened, way: str, server: Server
+) -> None:
     async with opened() as session:
         await session.tool("tool")
         server.list_tool("another")
-        tool = await session.tool("tool", fresh=True)
-    assert tool is not None
-    assert tool.description == "another"
+        kept, fetched = await session.tool("tool"), await session.tool("tool", fresh=True)
+    assert kept is not None
+    assert (kept.description is None) == (way != "memory"), "whose server is asked whenever it is looked up"
+    assert fetched is not None
+    assert fetched.description == "another"
 
 
 @ways("relay", "memory", "core")

@@ -16,22 +16,19 @@ from mcp_types import ElicitResult, ErrorData
 from mcp_tasks_client.callbacks import Callbacks, InputContext
 from mcp_tasks_client.errors import (
     ConnectionLostError,
-    MissingCapabilityError,
     RemoteProtocolError,
     SessionError,
 )
 from mcp_tasks_client.hosts.sdk.sdk_session import SdkSession, host_callbacks
 from mcp_tasks_client.protocol import EXTENSION_ID, JSONObject
-from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
+from mcp_tasks_client.protocol.replies import Created
 from mcp_tasks_client.sessions.base import Limits, TaskRef, ToolCall
 
 from .server import (
     DONE,
     LIMIT_S,
     NEVER,
-    RESULT,
     TASK_ID,
-    TOOL,
     WORKING,
     Fault,
     Http,
@@ -106,53 +103,7 @@ async def test_a_task_without_an_id_is_a_breach_of_the_protocol(task_id: object)
             await session.call(CALL, nothing)
 
 
-async def test_a_call_may_return_at_once_or_ask_first() -> None:
-    asks = {"resultType": "input_required", "inputRequests": {"k": QUESTION}, "requestState": "s"}
-    server = SdkServer(calls=[asks, {**RESULT, "resultType": "complete"}])
-    async with session_at(in_memory(server)) as session:
-        first = await session.call(CALL, nothing)
-        assert first == InputRequired({"k": QUESTION}, "s")
-        again = ToolCall(name="tool", input_responses={"k": {"action": "decline"}}, request_state="s")
-        second = await session.call(again, nothing)
-    assert isinstance(second, Returned)
-    assert second.result["structuredContent"] == {"n": 1}
-    assert server.received[-1][1]["inputResponses"] == {"k": {"action": "decline"}}
-    assert server.received[-1][1]["requestState"] == "s"
-
-
-async def test_a_call_carries_arguments_and_metadata_as_given_and_every_request_the_capability() -> None:
-    server = SdkServer()
-    async with session_at(in_memory(server)) as session:
-        await session.call(ToolCall(name="tool", arguments={"a": [1, None]}, meta={"x/y": "z"}), nothing)
-        await session.get(REF)
-    sent = dict(server.received)
-    assert sent["tools/call"]["arguments"] == {"a": [1, None]}
-    assert sent["tools/call"]["_meta"]["x/y"] == "z"
-    for method in ("tools/call", "tasks/get"):
-        capabilities = sent[method]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
-        assert EXTENSION_ID in capabilities["extensions"]
-
-
 # ── sent once, and when ───────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_caller_is_told_right_before_a_call_leaves_and_may_still_take_it_back() -> None:
-    server = SdkServer()
-    seen: list[str] = []
-
-    async def note() -> None:
-        seen.extend(method for method, _ in server.received)
-
-    async def refuse() -> None:
-        raise LookupError("changed my mind")
-
-    async with session_at(in_memory(server)) as session:
-        with pytest.raises(LookupError):
-            await session.call(CALL, refuse)
-        assert server.counts["tools/call"] == 0
-        await session.call(CALL, note)
-    assert seen == ["server/discover", "tools/list"]
-    assert server.counts["tools/call"] == 1
 
 
 # ── what goes wrong ───────────────────────────────────────────────────────────────────────────────
@@ -192,14 +143,6 @@ async def test_a_reply_that_says_nothing_of_the_request_may_come_later_and_settl
             assert (error.retryable, error.not_executed, error.code) == (True, False, None)
 
 
-async def test_a_poll_without_a_reply_is_given_up_by_the_limits_though_the_client_has_none() -> None:
-    limits = Limits(task_timeout_s=0.1)
-    async with session_at(in_memory(SdkServer(gets=[NEVER])), limits=limits) as session:
-        with pytest.raises(ConnectionLostError) as caught:
-            await session.get(REF)
-    assert caught.value.retryable
-
-
 REFUSALS: Final = {
     Fault(-32602, "Unknown task", {"task": "t"}): (False, True),
     Fault(-32601, "No tools here"): (False, True),
@@ -222,16 +165,6 @@ async def test_an_error_that_the_server_answers_is_kept_as_it_is(fault: Fault, a
             error = caught.value
             assert (error.retryable, error.not_executed) == REFUSALS[fault]
             assert said in (None, (error.code, error.remote_message, error.data))
-
-
-async def test_a_capability_that_the_server_misses_ends_the_request() -> None:
-    server = SdkServer(calls=[Fault(-32021, "Missing", {"requiredCapabilities": {"sampling": {}}})])
-    async with session_at(in_memory(server)) as session:
-        with pytest.raises(
-            MissingCapabilityError, match=r"Give TasksClient or the host's client a callback"
-        ) as caught:
-            await session.call(CALL, nothing)
-    assert (caught.value.retryable, caught.value.not_executed) == (False, True)
 
 
 # ── connections ───────────────────────────────────────────────────────────────────────────────────
@@ -286,15 +219,6 @@ async def test_over_another_connection_the_tools_are_listed_again() -> None:
     assert server.counts["tools/list"] == 2
 
 
-async def test_a_session_that_is_closed_sends_nothing_more_though_its_client_is_connected() -> None:
-    server = SdkServer()
-    async with session_at(in_memory(server)) as session:
-        await session.aclose()
-        with pytest.raises(ConnectionLostError, match="session is closed"):
-            await session.get(REF)
-    assert server.counts["tasks/get"] == 0
-
-
 async def test_over_an_older_connection_the_error_names_the_two_ways_that_are_left() -> None:
     older = mcp.Client(MCPServer("older"), mode="legacy", extensions=[advertise(EXTENSION_ID)])
     with anyio.fail_after(LIMIT_S):
@@ -308,65 +232,7 @@ async def test_over_an_older_connection_the_error_names_the_two_ways_that_are_le
                 assert (caught.value.retryable, caught.value.not_executed) == (False, True)
 
 
-async def test_requests_of_ours_declare_the_extension_that_the_client_was_made_without() -> None:
-    server = SdkServer()
-    with anyio.fail_after(LIMIT_S):
-        async with mcp.Client(in_memory(server)) as client:
-            session = SdkSession(lambda: client.session, endpoint=ENDPOINT, capabilities={"roots": {}})
-            assert isinstance(await session.call(CALL, nothing), Created)
-            await session.get(REF)
-            await session.update(REF, {})
-            await session.cancel(REF)
-    for method, params in server.received:
-        if "tasks/" in method or method == "tools/call":
-            capabilities = params["_meta"]["io.modelcontextprotocol/clientCapabilities"]
-            assert capabilities == {"roots": {}, "extensions": {EXTENSION_ID: {}}}, method
-
-
 # ── tools ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_the_list_of_tools_is_fetched_once_and_again_when_it_is_to_be_fresh() -> None:
-    tool = dict(TOOL)
-    server = SdkServer(tool=tool)
-
-    async def required(session: SdkSession, *, fresh: bool = False) -> object:
-        listed = await session.tool("tool", fresh=fresh)
-        assert listed is not None
-        return (listed.output_schema or {}).get("required")
-
-    async with session_at(in_memory(server)) as session:
-        assert await required(session) == ["n"]
-        tool["outputSchema"] = {"type": "object", "required": ["amount"]}
-        assert await required(session) == ["n"]
-        assert await required(session, fresh=True) == ["amount"]
-        assert server.counts["tools/list"] == 2
-        assert await session.tool("no-such-tool") is None
-
-
-async def test_callers_who_wait_for_one_list_share_it_or_its_failure() -> None:
-    async def answer(method: str, params: JSONObject) -> JSONObject:
-        reply = await server(method, params)
-        if method == "tools/list":
-            await anyio.lowlevel.checkpoint()
-            if server.counts[method] <= 3:
-                raise Fault(-32603, "Boom")
-        return reply
-
-    async def find(session: SdkSession) -> None:
-        try:
-            found.append(await session.tool("tool"))
-        except SessionError as error:
-            found.append(error)
-
-    server, found = SdkServer(), list[Any]()
-    async with session_at(in_memory(answer)) as session:
-        for _ in range(2):
-            async with anyio.create_task_group() as callers:
-                for _ in range(5):
-                    callers.start_soon(find, session)
-    assert server.counts["tools/list"] == 4, "asked three times, and then once more"
-    assert [type(one).__name__ for one in found] == ["SessionError"] * 5 + ["Tool"] * 5
 
 
 async def test_a_call_whose_tools_cannot_be_listed_was_surely_not_executed() -> None:
@@ -381,36 +247,6 @@ async def test_a_call_whose_tools_cannot_be_listed_was_surely_not_executed() -> 
             await session.call(CALL, nothing)
     assert caught.value.not_executed
     assert server.counts["tools/call"] == 0
-
-
-async def test_a_tool_that_is_not_listed_is_looked_for_once_and_can_be_called() -> None:
-    server = SdkServer()
-    async with session_at(in_memory(server)) as session:
-        await session.tool("tool")
-        for _ in range(3):
-            await session.call(ToolCall(name="unlisted"), nothing)
-    assert server.counts["tools/call"] == 3
-    assert server.counts["tools/list"] == 2
-
-
-async def test_a_list_of_tools_that_does_not_end_is_given_up() -> None:
-    async def answer(method: str, params: JSONObject) -> JSONObject:
-        reply = await SdkServer()(method, params)
-        return {**reply, "nextCursor": "more"} if method == "tools/list" else reply
-
-    async with session_at(in_memory(answer)) as session:
-        with pytest.raises(RemoteProtocolError, match="does not end"):
-            await session.tool("tool")
-
-
-async def test_a_call_that_is_refused_for_its_headers_has_the_tools_listed_again() -> None:
-    server = SdkServer(calls=[Fault(-32020, "Header mismatch"), WORKING])
-    async with session_at(in_memory(server)) as session:
-        with pytest.raises(RemoteProtocolError, match="call again") as caught:
-            await session.call(CALL, nothing)
-        assert caught.value.not_executed
-        await session.call(CALL, nothing)
-    assert server.counts["tools/list"] == 2
 
 
 async def test_arguments_that_belong_into_headers_go_there_too() -> None:

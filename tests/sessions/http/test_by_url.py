@@ -10,12 +10,11 @@ import pytest
 from mcp_types import Tool
 
 from mcp_tasks_client.by_url import DiscoveringSession
-from mcp_tasks_client.errors import RemoteProtocolError, SessionError
+from mcp_tasks_client.errors import SessionError
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Returned
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.sessions.base import (
-    OTHER_VERSION,
     BeforeSend,
     Limits,
     ObservedTasks,
@@ -142,18 +141,6 @@ async def test_every_member_is_that_of_the_other_session_once_the_server_speaks_
     assert other.asked == ["get", "update", "cancel", "call", "tool True", "aclose"]
     assert server.methods == ["server/discover"]
     assert "session is closed" in str(await fail_to_get(session)), "the channel is closed by us"
-
-
-async def test_what_another_version_noted_of_a_task_does_not_reach_a_server_that_was_upgraded(
-    server: ScriptedServer, discovering: DiscoveringSession
-) -> None:
-    ref = TaskRef(REF.task_id, OTHER_VERSION + "{}")
-    for send in (discovering.get(ref), discovering.update(ref, {}), discovering.cancel(ref)):
-        with pytest.raises(RemoteProtocolError, match="made in another version") as caught:
-            await send
-        assert (caught.value.retryable, caught.value.not_executed) == (False, True)
-    await discovering.get(TaskRef(REF.task_id, "a state"))
-    assert server.methods == ["server/discover", "tasks/get"]
 
 
 async def test_requests_that_begin_together_share_one_decision(

@@ -11,12 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from mcp_tasks_client.errors import RemoteProtocolError
-from mcp_tasks_client.protocol.replies import Created, InputRequired, Returned
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
-from ..._requirements import requirement
 from .scripted import (
     REF,
     TASK,
@@ -284,20 +281,6 @@ async def test_headers_are_added_but_never_replace_the_protocols(server: Scripte
     }
 
 
-async def test_a_call_answers_with_a_result_a_task_or_questions(
-    server: ScriptedServer, session: HttpSession
-) -> None:
-    returned = {"content": [], "isError": True, "x-own": [1]}
-    asked = {"resultType": "input_required", "inputRequests": {"k": {"method": "x"}}, "requestState": "s"}
-    created = {**TASK, "resultType": "task", "content": []}
-    server.answers("tools/call", result(returned), result(asked), result(created))
-    assert await send_call(session) == Returned(returned)
-    assert await send_call(session) == InputRequired({"k": {"method": "x"}}, "s")
-    reply = await send_call(session)
-    assert isinstance(reply, Created)
-    assert reply.task.task_id == TASK_ID
-
-
 async def test_any_result_acknowledges(server: ScriptedServer, session: HttpSession) -> None:
     for method in ("tasks/update", "tasks/cancel"):
         server.answers(method, result({"resultType": "complete", "_meta": {}, "content": [], "status": 7}))
@@ -308,19 +291,3 @@ async def test_any_result_acknowledges(server: ScriptedServer, session: HttpSess
 async def test_a_snapshot_may_call_itself_a_task(server: ScriptedServer, session: HttpSession) -> None:
     server.answers("tasks/get", result({**TASK, "resultType": "task"}))
     assert (await session.get(REF)).task.task_id == TASK_ID
-
-
-@requirement("create:unsupported-request")
-@pytest.mark.parametrize("method", ["server/discover", "tools/list", "tasks/update", "tasks/cancel"])
-async def test_nothing_but_a_call_may_be_answered_with_a_task(
-    server: ScriptedServer, session: HttpSession, method: str
-) -> None:
-    """MUST interpret this as an invalid response to the request (Capability Negotiation)."""
-    server.answers(
-        method, result({**TASK, "resultType": "task", "supportedVersions": ["2026-07-28"], "tools": []})
-    )
-    with pytest.raises(RemoteProtocolError, match="only tools/call"):
-        await {
-            "tasks/update": lambda: session.update(REF, {}),
-            "tasks/cancel": lambda: session.cancel(REF),
-        }.get(method, lambda: session.tool("deploy"))()

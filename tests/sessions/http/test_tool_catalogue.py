@@ -363,19 +363,6 @@ async def test_marked_arguments_also_travel_as_headers(server: ScriptedServer, s
     assert "mcp-param-region" not in server.last.headers
 
 
-async def test_a_header_mismatch_makes_the_next_call_fetch_the_tools_again(
-    server: ScriptedServer, session: HttpSession
-) -> None:
-    server.answers("tools/call", error(-32020, 400), result({"content": []}))
-    with pytest.raises(RemoteProtocolError, match="-32020") as caught:
-        await send_call(session)
-    assert caught.value.not_executed
-    server.answers("tools/list", result({"tools": [{"name": "deploy", "inputSchema": MARKED}]}))
-    await send_call(session, ToolCall(name="deploy", arguments={"region": "eu"}))
-    assert server.last.headers["mcp-param-region"] == "eu"
-    assert server.methods == ["server/discover", "tools/list", "tools/call", "tools/list", "tools/call"]
-
-
 async def test_a_list_is_fetched_again_when_asked_for(server: ScriptedServer, session: HttpSession) -> None:
     listed = await session.tool("deploy")
     assert listed is not None
