@@ -7,7 +7,7 @@ quotes a header or a whole task ID, and each foreign text in it is shortened and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -30,8 +30,6 @@ __all__ = ["CREDENTIAL_STATUSES", "TOO_MANY_REQUESTS", "UNDECIDED_STATUSES", "Re
 CREDENTIAL_STATUSES: Final = frozenset({401, 403})
 TOO_MANY_REQUESTS: Final = 429
 
-_MISSING_CAPABILITY: Final = frozenset({MISSING_REQUIRED_CLIENT_CAPABILITY, -32003})  # now, and formerly
-
 # Of the client errors, those that a deployment, a slow network or a race can cause by themselves.
 _PASSING_STATUSES: Final = frozenset({404, 408, 409, 425, TOO_MANY_REQUESTS})
 
@@ -39,7 +37,27 @@ UNDECIDED_STATUSES: Final = frozenset({408, *range(500, 600)})
 """HTTP statuses that leave open, by themselves, whether a request was carried out."""
 
 _LATER: Final = "Try again later."
+_CHANGE: Final = "The same request would be refused again: change it."
 _MAY_RUN: Final = "The tool may still be running: see what it has done before you call it again."
+
+_MISSING: Final = (
+    MissingCapabilityError,
+    "Give TasksClient or the host's client a callback for the capability that the error's data names, since "
+    "only what has a callback is declared.",
+)
+_REFUSALS: Final[Mapping[int | None, tuple[type[SessionError], str]]] = {
+    MISSING_REQUIRED_CLIENT_CAPABILITY: _MISSING,
+    -32003: _MISSING,  # formerly
+    HEADER_MISMATCH: (
+        RemoteProtocolError,
+        "Headers were changed on the way, or the tool's schema was: call again.",
+    ),
+    UNSUPPORTED_PROTOCOL_VERSION: (
+        RemoteProtocolError,
+        "Use a session of a protocol version that the server speaks.",
+    ),
+}
+"""What some of ``REFUSED_CODES`` become, and what the message advises."""
 
 
 class RequestErrors:
@@ -89,28 +107,13 @@ class RequestErrors:
             retryable=True,
         )
 
-    def lost(self, reason: str) -> ConnectionLostError:
+    def lost(self, reason: str, status: int | None = None) -> ConnectionLostError:
         """No reply, for a reason that may pass."""
         return ConnectionLostError(
             f"The reply to {self.method} was lost: {self.quote(reason).rstrip('.')}. "
             "The server may have acted on it; a request that may be repeated can be sent again.",
             retryable=True,
-        )
-
-    def stream_ended(self, status: int) -> ConnectionLostError:
-        """An event stream that ended before the reply."""
-        return ConnectionLostError(
-            f"The stream that answers {self.method} ended before the response. "
-            "The server may have acted on it; a request that may be repeated can be sent again.",
-            retryable=True,
             http_status=status,
-        )
-
-    def stream_silent(self) -> ConnectionLostError:
-        """An event stream that is open and on which nothing comes any more."""
-        return ConnectionLostError(
-            f"The stream of {self.method} fell silent, as broken connections do. Open it again.",
-            retryable=True,
         )
 
     # ── a reply that cannot be used ───────────────────────────────────────────────────────────
@@ -197,32 +200,17 @@ class RequestErrors:
         # needed; and a gateway cannot know what became of the request.
         limited = status == TOO_MANY_REQUESTS or status in GATEWAY_STATUSES
         refused = error.code in REFUSED_CODES and status not in GATEWAY_STATUSES
-        kind: type[SessionError] = SessionError
-        retryable = limited or not refused
+        kind, advice = SessionError, _LATER
         if limited:
             advice = _MAY_RUN if self.method == "tools/call" and status in GATEWAY_STATUSES else _LATER
         elif error.code == INVALID_PARAMS and self._task_id is not None:
             advice = "The server does not know the task, or does not take that in its present state."
-        elif error.code in _MISSING_CAPABILITY:
-            kind, retryable = MissingCapabilityError, False
-            advice = (
-                "Give TasksClient or the host's client a callback for the capability that the error's data "
-                "names, because only what has a callback is declared."
-            )
-        elif error.code == HEADER_MISMATCH:
-            kind, retryable = RemoteProtocolError, False
-            advice = "Headers were changed on the way, or the tool's schema was: call again."
-        elif error.code == UNSUPPORTED_PROTOCOL_VERSION:
-            kind, retryable = RemoteProtocolError, False
-            advice = "Use a session of a protocol version that the server speaks."
-        elif retryable:
-            advice = _LATER
-        else:
-            advice = "The same request would be refused again: change it."
+        elif refused:
+            kind, advice = _REFUSALS.get(error.code, (SessionError, _CHANGE))
         said = f"JSON-RPC error {error.code}: {self.quote(error.message)!r}"
         return kind(
             f"{self.method} was answered with {said}. {advice}",
-            retryable=retryable,
+            retryable=limited or not refused,
             not_executed=refused or status == TOO_MANY_REQUESTS,
             code=error.code,
             remote_message=error.message,

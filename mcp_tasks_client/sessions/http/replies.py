@@ -103,7 +103,7 @@ class ReplyReader:
         except RemoteProtocolError:
             reply = None
         if reply is None:
-            raise self._errors.stream_ended(self._status)
+            raise self._errors.lost("its stream ended before it", self._status)
         return reply
 
     def _take(self, events: Iterable[str]) -> Reply | None:

@@ -138,7 +138,7 @@ async def read_subscription(
         # The transport's own time-out counts bytes, so that it must always have the longer patience.
         await channel.exchange(message, read, silence_s=2 * (_SILENCE_S + timeout_s))
     if silence.cancelled_caught:
-        raise message.errors.stream_silent()
+        raise message.errors.lost("its stream fell silent, as broken connections do")
     if not subscription.acknowledged:
         raise DeclinedError
 
