@@ -14,7 +14,7 @@ from typing import Any, Final
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 
 from ..protocol import PROTOCOL_VERSION, JSONObject, RequestId
-from ..protocol.replies import RpcError, id_in
+from ..protocol.replies import Reply, id_in, reply_fields
 from ..sessions.base import ToolCall
 from .idempotency_key import META_KEY, current_key
 
@@ -169,15 +169,9 @@ def questions_for(
     return result
 
 
-def encode_reply(request_id: RequestId, reply: JSONObject | RpcError) -> bytes:
+def encode_reply(request_id: RequestId, reply: Reply) -> bytes:
     """A result or an error as the reply to the host's request."""
-    fields: JSONObject = {"result": reply}
-    if isinstance(reply, RpcError):
-        error: JSONObject = {"code": reply.code, "message": reply.message}
-        if reply.data is not None:
-            error["data"] = reply.data
-        fields = {"error": error}
-    return encode_message({"jsonrpc": "2.0", "id": request_id, **fields})
+    return encode_message({"jsonrpc": "2.0", "id": request_id, **reply_fields(reply)})
 
 
 def encode_message(message: JSONObject) -> bytes:

@@ -27,7 +27,7 @@ from ..journal.sqlite import choose_journal
 from ..machine.states import Gathering, Observing
 from ..policy import PollPolicy
 from ..protocol import JSONObject
-from ..protocol.replies import RpcError
+from ..protocol.replies import Reply, RpcError
 from ..sessions.base import INVALID_PARAMS, ToolCall
 from .host_call import ASKED_BY, HostCall, questions_for, result_for
 from .idempotency_key import current_key
@@ -62,7 +62,7 @@ def make_engine(
 class Made:
     """What the host is told of a call."""
 
-    reply: JSONObject | RpcError
+    reply: Reply
     """The result or the error of its request."""
 
     live: LiveCall | None = None
@@ -129,7 +129,7 @@ class HostCalls:
         if record_id is not None:
             begin = partial(endpoint.go_on, tool_call, record_id, call.answers)
         begun: list[LiveCall] = []
-        reply: JSONObject | RpcError
+        reply: Reply
         try:
             context = tool_call.context
             await endpoint.see_through(begin, on_unknown, listeners, begun, context)
@@ -158,7 +158,7 @@ class HostCalls:
 
     async def _ask_or_refuse(
         self, call: HostCall, endpoint: Endpoint, live: LiveCall, error: InputUnansweredError
-    ) -> JSONObject | RpcError:
+    ) -> Reply:
         """What the host is told of a call that waits for an answer: the questions, if it reads those."""
         state = live.record.state
         questions: dict[str, JSONObject] = {}

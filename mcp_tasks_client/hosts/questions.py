@@ -8,13 +8,13 @@ from typing import TypeAlias
 
 from ..callbacks import InputContext, Inputs, NoAnswerError
 from ..protocol import JSONObject
-from ..protocol.replies import RpcError
+from ..protocol.replies import Reply, RpcError
 from ..protocol.text import quote
 from .host_call import ASKED_BY
 
 __all__ = ["AskHost", "HostContext", "HostInputs"]
 
-AskHost: TypeAlias = Callable[[JSONObject], Awaitable[JSONObject | RpcError]]
+AskHost: TypeAlias = Callable[[JSONObject], Awaitable[Reply]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

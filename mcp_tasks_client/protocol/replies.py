@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from mcp_types import INTERNAL_ERROR
+
 from . import JSONObject, MalformedError, RequestId
 from .task import Task, read_task
 from .text import is_encodable
@@ -13,10 +15,13 @@ __all__ = [
     "CallReply",
     "Created",
     "InputRequired",
+    "Reply",
     "Returned",
     "RpcError",
+    "id_in",
     "read_call_reply",
     "read_rpc_error",
+    "reply_fields",
 ]
 
 
@@ -87,6 +92,19 @@ class RpcError:
     code: int | None
     message: str
     data: Any
+
+
+Reply: TypeAlias = JSONObject | RpcError
+"""The result or the error of a request."""
+
+
+def reply_fields(reply: Reply) -> JSONObject:
+    """``result`` or ``error`` of a JSON-RPC response. An error without a code has that of a fault of ours."""
+    if not isinstance(reply, RpcError):
+        return {"result": reply}
+    code = INTERNAL_ERROR if reply.code is None else reply.code
+    data = {} if reply.data is None else {"data": reply.data}
+    return {"error": {"code": code, "message": reply.message, **data}}
 
 
 def read_rpc_error(raw: object) -> RpcError:

@@ -24,11 +24,11 @@ from ..engine.environment import Clock
 from ..errors import ConnectionLostError, RemoteProtocolError, SessionError
 from ..policy import doubled
 from ..protocol import JSONObject, RequestId
-from ..protocol.replies import RpcError
+from ..protocol.replies import Reply, RpcError, reply_fields
 from ..protocol.text import header_value, quote
 from ..sessions.http.body import drain
 from ..sessions.http.channel import HttpChannel, Message, ReadResponse, encode_json
-from ..sessions.http.replies import Reply, ReplyReader
+from ..sessions.http.replies import ReplyReader
 from ..sessions.http.sse import EventParser
 from ..sessions.http.transport import Response
 from ..sessions.request_errors import CREDENTIAL_STATUSES
@@ -137,13 +137,7 @@ class HttpConnection(Connection):
         task_id: str | None = None,
     ) -> None:
         """Answer a request of the server's. Returns when the server has acknowledged that."""
-        body: JSONObject = {"id": request_id}
-        if isinstance(answer, RpcError):
-            data = {} if answer.data is None else {"data": answer.data}
-            body["error"] = {"code": answer.code, "message": answer.message, **data}
-        else:
-            body["result"] = answer
-        await self._tell(body, "an answer", context, task_id)
+        await self._tell({"id": request_id, **reply_fields(answer)}, "an answer", context, task_id)
 
     async def notify(self, method: str, params: JSONObject, context: object) -> None:
         """Send a notification. Returns when the server has acknowledged it."""

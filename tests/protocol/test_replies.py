@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from mcp_types import INTERNAL_ERROR
 
-from mcp_tasks_client.protocol import MalformedError, RequestId
+from mcp_tasks_client.protocol import JSONObject, MalformedError, RequestId
 from mcp_tasks_client.protocol.replies import (
     Created,
     InputRequired,
@@ -15,6 +16,7 @@ from mcp_tasks_client.protocol.replies import (
     id_in,
     read_call_reply,
     read_rpc_error,
+    reply_fields,
 )
 from mcp_tasks_client.protocol.task import read_task
 
@@ -75,6 +77,19 @@ def test_a_round_of_questions_is_read_with_its_state(fields: dict[str, Any], exp
 def test_a_round_with_nothing_to_answer_is_malformed(fields: dict[str, Any]) -> None:
     with pytest.raises(MalformedError, match="without inputRequests and without requestState"):
         read_call_reply({"resultType": "input_required", **fields})
+
+
+@pytest.mark.parametrize(
+    ("reply", "fields"),
+    [
+        ({"n": 1}, {"result": {"n": 1}}),
+        (RpcError(-32050, "quota", {"after": 7}), {"code": -32050, "message": "quota", "data": {"after": 7}}),
+        (RpcError(-32050, "quota", None), {"code": -32050, "message": "quota"}),
+        (RpcError(None, "quota", None), {"code": INTERNAL_ERROR, "message": "quota"}),
+    ],
+)
+def test_a_result_or_an_error_is_written_and_an_error_has_a_code(reply: Any, fields: JSONObject) -> None:
+    assert reply_fields(reply) == (fields if isinstance(reply, dict) else {"error": fields})
 
 
 def test_a_created_task_without_an_id_is_malformed() -> None:

@@ -18,7 +18,7 @@ from ...engine.environment import Clock
 from ...engine.signal import Signal, make_signal
 from ...own_task import spawn
 from ...protocol import JSONObject
-from ...protocol.replies import RpcError, read_rpc_error
+from ...protocol.replies import Reply, read_rpc_error
 from ..host_call import as_event, encode_message
 
 __all__ = ["ReplyStream", "StreamedQuestions"]
@@ -107,10 +107,10 @@ class StreamedQuestions:
     """The server's questions, put to hosts by requests on the streams of replies, as before 2026-07-28."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, list[JSONObject | RpcError]] = {}
+        self._asked: dict[str, list[Reply]] = {}
         self._signals: dict[str, anyio.Event] = {}
 
-    async def ask(self, stream: ReplyStream, request: JSONObject) -> JSONObject | RpcError:
+    async def ask(self, stream: ReplyStream, request: JSONObject) -> Reply:
         """The host's reply to a request."""
         request_id = f"mcp-tasks-client-{uuid4().hex}"
         answer = self._asked[request_id] = []

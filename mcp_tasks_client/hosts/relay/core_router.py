@@ -16,9 +16,10 @@ import anyio
 from ...callbacks import InputContext, Inputs
 from ...engine.environment import Clock
 from ...protocol import JSONObject
+from ...protocol.replies import Reply
 from ...tasks_2025_11_25.shapes import CORE_TASKS_VERSION, read_related_task
 from ..host_call import ASKED_BY
-from .relay import Interceptor, Passage, Reply
+from .relay import Interceptor, Passage
 
 __all__ = ["TaskRouter"]
 

@@ -6,13 +6,12 @@ from typing import Any, Final
 
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCMessage
-from mcp_types import INTERNAL_ERROR
 from pydantic import TypeAdapter
 
 from ...protocol import JSONObject
 from ...protocol.replies import RpcError
 
-__all__ = ["make_message", "read_message", "reply_fields"]
+__all__ = ["make_message", "read_message"]
 
 
 _MESSAGE: Final[TypeAdapter[Any]] = TypeAdapter(JSONRPCMessage)
@@ -31,12 +30,3 @@ def read_message(message: Any) -> JSONObject:
 def make_message(fields: JSONObject, metadata: Any = None) -> Any:
     """A ``SessionMessage`` of the fields besides ``jsonrpc``."""
     return SessionMessage(_MESSAGE.validate_python({"jsonrpc": "2.0", **fields}), metadata)
-
-
-def reply_fields(reply: JSONObject | RpcError) -> JSONObject:
-    """``result`` or ``error`` of a response."""
-    if not isinstance(reply, RpcError):
-        return {"result": reply}
-    code = INTERNAL_ERROR if reply.code is None else reply.code
-    data = {} if reply.data is None else {"data": reply.data}
-    return {"error": {"code": code, "message": reply.message, **data}}

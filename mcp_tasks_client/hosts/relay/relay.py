@@ -23,18 +23,15 @@ from mcp_types import INTERNAL_ERROR
 
 from ...errors import SessionError
 from ...protocol import JSONObject, RequestId
-from ...protocol.replies import RpcError, id_in
+from ...protocol.replies import Reply, RpcError, id_in, reply_fields
 from ...protocol.text import quote
 from ...sessions.request_errors import RequestErrors
 from ..sdk.introspection import was_made_up
-from .messages import make_message, read_message, reply_fields
+from .messages import make_message, read_message
 
-__all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Reply", "Served", "error_of"]
+__all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Served", "error_of"]
 
 logger = logging.getLogger("mcp_tasks_client")
-
-Reply: TypeAlias = JSONObject | RpcError
-"""The result or the error of a request."""
 
 Passage: TypeAlias = Literal["to host", "kept"]
 """What becomes of a server's request that is not answered at once: the host's session gets it, or the
@@ -238,8 +235,7 @@ class Relay:
             try:
                 reply = await self._ask(self._to_host, method, params, None, request_id)
             except anyio.get_cancelled_exc_class():
-                with anyio.move_on_after(_CANCEL_S, shield=True):
-                    await self._notify_cancelled(self._to_host, request_id)
+                await self._take_back(self._to_host, request_id)
                 raise
         return RpcError(INTERNAL_ERROR, "the host's session has ended", None) if reply is None else reply
 
@@ -256,9 +252,9 @@ class Relay:
         """Send a notification to the server. Returns whether there was a connection to do so."""
         return await self._send(self._to_server, {"method": method, "params": params})
 
-    async def cancel_request(self, request_id: RequestId) -> None:
-        """Tell the server that nobody waits for the reply to a request any more."""
-        await self._notify_cancelled(self._to_server, request_id)
+    async def take_back(self, request_id: RequestId) -> None:
+        """Tell the server that nobody waits for the reply to a request any more, whoever is cancelled."""
+        await self._take_back(self._to_server, request_id)
 
     async def _ask(
         self,
@@ -286,9 +282,10 @@ class Relay:
                     del self._given_up[next(iter(self._given_up))]
         return waiting.reply
 
-    async def _notify_cancelled(self, stream: Any, request_id: RequestId) -> None:
+    async def _take_back(self, stream: Any, request_id: RequestId) -> None:
         params = {"requestId": request_id, "reason": "The client does not wait for the reply any more."}
-        await self._send(stream, {"method": "notifications/cancelled", "params": params})
+        with anyio.move_on_after(_CANCEL_S, shield=True):
+            await self._send(stream, {"method": "notifications/cancelled", "params": params})
 
     async def _send(self, stream: Any, fields: JSONObject) -> bool:
         if self.closed.is_set():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 from uuid import uuid4
 
 import anyio
@@ -27,9 +26,6 @@ from ..questions import HostContext
 from .relay import Relay, error_of
 
 __all__ = ["RelaySession", "RelayedCall"]
-
-_CANCEL_S: Final = 5.0
-"""Seconds that a ``notifications/cancelled`` may take to leave."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -83,8 +79,7 @@ class RelaySession(WireSession):
                 errors, {**request.params, "_meta": meta}, timeout_s, request_id, metadata
             )
         except anyio.get_cancelled_exc_class():
-            with anyio.move_on_after(_CANCEL_S, shield=True):
-                await self._relay.cancel_request(request_id)
+            await self._relay.take_back(request_id)
             raise
         if isinstance(reply, RpcError):
             raise error_of(errors, reply)

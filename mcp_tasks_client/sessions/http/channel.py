@@ -23,13 +23,13 @@ from anyio import to_thread
 
 from ...errors import RemoteProtocolError, SessionError
 from ...protocol import JSONObject, RequestId
-from ...protocol.replies import RpcError
+from ...protocol.replies import Reply, RpcError
 from ...uncut import on_asyncio
 from ..request_errors import CREDENTIAL_STATUSES, RequestErrors
 from .body import drain
 from .endpoint_names import origin_of
 from .http_errors import raise_for, read_retry_after
-from .replies import Reply, ReplyReader
+from .replies import ReplyReader
 from .transport import Errors, Request, Response, Transport
 from .transport_httpx import HttpxTransport, library_of
 

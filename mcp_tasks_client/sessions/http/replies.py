@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeGuard
 
 from ...errors import RemoteProtocolError
 from ...protocol import JSONObject, RequestId
-from ...protocol.replies import RpcError, read_rpc_error
+from ...protocol.replies import Reply, read_rpc_error
 from ..oddities import note_oddity
 from ..request_errors import UNDECIDED_STATUSES, RequestErrors
 from .body import DRAIN_S, finish, read_bounded, read_uncompressed
 from .sse import EventParser, EventTooLargeError
 from .transport import Response
 
-__all__ = ["Reply", "ReplyReader"]
-
-Reply: TypeAlias = JSONObject | RpcError
-"""The ``result`` of a JSON-RPC response, or its error."""
+__all__ = ["ReplyReader"]
 
 
 class ReplyReader:
