@@ -2,21 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Hashable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import anyio
 
 from ..errors import JournalError, TasksClientError
 from ..host_code import was_cancelled_from_inside
-from ..machine.record import Scope, TaskRecord
-from .base import Journal, Judge, Lease, LeaseSource, Taken
+from .base import Journal
 
 __all__ = ["GuardedJournal"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _guard(
+    method: Callable[Concatenate[Journal, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[GuardedJournal, P], Coroutine[Any, Any, T]]:
+    """Call the method of the journal within, and raise what it raises as a typed error."""
+    name = method.__name__
+
+    @wraps(method, updated=())  # it is not abstract any more
+    async def call(self: GuardedJournal, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await getattr(self._journal, name)(*args, **kwargs)  # type: ignore[no-any-return]
+        except TasksClientError:
+            raise
+        except Exception as error:
+            raise _failure(error) from error
+        except anyio.get_cancelled_exc_class() as error:
+            # Passed on, a cancellation from inside of the journal would look like the end of whoever called.
+            if not was_cancelled_from_inside():
+                raise
+            raise JournalError(
+                "the journal was cancelled from inside, so nobody knows whether it has written; "
+                "resume the task"
+            ) from error
+
+    return call
+
+
+def _guard_sync(
+    method: Callable[Concatenate[Journal, P], None],
+) -> Callable[Concatenate[GuardedJournal, P], None]:
+    """Likewise, of a method that is no coroutine."""
+    name = method.__name__
+
+    @wraps(method, updated=())
+    def call(self: GuardedJournal, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            getattr(self._journal, name)(*args, **kwargs)
+        except TasksClientError:
+            raise
+        except Exception as error:
+            raise _failure(error) from error
+
+    return call
+
+
+def _failure(error: Exception) -> JournalError:
+    return JournalError(
+        f"the journal failed ({type(error).__name__}: {error}); mend it, then resume the task"
+    )
 
 
 class GuardedJournal(Journal):
@@ -42,107 +91,20 @@ class GuardedJournal(Journal):
     def __repr__(self) -> str:
         return f"GuardedJournal({self._journal!r})"
 
-    async def open(self) -> None:
-        """See :meth:`Journal.open`."""
-        await _call(self._journal.open)
-
-    async def aclose(self) -> None:
-        """See :meth:`Journal.aclose`."""
-        await _call(self._journal.aclose)
-
-    def aclose_soon(self) -> None:
-        """See :meth:`Journal.aclose_soon`."""
-        with _typed():
-            self._journal.aclose_soon()
-
-    async def claim(self, record: TaskRecord) -> TaskRecord:
-        """See :meth:`Journal.claim`."""
-        return await _call(self._journal.claim, record)
-
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
-        """See :meth:`Journal.save`."""
-        await _call(self._journal.save, record, known=known)
-
-    def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
-        """See :meth:`Journal.deliver`."""
-        with _typed():
-            self._journal.deliver(at, fences, keep_until=keep_until)
-
-    async def remove(self, record: TaskRecord) -> None:
-        """See :meth:`Journal.remove`."""
-        await _call(self._journal.remove, record)
-
-    async def by_id(self, record_id: str) -> TaskRecord | None:
-        """See :meth:`Journal.by_id`."""
-        return await _call(self._journal.by_id, record_id)
-
-    async def by_key(self, scope: Scope, idempotency_key: str) -> TaskRecord | None:
-        """See :meth:`Journal.by_key`."""
-        return await _call(self._journal.by_key, scope, idempotency_key)
-
-    async def by_task_id(self, scope: Scope, task_id: str) -> TaskRecord | None:
-        """See :meth:`Journal.by_task_id`."""
-        return await _call(self._journal.by_task_id, scope, task_id)
-
-    async def records(
-        self, scope: Scope, *, pending: bool = False, delivered_since: float | None = None
-    ) -> list[TaskRecord]:
-        """See :meth:`Journal.records`."""
-        return await _call(self._journal.records, scope, pending=pending, delivered_since=delivered_since)
-
-    async def prune(self, before: float, now: float, gone: Judge) -> int:
-        """See :meth:`Journal.prune`."""
-        return await _call(self._journal.prune, before, now, gone)
-
-    async def renew(self, lease: Lease) -> bool:
-        """See :meth:`Journal.renew`."""
-        return await _call(self._journal.renew, lease)
-
-    def keep_renewing(self, source: LeaseSource) -> None:
-        """See :meth:`Journal.keep_renewing`."""
-        with _typed():
-            self._journal.keep_renewing(source)
-
-    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
-        """See :meth:`Journal.take`."""
-        return await _call(self._journal.take, record_id, owner, gone)
-
-    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
-        """See :meth:`Journal.take_pending`."""
-        return await _call(self._journal.take_pending, scope, owner, gone)
-
-    async def release(self, *names: str) -> None:
-        """See :meth:`Journal.release`."""
-        await _call(self._journal.release, *names)
-
-
-async def _call(method: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    try:
-        return await method(*args, **kwargs)
-    except TasksClientError:
-        raise
-    except Exception as error:
-        raise _failure(error) from error
-    except anyio.get_cancelled_exc_class() as error:
-        # Passed on, a cancellation from inside of the journal would look like the end of whoever called.
-        if not was_cancelled_from_inside():
-            raise
-        raise JournalError(
-            "the journal was cancelled from inside, so nobody knows whether it has written; resume the task"
-        ) from error
-
-
-@contextmanager
-def _typed() -> Iterator[None]:
-    try:
-        yield
-    except TasksClientError:
-        raise
-    except Exception as error:
-        raise _failure(error) from error
-
-
-def _failure(error: Exception) -> JournalError:
-    return JournalError(
-        f"the journal failed ({type(error).__name__}: {error}); mend it, then resume the task"
-    )
+    open = _guard(Journal.open)
+    aclose = _guard(Journal.aclose)
+    aclose_soon = _guard_sync(Journal.aclose_soon)
+    claim = _guard(Journal.claim)
+    save = _guard(Journal.save)
+    deliver = _guard_sync(Journal.deliver)
+    remove = _guard(Journal.remove)
+    by_id = _guard(Journal.by_id)
+    by_key = _guard(Journal.by_key)
+    by_task_id = _guard(Journal.by_task_id)
+    records = _guard(Journal.records)
+    prune = _guard(Journal.prune)
+    renew = _guard(Journal.renew)
+    keep_renewing = _guard_sync(Journal.keep_renewing)
+    take = _guard(Journal.take)
+    take_pending = _guard(Journal.take_pending)
+    release = _guard(Journal.release)

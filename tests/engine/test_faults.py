@@ -21,6 +21,7 @@ from mcp_types import CreateMessageResult, ElicitResult, ErrorData, ListRootsRes
 
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import (
+    ConnectionLostError,
     CredentialRefusedError,
     InputUnansweredError,
     JournalError,
@@ -1289,6 +1290,18 @@ async def test_a_lost_cancel_is_said_again_by_the_clock_of_the_client() -> None:
         assert len(world.server.log("tasks/cancel")) == 1
         await world.clock.advance(0.2)
         assert len(world.server.log("tasks/cancel")) == 2
+
+
+@requirement("law:7")
+async def test_a_cancel_that_is_lost_three_times_is_told_and_said_again_with_the_next_poll() -> None:
+    world = World(gets={TASK: [working(TASK)]}, cancels=[LOST, LOST, LOST, {}])
+    async with world.client() as client:
+        handle = await client.start_tool("tool")
+        with pytest.raises(ConnectionLostError):
+            await world.during(handle.cancel, 0.9)
+        assert len(world.server.log("tasks/cancel")) == 3
+        await world.clock.advance(10)
+        assert len(world.server.log("tasks/cancel")) == 4
 
 
 @requirement("law:7", "law:8")

@@ -1,4 +1,4 @@
-"""A journal whose file nobody names, in containers: without a home folder, or with one that cannot be written."""
+"""A journal whose file nobody names, in containers: no home folder, or one that cannot be written."""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ PAGE: Final = 4096
 LOG_HEADER: Final = 32
 FRAME: Final = 24 + PAGE
 SEED: Final = 20_260_728
-ADVICE: Final = ("restore", "put the file back", "use another path", "upgrade", "check its disk")
+ADVICE: Final = (
+    *("restore", "put the file back", "use another path", "give another path", "upgrade", "check its disk"),
+)
 
 Files = dict[str, bytes]
 
