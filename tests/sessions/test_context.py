@@ -112,7 +112,7 @@ async def test_the_result_of_a_hosts_call_is_checked_by_a_list_that_is_asked_for
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     call = read_host_call(message, "", "")
     assert call is not None
-    calls = HostCalls(engine, asks_host=False)
+    calls = HostCalls(engine)
     endpoint = Endpoint(engine, session, Callbacks(), Scope("scripted"))
     made = await calls.make(call, replace(call.tool_call, context="brought"), endpoint, record_id=None)
     assert made.reply == {"resultType": "complete", **text_result("done")}

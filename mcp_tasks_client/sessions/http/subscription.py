@@ -96,8 +96,11 @@ class Subscription:
             self._observed.deliver(Snapshot(task, task.request_state))
 
 
-class DeclinedError(Exception):
+class DeclinedError(SessionError):
     """The server tells of no task, or not of ours."""
+
+    def __init__(self) -> None:
+        super().__init__("The server does not tell of the tasks that were asked for.")
 
 
 def _ids_in(params: object) -> list[str]:
@@ -168,14 +171,12 @@ async def keep_subscribed(
             continue
         subscription = Subscription(task_ids, observed)
         match await _read_until_outgrown(open_stream, subscription, observed, sleep):
-            case "declined":
-                return
             case "outgrown":
                 pause_s = 0.0
                 continue
             case "ended":
                 asked_s = 0.0
-            case SessionError() as error:
+            case error:
                 if _is_final(error):
                     return
                 asked_s = min(error.retry_after_s or 0.0, _LONGEST_RETRY_AFTER_S)
@@ -184,7 +185,7 @@ async def keep_subscribed(
         failures += 1
 
 
-_Outcome: TypeAlias = SessionError | Literal["declined", "outgrown", "ended"]
+_Outcome: TypeAlias = SessionError | Literal["outgrown", "ended"]
 
 
 async def _read_until_outgrown(
@@ -206,8 +207,6 @@ async def _read_until_outgrown(
         try:
             await open_stream(subscription)
             outcome = "ended"
-        except DeclinedError:
-            outcome = "declined"
         except SessionError as error:
             outcome = error
         tasks.cancel_scope.cancel()
