@@ -11,10 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+    CallToolRequestParams,
+    ClientCapabilities,
+)
+from pydantic import ValidationError
 
 from ..protocol import PROTOCOL_VERSION, JSONObject, RequestId
 from ..protocol.replies import Reply, id_in, reply_fields
+from ..protocol.text import quote
 from ..sessions.base import ToolCall
 from .idempotency_key import META_KEY, current_key
 
@@ -54,6 +62,9 @@ class HostCall:
     tool_call: ToolCall
     key: Any = None
     """What stands as the idempotency key in ``_meta``; ``None`` if nothing does."""
+
+    fault: str | None = None
+    """Why a server would refuse the request; ``None`` if it would not."""
 
     is_current: bool
     """Whether the host's session speaks 2026-07-28."""
@@ -130,6 +141,7 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
             request_state=None if ours else state,
         ),
         key=meta.get(META_KEY),
+        fault=_find_fault(params, capabilities),
         is_current=current,
         capabilities=capabilities if isinstance(capabilities, dict) else None,
         client_info=client_info if isinstance(client_info, dict) else None,
@@ -139,6 +151,20 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
         record_id=state.removeprefix(_OWN_STATE) if ours and state is not None else None,
         answers=answers,
     )
+
+
+def _find_fault(params: JSONObject, capabilities: object) -> str | None:
+    """What is wrong with the params of a call: where, and why."""
+    try:
+        CallToolRequestParams.model_validate(params, by_name=False)
+        if capabilities is not None:
+            ClientCapabilities.model_validate(capabilities, by_name=False)
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        what = "params" if error.title == CallToolRequestParams.__name__ else "the client's capabilities"
+        where = ".".join([what, *map(str, problem["loc"])])
+        return f"The request is not as MCP has it: {quote(where)}: {problem['msg']}. Nothing was called."
+    return None
 
 
 def result_for(call: HostCall, result: JSONObject) -> JSONObject:

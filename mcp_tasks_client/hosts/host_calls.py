@@ -104,6 +104,8 @@ class HostCalls:
         Raises:
             CredentialRefusedError: The host's credential is refused. Every other error is the reply.
         """
+        if call.fault is not None:
+            return Made(RpcError(INVALID_PARAMS, call.fault, None))
         try:
             await self._engine.open_journal()
         except JournalError as error:

@@ -70,6 +70,32 @@ def test_the_version_of_the_host_is_in_the_request_or_in_its_header() -> None:
     assert not read(_meta={VERSION_KEY: 7}).is_current
 
 
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+
+
+@pytest.mark.parametrize(
+    ("params", "where"),
+    [
+        ({"arguments": [1]}, "params.arguments"),
+        ({"arguments": "{}"}, "params.arguments"),
+        ({"_meta": []}, "params._meta"),
+        ({"_meta": {"progressToken": [1]}}, "params._meta.progressToken"),
+        ({"requestState": 5}, "params.requestState"),
+        ({"inputResponses": {"bad": 7}}, "params.inputResponses.bad"),
+        ({"_meta": {CAPABILITIES: 7}}, "the client's capabilities"),
+        ({"_meta": {CAPABILITIES: {"extensions": []}}}, "the client's capabilities.extensions"),
+        ({"_meta": {CAPABILITIES: {"elicitation": 7}}}, "the client's capabilities.elicitation"),
+    ],
+)
+def test_a_call_is_read_as_strictly_as_a_server_reads_it(params: dict[str, Any], where: str) -> None:
+    assert where in str(read(CURRENT, **params).fault)
+
+
+@pytest.mark.parametrize("meta", [{}, {CAPABILITIES: {"elicitation": {}, "of another time": 3}}])
+def test_what_a_server_takes_is_no_fault(meta: JSONObject) -> None:
+    assert read(CURRENT, arguments=None, _meta=meta, more=1).fault is None
+
+
 def test_what_the_protocol_says_in_meta_is_not_sent_for_a_second_time() -> None:
     meta = {
         VERSION_KEY: CURRENT,

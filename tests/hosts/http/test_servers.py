@@ -64,6 +64,15 @@ async def test_what_is_no_key_is_refused(key: Any) -> None:
     assert count(server, "tools/call") == 0
 
 
+async def test_arguments_that_are_no_object_are_refused() -> None:
+    server = asking_server()
+    async with hosted(server) as host:
+        answer = await host.call("slow", arguments=[1])
+    assert answer["error"]["code"] == -32602
+    assert "params.arguments" in answer["error"]["message"]
+    assert count(server, "tools/call") == 0
+
+
 async def test_the_session_that_is_closed_for_a_new_one_has_no_call_under_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
