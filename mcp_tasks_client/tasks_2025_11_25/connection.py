@@ -166,9 +166,11 @@ class Connection(ABC):
         """The session ID, or a name of ours if the server gives none."""
         return self.session_id or self._own_name
 
-    def errors_of(self, method: str, task_id: str | None = None) -> RequestErrors:
+    def errors_of(self, own: OwnRequest) -> RequestErrors:
         """Makes the errors of a request. A session ID is a credential like a task ID."""
-        return RequestErrors(method, task_id, (self.session_id,) if self.session_id else (), self.server)
+        return RequestErrors(
+            own.method, own.task_id, (self.session_id,) if self.session_id else (), self.server
+        )
 
     async def initialize(self, capabilities: JSONObject, client_info: JSONObject) -> None:
         """Begin the session.

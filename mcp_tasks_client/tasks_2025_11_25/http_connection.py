@@ -114,7 +114,8 @@ class HttpConnection(Connection):
                 not_executed=True,
             )
         self._version, self._begun = agreed, True
-        await self._tell({"method": "notifications/initialized"}, "notifications/initialized", self.context)
+        initialized = OwnRequest("notifications/initialized", context=self.context)
+        await self._tell(initialized, {"method": initialized.method})
         return result
 
     async def request(self, own: OwnRequest) -> JSONObject:
@@ -137,11 +138,12 @@ class HttpConnection(Connection):
         task_id: str | None = None,
     ) -> None:
         """Answer a request of the server's. Returns when the server has acknowledged that."""
-        await self._tell({"id": request_id, **reply_fields(answer)}, "an answer", context, task_id)
+        own = OwnRequest("an answer", context=context, task_id=task_id)
+        await self._tell(own, {"id": request_id, **reply_fields(answer)})
 
     async def notify(self, method: str, params: JSONObject, context: object) -> None:
         """Send a notification. Returns when the server has acknowledged it."""
-        await self._tell({"method": method, "params": params}, method, context)
+        await self._tell(OwnRequest(method, context=context), {"method": method, "params": params})
 
     async def listen(self, context: Callable[[], object]) -> None:
         """Keep the GET stream open. Returns when the server has none, or the session is lost."""
@@ -196,8 +198,7 @@ class HttpConnection(Connection):
                 if is_answer(error):
                     raise
                 # The server does not resume streams: what became of the request is not known.
-                errors = self.errors_of(own.method, own.task_id)
-                raise (lost or errors.lost("its stream cannot be resumed")) from error
+                raise (lost or self.errors_of(own).lost("its stream cannot be resumed")) from error
 
     async def _pause(
         self, cursor: StreamCursor, failures: int, asked_s: float | None, first_s: float = _RETRY_S
@@ -227,12 +228,13 @@ class HttpConnection(Connection):
     async def _exchange(self, message: Message, own: OwnRequest) -> JSONObject:
         return await self._send(message, partial(self._read, own, message), own.silence_s)
 
-    async def _tell(self, body: JSONObject, what: str, context: object, task_id: str | None = None) -> None:
-        message = self._message(body, what, context, task_id)
+    async def _tell(self, own: OwnRequest, body: JSONObject) -> None:
+        """Send what has no reply."""
+        message = self._post(own, body)
 
         async def read(response: Response) -> Reply:
             if not 200 <= response.status < 300:
-                return await ReplyReader(message.request_id, self._max_bytes, message.errors)(response)
+                return await ReplyReader(own.request_id, self._max_bytes, message.errors)(response)
             await drain(response)
             return {}
 
@@ -271,24 +273,13 @@ class HttpConnection(Connection):
         headers.pop("Content-Type", None)
         if own.cursor.event_id is not None:
             headers["Last-Event-ID"] = header_value(own.cursor.event_id)
-        errors = self.errors_of(own.method, own.task_id)
-        return Message(own.request_id, b"", headers, errors, "GET", own.context)
+        return Message(own.request_id, b"", headers, self.errors_of(own), "GET", own.context)
 
-    def _post(self, own: OwnRequest) -> Message:
-        body: JSONObject = {"id": own.request_id, "method": own.method, "params": own.params}
-        return self._message(body, own.method, own.context, own.task_id, own.request_id)
-
-    def _message(
-        self,
-        body: JSONObject,
-        what: str,
-        context: object,
-        task_id: str | None,
-        request_id: RequestId = 0,
-    ) -> Message:
-        content = encode_json({"jsonrpc": "2.0", **body}, what).encode("ascii")
-        errors = self.errors_of(what, task_id)
-        return Message(request_id, content, self._own_headers(), errors, context=context)
+    def _post(self, own: OwnRequest, body: JSONObject | None = None) -> Message:
+        body = body or {"id": own.request_id, "method": own.method, "params": own.params}
+        content = encode_json({"jsonrpc": "2.0", **body}, own.method).encode("ascii")
+        headers, errors = self._own_headers(), self.errors_of(own)
+        return Message(own.request_id, content, headers, errors, context=own.context)
 
     def _own_headers(self) -> dict[str, str]:
         headers = dict(self._headers)

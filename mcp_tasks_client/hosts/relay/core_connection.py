@@ -59,7 +59,7 @@ class RelayConnection(Connection):
         """The result of a request, which is sent at most once."""
         if own.cursor.event_id is not None:
             await checkpoint()
-            errors = self.errors_of(own.method, own.task_id)
+            errors = self.errors_of(own)
             raise errors.lost("its stream cannot be resumed over a host's session")
         if own.method != "tools/call":
             return await self._ask(own)
@@ -71,7 +71,7 @@ class RelayConnection(Connection):
             return result
 
     async def _ask(self, own: OwnRequest) -> JSONObject:
-        errors = self.errors_of(own.method, own.task_id)
+        errors = self.errors_of(own)
         timeout_s = None if own.method in ("tools/call", "tasks/result") else self._timeout_s
         reply = await self._relay.request(errors, own.params, timeout_s, own.request_id)
         if not isinstance(reply, RpcError):
@@ -89,7 +89,7 @@ class RelayConnection(Connection):
 
     async def _denies_ping(self) -> bool:
         with suppress(SessionError):
-            again = await self._relay.request(self.errors_of("ping"), {}, PING_S)
+            again = await self._relay.request(self.errors_of(OwnRequest("ping")), {}, PING_S)
             return isinstance(again, RpcError) and denies_session(again)
         return False
 
@@ -104,7 +104,7 @@ class RelayConnection(Connection):
 
         So the answer is journaled until a snapshot shows that the task goes on.
         """
-        errors = self.errors_of("an answer", task_id)
+        errors = self.errors_of(OwnRequest("an answer", task_id=task_id))
         with anyio.move_on_after(self._timeout_s):
             if await self._relay.answer(request_id, answer):
                 return
