@@ -109,7 +109,6 @@ def session_over(
             http.channel,
             http.headers,
             hear,
-            max_bytes=http.limits.max_response_bytes,
             timeout_s=http.limits.task_timeout_s,
             clock=clock,
             session_id=session_id,

@@ -28,8 +28,6 @@ from ..protocol.replies import Reply, RpcError, reply_fields
 from ..protocol.text import header_value, quote
 from ..sessions.http.body import drain
 from ..sessions.http.channel import HttpChannel, Message, ReadResponse, encode_json
-from ..sessions.http.replies import ReplyReader
-from ..sessions.http.sse import EventParser
 from ..sessions.http.transport import Response
 from ..sessions.request_errors import CREDENTIAL_STATUSES
 from .connection import GET_STREAM, PING_S, SILENCE_S, Connection, Hear, OwnRequest, StreamCursor, is_answer
@@ -72,7 +70,6 @@ class HttpConnection(Connection):
         channel: Sends the requests.
         headers: Sent with each of them.
         hear: Called with each request and notification that comes.
-        max_bytes: Bytes of one event, or of one reply, at most.
         timeout_s: Seconds of silence for most requests; twice as many in all.
         clock: By which the reopening of streams waits.
         session_id: Of an MCP session that another process began; ``None`` begins one with :meth:`initialize`.
@@ -84,7 +81,6 @@ class HttpConnection(Connection):
         headers: Mapping[str, str],
         hear: Hear,
         *,
-        max_bytes: int,
         timeout_s: float,
         clock: Clock,
         session_id: str | None = None,
@@ -94,7 +90,6 @@ class HttpConnection(Connection):
         self.server = channel.server
         self._headers = headers
         self._hear = hear
-        self._max_bytes = max_bytes
         self._clock = clock
         self._version = CORE_TASKS_VERSION
         self._begun = session_id is not None
@@ -210,16 +205,17 @@ class HttpConnection(Connection):
     async def _read(self, own: OwnRequest, message: Message, response: Response) -> Reply:
         if own.method == "initialize":
             self.session_id = response.header(_SESSION_ID) or None
-        events, cursor = EventParser(self._max_bytes), own.cursor
+        cursor = own.cursor
 
         def hear(said: JSONObject) -> None:
-            cursor.event_id = events.last_event_id or cursor.event_id
+            cursor.event_id = read.events.last_event_id or cursor.event_id
             self._hear(self, said, own)
 
+        read = self._channel.reader(message, hear)
         try:
-            read = ReplyReader(own.request_id, self._max_bytes, message.errors, hear, events=events)
             return await read(response)
         finally:
+            events = read.events
             cursor.event_id = events.last_event_id or cursor.event_id
             cursor.retry_s = cursor.retry_s if events.retry_s is None else events.retry_s
 
@@ -234,7 +230,7 @@ class HttpConnection(Connection):
 
         async def read(response: Response) -> Reply:
             if not 200 <= response.status < 300:
-                return await ReplyReader(own.request_id, self._max_bytes, message.errors)(response)
+                return await self._channel.reader(message)(response)
             await drain(response)
             return {}
 

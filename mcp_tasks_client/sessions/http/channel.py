@@ -109,31 +109,37 @@ class HttpChannel:
         """Scheme, host and port that requests go to."""
         return origin_of(self._url)
 
-    async def send(self, message: Message, *, silence_s: float, total_s: float = math.inf) -> JSONObject:
+    def reader(
+        self,
+        message: Message,
+        on_message: Callable[[JSONObject], None] | None = None,
+        on_line: Callable[[], None] | None = None,
+    ) -> ReplyReader:
+        """Reads the reply to a message, see :class:`ReplyReader`."""
+        return ReplyReader(message.request_id, self._max_response_bytes, message.errors, on_message, on_line)
+
+    async def exchange(
+        self,
+        message: Message,
+        read: ReadResponse | None = None,
+        *,
+        silence_s: float,
+        total_s: float = math.inf,
+    ) -> JSONObject:
         """The result of one request, after at most five redirects.
 
         Args:
             message: Sent as it is.
+            read: Reads each response that is neither a redirect nor HTTP 401 or 403; ``None`` takes it for
+                one that ends soon. What it raises of an unreadable body counts only where the status is a
+                success: else the status is the error.
             silence_s: Seconds without a byte before it is given up, unless the client says otherwise.
             total_s: Seconds for all of it.
 
         Raises:
             SessionError: No result.
         """
-        read = ReplyReader(message.request_id, self._max_response_bytes, message.errors)
-        return await self.exchange(message, read, silence_s=silence_s, total_s=total_s)
-
-    async def exchange(
-        self, message: Message, read: ReadResponse, *, silence_s: float, total_s: float = math.inf
-    ) -> JSONObject:
-        """The result of one request, whose response ``read`` reads in its own way.
-
-        ``read`` gets each response that is neither a redirect nor HTTP 401 or 403. What it raises of an
-        unreadable body counts only where the status is a success: else the status is the error.
-
-        Raises:
-            SessionError: No result.
-        """
+        read = read or self.reader(message)
         scope = anyio.CancelScope(deadline=anyio.current_time() + total_s)
         self._under_way.add(scope)
         try:

@@ -33,7 +33,6 @@ from ..wire import WireRequest, WireSession
 from .body import ACCEPTED_ENCODINGS
 from .channel import HttpChannel, Message, encode_json
 from .endpoint_names import name_of_url, parse_url
-from .replies import ReplyReader
 from .subscription import LISTEN, Subscription, keep_subscribed, listen_params, read_subscription
 from .transport import Transport
 
@@ -172,22 +171,19 @@ class HttpSession(WireSession):
         message = self._message(request, tuple(subscription.task_ids))
         # A compressed stream holds back what is to be told until there is more of it.
         _set_headers(message.headers, {"Accept-Encoding": "identity"})
-        await read_subscription(
-            self.channel, message, subscription, self.limits.task_timeout_s, self.limits.max_response_bytes
-        )
+        await read_subscription(self.channel, message, subscription, self.limits.task_timeout_s)
 
     async def _send(self, message: Message) -> JSONObject:
         # Bounded as a whole: a server that drips, byte by byte, would hold a poll for ever.
         timeout_s = self.limits.task_timeout_s
-        return await self.channel.send(message, silence_s=timeout_s, total_s=2 * timeout_s)
+        return await self.channel.exchange(message, silence_s=timeout_s, total_s=2 * timeout_s)
 
     async def _send_call(self, message: Message, hear: Callable[[JSONObject], None] | None) -> JSONObject:
         silence_s = self.limits.call_read_timeout_s
         if hear is None:
-            return await self.channel.send(message, silence_s=silence_s)
+            return await self.channel.exchange(message, silence_s=silence_s)
         _set_headers(message.headers, {"Accept-Encoding": "identity"})  # as for every stream
-        read = ReplyReader(message.request_id, self.limits.max_response_bytes, message.errors, hear)
-        return await self.channel.exchange(message, read, silence_s=silence_s)
+        return await self.channel.exchange(message, self.channel.reader(message, hear), silence_s=silence_s)
 
     def _message(self, request: WireRequest, secrets: Sequence[str] = ()) -> Message:
         request_id, method, own = next(self._ids), request.method, self._meta

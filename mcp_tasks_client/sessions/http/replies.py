@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import cached_property
 from typing import Any, TypeGuard
 
 from ...errors import RemoteProtocolError
@@ -36,7 +37,6 @@ class ReplyReader:
         errors: Of the request.
         on_message: Called with each request and notification that comes before the reply, in the stream of a
             success. Any other body ends soon: it is bounded as a whole, and may be compressed.
-        events: Parses the stream; tells afterwards the ID of the last event, and the server's ``retry``.
         on_line: Called whenever a line of a stream has come.
     """
 
@@ -46,18 +46,20 @@ class ReplyReader:
         max_bytes: int,
         errors: RequestErrors,
         on_message: Callable[[JSONObject], None] | None = None,
-        *,
-        events: EventParser | None = None,
         on_line: Callable[[], None] | None = None,
     ) -> None:
         self._request_id = request_id
         self._max_bytes = max_bytes
         self._errors = errors
         self._on_message = on_message
-        self._events = events
         self._on_line = on_line
         self._status = 0
         self._hears = False
+
+    @cached_property
+    def events(self) -> EventParser:
+        """Parses the stream; tells afterwards the ID of the last event, and the server's ``retry``."""
+        return EventParser(self._max_bytes)
 
     async def __call__(self, response: Response) -> Reply:
         """The reply in a response.
@@ -83,7 +85,7 @@ class ReplyReader:
         return self._read_only_reply(self._read_message(body, f"a body of type {media_type or 'unknown'}"))
 
     async def _read_events(self, chunks: AsyncIterator[bytes]) -> Reply:
-        drain_s, events = 0.0, self._events or EventParser(self._max_bytes)
+        drain_s, events = 0.0, self.events
         try:
             async for chunk in chunks:
                 reply = self._take(events.feed(chunk))

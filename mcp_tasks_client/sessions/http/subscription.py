@@ -19,7 +19,6 @@ from ...protocol.task import read_task
 from ..base import GATEWAY_STATUSES, ObservedTasks, Snapshot, latest_context
 from ..request_errors import TOO_MANY_REQUESTS
 from .channel import HttpChannel, Message
-from .replies import ReplyReader
 
 __all__ = ["LISTEN", "Subscription", "keep_subscribed", "listen_params", "read_subscription"]
 
@@ -113,7 +112,7 @@ def _ids_in(params: object) -> list[str]:
 
 
 async def read_subscription(
-    channel: HttpChannel, message: Message, subscription: Subscription, timeout_s: float, max_bytes: int
+    channel: HttpChannel, message: Message, subscription: Subscription, timeout_s: float
 ) -> None:
     """Send the request, and pass on what comes until the server ends the stream in order.
 
@@ -122,7 +121,6 @@ async def read_subscription(
         message: The request.
         subscription: Takes each message, in the caller's own task.
         timeout_s: Seconds of silence until the acknowledgement; twice as many in all.
-        max_bytes: Bytes of one event, or of a reply that is no stream, at most.
 
     Raises:
         DeclinedError: The server tells of none of the tasks.
@@ -135,7 +133,7 @@ async def read_subscription(
         # A server that sends comments and never acknowledges is not waited for either.
         silence.deadline = now + _SILENCE_S if subscription.acknowledged else min(now + timeout_s, latest)
 
-    read = ReplyReader(message.request_id, max_bytes, message.errors, subscription.take, on_line=prolong)
+    read = channel.reader(message, subscription.take, prolong)
     with anyio.CancelScope() as silence:
         prolong()
         # The transport's own time-out counts bytes, so that it must always have the longer patience.
