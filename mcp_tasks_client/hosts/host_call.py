@@ -20,11 +20,12 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from ..engine.idempotency import OnUnknown
 from ..protocol import PROTOCOL_VERSION, JSONObject, RequestId
 from ..protocol.replies import Reply, id_in, reply_fields
 from ..protocol.text import quote
 from ..sessions.base import ToolCall
-from .idempotency_key import META_KEY, current_key
+from .idempotency_key import read_key
 
 __all__ = [
     "ASKED_BY",
@@ -43,7 +44,7 @@ _OWN_STATE: Final = "mcp-tasks-client:"
 """Begins the ``requestState`` of a question that a task of ours asks; the ID of its record follows."""
 
 _OF_THE_PROTOCOL: Final = frozenset(
-    {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, META_KEY, "progressToken"}
+    {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, "progressToken"}
 )
 
 ASKED_BY: Final[Mapping[str, str]] = {
@@ -61,7 +62,10 @@ class HostCall:
     request_id: RequestId
     tool_call: ToolCall
     key: Any = None
-    """What stands as the idempotency key in ``_meta``; ``None`` if nothing does."""
+    """What stands as the idempotency key in ``_meta``, or else that of the block that the caller is in."""
+
+    on_unknown: OnUnknown = "raise"
+    """What to do about an earlier call under the key whose reply was lost."""
 
     fault: str | None = None
     """Why a server would refuse the request; ``None`` if it would not."""
@@ -80,12 +84,6 @@ class HostCall:
     """Of the call whose questions this answers."""
 
     answers: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
-
-    @property
-    def current_key(self) -> Any:
-        """The idempotency key of the request, or else of the block that the caller is in."""
-        key, _ = current_key() or (None, None)
-        return key if self.key is None else self.key
 
 
 def read_message(content: bytes) -> JSONObject | None:
@@ -124,7 +122,7 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
     name, arguments, meta = params.get("name"), params.get("arguments"), params.get("_meta")
     if request_id is None or not isinstance(name, str) or "task" in params:
         return None
-    meta = meta if isinstance(meta, dict) else {}
+    key, on_unknown, meta = read_key(None, "raise", meta if isinstance(meta, dict) else None)
     capabilities, client_info = meta.get(CLIENT_CAPABILITIES_META_KEY), meta.get(CLIENT_INFO_META_KEY)
     state, answers = params.get("requestState"), params.get("inputResponses")
     state = state if isinstance(state, str) else None
@@ -140,7 +138,8 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
             input_responses={} if ours else answers,
             request_state=None if ours else state,
         ),
-        key=meta.get(META_KEY),
+        key=key,
+        on_unknown=on_unknown,
         fault=_find_fault(params, capabilities),
         is_current=current,
         capabilities=capabilities if isinstance(capabilities, dict) else None,

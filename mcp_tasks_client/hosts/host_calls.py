@@ -30,7 +30,6 @@ from ..protocol import JSONObject
 from ..protocol.replies import Reply, RpcError
 from ..sessions.base import INVALID_PARAMS, ToolCall
 from .host_call import ASKED_BY, HostCall, questions_for, result_for
-from .idempotency_key import current_key
 
 __all__ = ["HostCalls", "Made", "make_engine"]
 
@@ -65,12 +64,6 @@ class Made:
     reply: Reply
     """The result or the error of its request."""
 
-    live: LiveCall | None = None
-    """Whose outcome the reply is, to be delivered or dropped; ``None`` if it is no outcome."""
-
-    endpoint: Endpoint | None = None
-    """Where that call was made."""
-
 
 class HostCalls:
     """The calls of one host, each made in the task that asks for it.
@@ -81,7 +74,7 @@ class HostCalls:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._unread: set[Made] = set()
+        self._unread: dict[Made, tuple[Endpoint, LiveCall]] = {}
 
     async def make(
         self,
@@ -114,7 +107,7 @@ class HostCalls:
         try:
             made = await self._make(call, tool_call, endpoint, record_id, listeners)
         finally:
-            if made is None or made.live is None:  # else the journal stays open until the outcome was read
+            if made not in self._unread:  # else the journal stays open until the outcome was read
                 self._engine.leave_journal()
         return made
 
@@ -126,15 +119,14 @@ class HostCalls:
         record_id: str | None,
         listeners: Sequence[OnUpdate],
     ) -> Made:
-        _, on_unknown = current_key() or (None, "raise")
-        begin = partial(endpoint.begin, tool_call, call.current_key, on_unknown)
+        begin = partial(endpoint.begin, tool_call, call.key, call.on_unknown)
         if record_id is not None:
             begin = partial(endpoint.go_on, tool_call, record_id, call.answers)
         begun: list[LiveCall] = []
         reply: Reply
         try:
             context = tool_call.context
-            await endpoint.see_through(begin, on_unknown, listeners, begun, context)
+            await endpoint.see_through(begin, call.on_unknown, listeners, begun, context)
             try:
                 reply = result_for(call, await endpoint.read_raw(begun[-1], context))
             except TasksClientError as error:
@@ -154,8 +146,8 @@ class HostCalls:
             if begun and begun[-1].record.finished:
                 await endpoint.release(begun[-1])
             raise
-        made = Made(reply, begun[-1], endpoint)
-        self._unread.add(made)
+        made = Made(reply)
+        self._unread[made] = endpoint, begun[-1]
         return made
 
     async def _ask_or_refuse(
@@ -180,22 +172,18 @@ class HostCalls:
     def deliver(self, made: Made) -> None:
         """Note that the host has read what :meth:`make` returned."""
         if made in self._unread:
-            self._unread.discard(made)
-            assert made.live is not None
-            assert made.endpoint is not None
+            endpoint, live = self._unread.pop(made)
             try:
-                made.endpoint.note_delivery(made.live)
+                endpoint.note_delivery(live)
             finally:
                 self._engine.leave_journal()
 
     async def drop(self, made: Made) -> None:
         """Note that the host never read what :meth:`make` returned. The next ``resume()`` gives it out."""
         if made in self._unread:
-            self._unread.discard(made)
-            assert made.live is not None
-            assert made.endpoint is not None
+            endpoint, live = self._unread.pop(made)
             try:
-                await made.endpoint.release(made.live)
+                await endpoint.release(live)
             finally:
                 self._engine.leave_journal()
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..engine.idempotency import OnUnknown
 
-__all__ = ["META_KEY", "current_key", "idempotency_key", "read_key"]
+__all__ = ["META_KEY", "idempotency_key", "read_key"]
 
 META_KEY: Final = "mcp-tasks-client/idempotency-key"
 """The name of a key in a request's ``_meta``. It is not sent to the server."""
@@ -72,12 +72,7 @@ def read_key(
     meta = meta or {}
     if key is None:
         key = meta.get(META_KEY)
-    block = current_key() if key is None else None
+    block = _CURRENT.get() if key is None else None
     if block is not None:
         key, on_unknown = block
     return key, on_unknown, {name: value for name, value in meta.items() if name != META_KEY}
-
-
-def current_key() -> tuple[str, OnUnknown] | None:
-    """The key of the block that the caller is in, and what to do about an unknown outcome."""
-    return _CURRENT.get()

@@ -11,7 +11,7 @@ from mcp_types import ElicitResult
 
 from mcp_tasks_client import JournalError, MemoryJournal, idempotency_key
 from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.hosts.idempotency_key import current_key
+from mcp_tasks_client.hosts.idempotency_key import read_key
 from mcp_tasks_client.testing import (
     FaultPlan,
     HttpError,
@@ -118,6 +118,9 @@ async def test_a_call_whose_reply_was_lost_is_sent_again_only_if_the_host_allows
         for _ in range(2):
             failed = await in_block(host, "plain", "k")
             assert 'on_unknown="resend"' in failed["error"]["message"]
+        with idempotency_key("another", on_unknown="resend"):
+            failed = await with_meta(host, "plain", "k")
+            assert 'on_unknown="resend"' in failed["error"]["message"], "that is said of another key"
         with idempotency_key("k", on_unknown="resend"):
             assert await host.text("plain") == "plain"
     assert count(server, "tools/call") == 2
@@ -157,9 +160,9 @@ async def test_a_call_that_the_server_refused_is_sent_by_the_next_one_though_the
 def test_a_block_ends_where_it_ends() -> None:
     with idempotency_key("a"):
         with idempotency_key("b", on_unknown="resend"):
-            assert current_key() == ("b", "resend")
-        assert current_key() == ("a", "raise")
-    assert current_key() is None
+            assert read_key(None, "raise", {}) == ("b", "resend", {})
+        assert read_key(None, "resend", {}) == ("a", "raise", {})
+    assert read_key(None, "resend", {}) == (None, "resend", {})
 
 
 @pytest.mark.parametrize(("key", "options"), [("", {}), ("k", {"on_unknown": "ignore"})])

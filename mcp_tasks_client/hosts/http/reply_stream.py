@@ -107,14 +107,12 @@ class StreamedQuestions:
     """The server's questions, put to hosts by requests on the streams of replies, as before 2026-07-28."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, list[Reply]] = {}
-        self._signals: dict[str, anyio.Event] = {}
+        self._asked: dict[str, tuple[anyio.Event, list[Reply]]] = {}
 
     async def ask(self, stream: ReplyStream, request: JSONObject) -> Reply:
         """The host's reply to a request."""
         request_id = f"mcp-tasks-client-{uuid4().hex}"
-        answer = self._asked[request_id] = []
-        came = self._signals[request_id] = anyio.Event()
+        came, answer = self._asked[request_id] = anyio.Event(), list[Reply]()
         message: JSONObject = {"jsonrpc": "2.0", "id": request_id, "method": request.get("method")}
         if "params" in request:
             message["params"] = request["params"]
@@ -122,7 +120,7 @@ class StreamedQuestions:
             stream.send(message)
             await came.wait()
         finally:
-            del self._asked[request_id], self._signals[request_id]
+            del self._asked[request_id]
         return answer[0]
 
     def take(self, message: JSONObject) -> bool:
@@ -130,9 +128,8 @@ class StreamedQuestions:
         request_id: Any = message.get("id")
         if "method" in message or not isinstance(request_id, str) or request_id not in self._asked:
             return False
+        came, answer = self._asked[request_id]
         result = message.get("result")
-        self._asked[request_id].append(
-            result if isinstance(result, dict) else read_rpc_error(message.get("error"))
-        )
-        self._signals[request_id].set()
+        answer.append(result if isinstance(result, dict) else read_rpc_error(message.get("error")))
+        came.set()
         return True

@@ -118,7 +118,7 @@ class Servers:
 
     def _check_key(self, host: HostRequest, call: HostCall) -> None:
         """Refuse a key that another user has. A principal says that all requests are one user's."""
-        key = call.current_key
+        key = call.key
         if not isinstance(key, str) or self._principal:
             return
         if self._key_users.get(key, host.user) != host.user and not host.was_refused:
@@ -166,7 +166,7 @@ class Server:
 
     async def takes(self, call: HostCall, host: HostRequest) -> bool:
         """Whether a call is made here, and not left to the host's own request."""
-        keyed = call.current_key is not None
+        keyed = call.key is not None
         try:
             self.is_older = await self.session.other(context=host) is not None
             if self._endpoint is None:

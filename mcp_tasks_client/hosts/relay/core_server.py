@@ -88,7 +88,7 @@ class CoreServer:
         Raises:
             MissingCapabilityError: The host wants tasks always, and the server makes none of the tool.
         """
-        if call.current_key is not None:
+        if call.key is not None:
             return True
         # A list of tools that cannot be had is no reason to hold up a call.
         with anyio.move_on_after(_LIST_S):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from ...callbacks import Callbacks
@@ -60,7 +61,6 @@ class RelayedCalls:
         self._progress = progress
         self._core_server = core_server
         self._endpoints: dict[frozenset[str], Endpoint] = {}
-        self._core_endpoint: Endpoint | None = None
 
     async def serve(self, request: JSONObject, metadata: Any) -> Served | None:
         """The end of a call; ``None`` leaves it to the server.
@@ -73,17 +73,14 @@ class RelayedCalls:
             return None  # a task that the host sees through itself
         host = RelayedCall(call=call, headers=dict(getattr(metadata, "headers", None) or {}))
         tool_call, token = replace(call.tool_call, context=host), call.progress_token
-        if call.is_current:
-            endpoint = self._find_endpoint(call)
-        else:
-            try:
-                if not await self._core_server.takes(call):
-                    return None
-            except MissingCapabilityError as error:
-                return Served(as_rpc_error(error))
-            endpoint = self._find_core_endpoint()
+        try:
+            if not call.is_current and not await self._core_server.takes(call):
+                return None
+        except MissingCapabilityError as error:
+            return Served(as_rpc_error(error))
         if token is not None:  # the server's own progress passes to the host
             tool_call = replace(tool_call, meta={**(tool_call.meta or {}), "progressToken": token})
+        endpoint = self._find_endpoint(call) if call.is_current else self._core_endpoint
         with self._progress.telling(token) as tell:
             made = await self._calls.make(
                 call, tool_call, endpoint, record_id=call.record_id, listeners=(*self._listeners, *tell)
@@ -96,16 +93,15 @@ class RelayedCalls:
         await self._core_server.session.aclose()
 
     def _find_endpoint(self, call: HostCall) -> Endpoint:
+        """Where a call of a session at 2026-07-28 is made. All that declare the same share it."""
         inputs = self._callbacks or HostInputs(call.capabilities or {})
         asked = frozenset(inputs.capabilities)
         if asked not in self._endpoints:
             self._endpoints[asked] = Endpoint(self._engine, self._session, inputs, self._scope)
         return self._endpoints[asked]
 
-    def _find_core_endpoint(self) -> Endpoint:
-        if self._core_endpoint is None:
-            server = self._core_server
-            self._core_endpoint = Endpoint(
-                self._engine, server.session, server.inputs, self._scope, listens=True
-            )
-        return self._core_endpoint
+    @cached_property
+    def _core_endpoint(self) -> Endpoint:
+        """Where the calls of a session at 2025-11-25 are made."""
+        server = self._core_server
+        return Endpoint(self._engine, server.session, server.inputs, self._scope, listens=True)
