@@ -62,6 +62,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 if not __package__:  # run as a script: Python has put this folder on its path, and not the repository
     sys.path[0] = str(Path(__file__).parents[2])
 
+from tests.servers.announced import replayed, whole_body
 from tests.servers.strict_log import Entry, JSONObject, entry_of
 from tests.servers.strict_tasks import (
     FORMS,
@@ -360,27 +361,6 @@ def watched(send: Send, entry: Entry) -> Send:
         await send(message)
 
     return watch
-
-
-async def whole_body(receive: Receive) -> bytes:
-    body = bytearray()
-    while True:
-        message = await receive()
-        body.extend(message.get("body", b""))
-        if not message.get("more_body", False):
-            return bytes(body)
-
-
-def replayed(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that gives the body once more, and then what follows it (the disconnect)."""
-    unread = [body]
-
-    async def again() -> Message:
-        if unread:
-            return {"type": "http.request", "body": unread.pop(), "more_body": False}
-        return await receive()
-
-    return again
 
 
 def read_json(body: bytes) -> JSONObject:

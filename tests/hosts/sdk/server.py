@@ -19,6 +19,7 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
+from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "DROP",
     "LIMIT_S",
     "NEVER",
+    "QUESTION",
+    "QUICK",
     "RESULT",
     "TASK_ID",
     "TOOL",
@@ -34,6 +37,7 @@ __all__ = [
     "Answer",
     "Fault",
     "Http",
+    "Made",
     "SdkServer",
     "asking",
     "at_loopback",
@@ -51,6 +55,13 @@ TOOL: Final[JSONObject] = {
     "name": "tool",
     "inputSchema": {"type": "object"},
     "outputSchema": {"type": "object", "required": ["n"]},
+}
+QUICK: Final = PollPolicy(
+    floor_s=0.001, ceiling_s=0.001, jitter=0.0, backoff_floor_s=0.001, backoff_ceiling_s=0.01
+)
+QUESTION: Final[JSONObject] = {
+    "method": "elicitation/create",
+    "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
 }
 DISCOVERED: Final[JSONObject] = {
     "resultType": "complete",
@@ -119,6 +130,8 @@ DROP: Final = Http("")
 
 Answer: TypeAlias = Callable[[str, JSONObject], Awaitable[JSONObject]]
 Step: TypeAlias = JSONObject | Exception
+Made: TypeAlias = Callable[..., Any]
+"""Makes a client of the SDK or of FastMCP."""
 
 
 class SdkServer:

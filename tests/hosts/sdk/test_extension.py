@@ -49,7 +49,6 @@ from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.machine.record import Scope, TaskRecord
-from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 from tests.real_server import RealServer
 
@@ -59,11 +58,14 @@ from .server import (
     DROP,
     LIMIT_S,
     NEVER,
+    QUESTION,
+    QUICK,
     RESULT,
     TASK_ID,
     WORKING,
     Fault,
     Http,
+    Made,
     SdkServer,
     asking,
     at_loopback,
@@ -79,13 +81,6 @@ pytestmark = [
 ]
 
 ENDPOINT: Final = "a-server"
-QUICK: Final = PollPolicy(
-    floor_s=0.001, ceiling_s=0.001, jitter=0.0, backoff_floor_s=0.001, backoff_ceiling_s=0.01
-)
-QUESTION: Final[JSONObject] = {
-    "method": "elicitation/create",
-    "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
-}
 ACCEPTED: Final = ElicitResult(action="accept", content={})
 
 
@@ -121,19 +116,6 @@ async def resume_elsewhere(journal: Journal, server: SdkServer | None = None) ->
         (result,) = await resume(client)
     assert result.structured_content == {"n": 1}
     assert server.counts["tools/call"] == 0
-
-
-Made = Callable[..., Any]
-
-
-@pytest.fixture(params=["mcp", "fastmcp"])
-def made(request: pytest.FixtureRequest, anyio_backend_name: str) -> Made:
-    """Makes a client of either package for a URL."""
-    if request.param == "mcp":
-        return mcp.Client
-    if anyio_backend_name == "trio":
-        pytest.skip("FastMCP's client is for asyncio alone")
-    return fastmcp.Client
 
 
 @pytest.fixture(autouse=True)

@@ -38,11 +38,14 @@ from .server import (
     DONE,
     LIMIT_S,
     NEVER,
+    QUESTION,
+    QUICK,
     RESULT,
     TASK_ID,
     WORKING,
     Fault,
     Http,
+    Made,
     SdkServer,
     asking,
     at_loopback,
@@ -56,25 +59,7 @@ pytestmark = [
 ]
 
 URL: Final = "http://127.0.0.1:1/mcp"
-QUICK: Final = PollPolicy(
-    floor_s=0.001, ceiling_s=0.001, jitter=0.0, backoff_floor_s=0.001, backoff_ceiling_s=0.01
-)
-QUESTION: Final[JSONObject] = {
-    "method": "elicitation/create",
-    "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
-}
 FORM: Final[JSONObject] = {"type": "object", "properties": {"by": {"type": "string"}}}
-Made = Callable[..., Any]
-
-
-@pytest.fixture(params=["mcp", "fastmcp"])
-def made(request: pytest.FixtureRequest, anyio_backend_name: str) -> Made:
-    """Makes a client of either package for a URL."""
-    if request.param == "mcp":
-        return mcp.Client
-    if anyio_backend_name == "trio":
-        pytest.skip("FastMCP's client is for asyncio alone")
-    return fastmcp.Client
 
 
 @pytest.fixture(autouse=True)

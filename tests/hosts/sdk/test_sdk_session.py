@@ -28,6 +28,7 @@ from .server import (
     DONE,
     LIMIT_S,
     NEVER,
+    QUESTION,
     TASK_ID,
     WORKING,
     Fault,
@@ -46,10 +47,6 @@ pytestmark = [
 ENDPOINT: Final = "a-server"
 CALL: Final = ToolCall(name="tool", arguments={"a": 1})
 REF: Final = TaskRef(TASK_ID)
-QUESTION: Final[JSONObject] = {
-    "method": "elicitation/create",
-    "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
-}
 
 
 async def nothing() -> None:
