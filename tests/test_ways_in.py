@@ -26,7 +26,6 @@ from mcp_tasks_client import (
 )
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
-from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.testing import FaultPlan, KilledError, kill
 
 from ._host import Host
@@ -327,42 +326,7 @@ async def test_a_time_out_leaves_a_task_that_the_next_connection_brings_home(
     assert host.asked == list(case.asks) or gone
 
 
-# ── several at once, and one after the other ──
-
-
-@requirement("law:1", "law:5")
-async def test_clients_of_all_kinds_share_one_file_in_one_process(
-    anyio_backend_name: str, servers: dict[str, Server], tmp_path: Path
-) -> None:
-    ways = [way for way in WAYS if anyio_backend_name == "asyncio" or way.kind != "fastmcp-http"]
-    path, server = tmp_path / "journal.sqlite3", servers["strict"]
-    scopes: set[Scope] = set()
-
-    async def open_and_call(way: Way) -> None:
-        async with Door(way, server, SqliteJournal(path)).opened() as opened, opened.durable() as durable:
-            async with anyio.create_task_group() as calls:
-                for case in (server.question, server.slow):
-                    calls.start_soon(call, opened, case)
-            await durable.call_tool("slow", idempotency_key=str(way))  # which is kept
-            scopes.update([record.scope for record in await durable.records()])
-
-    async def call(opened: Opened, case: Case) -> None:
-        assert content(await opened.call(case.tool, case.arguments)) == case.expected
-
-    async with anyio.create_task_group() as clients:
-        for way in ways:
-            clients.start_soon(open_and_call, way)
-    with anyio.fail_after(LIMIT_S):
-        async with SqliteJournal(path) as journal:
-            records = [record for scope in scopes for record in await journal.records(scope)]
-    commands = any(way.kind == "mcp-stdio" for way in ways)
-    assert len(scopes) == 2 + commands, "the URL, the command, and the name of those that have neither"
-    unkeyed = [record for record in records if record.idempotency_key is None]
-    assert len(records) - len(unkeyed) == len(ways)
-    # What was passed to a host's own session stays for some minutes, since that may have lost it.
-    assert len(unkeyed) == 2 * sum(way.mode == "dropped" for way in ways)
-    assert all(record.delivered_at is not None for record in unkeyed)
-    assert all(record.finished and record.owner is None for record in records)
+# ── one after the other ──
 
 
 NATIVE, MCP = Way("native", "native"), Way("mcp-http", "dropped")

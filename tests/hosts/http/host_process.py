@@ -1,7 +1,7 @@
 """A host in a process of its own, to be killed.
 
 ``python -m tests.hosts.http.host_process URL JOURNAL TOOL``. An ``mcp.Client`` whose HTTP client has the
-transport calls the tool. Prints ``reached`` once its task is in the journal, and ``asked`` when asked.
+transport calls the tool. Prints ``asked`` when asked, and does not answer.
 """
 
 from __future__ import annotations
@@ -17,20 +17,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import tasks_http_client
-from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.engine.observer import Observer, Point
-from mcp_tasks_client.machine.record import TaskRecord
-
-
-class Announce(Observer):
-    """Says when a task is journaled."""
-
-    async def before(self, point: Point, record: TaskRecord | None) -> None:
-        pass
-
-    async def after(self, point: Point, record: TaskRecord | None) -> None:
-        if point == "commit: TaskCreated":
-            print("reached", flush=True)
 
 
 async def ask(context: Any, params: Any) -> ElicitResult:
@@ -40,8 +26,7 @@ async def ask(context: Any, params: Any) -> ElicitResult:
 
 
 async def main(url: str, journal: str, tool: str) -> None:
-    options: Any = {"journal": journal, "elicitation": ask, "environment": Environment(observer=Announce())}
-    http = tasks_http_client(**options)
+    http = tasks_http_client(journal=journal, elicitation=ask)
     async with http, mcp.Client(streamable_http_client(url, http_client=http)) as client:
         await client.call_tool(tool, {})
 
