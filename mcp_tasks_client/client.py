@@ -394,10 +394,8 @@ class TasksClient:
     async def _open(self) -> AsyncIterator[None]:
         try:
             async with self._engine:
-                self._endpoint = Endpoint(
-                    self._engine, self._session, self._inputs, self._scope, listens=True
-                )
-                self._endpoint.listen()
+                self._endpoint = Endpoint(self._engine, self._session, self._inputs, self._scope, hears=True)
+                self._endpoint.hear()
                 yield
         finally:
             await run_to_its_end(self._session.aclose)

@@ -176,7 +176,7 @@ class _Updates(AsyncIterator[Task]):
         while not self._ended:
             if not call.over and call.driver is None:
                 self._endpoint.check_open(call)
-                self._endpoint.keep(call)
+                self._endpoint.drive_in_background(call)
             self._ended, task = call.over, call.task
             if self._ended:
                 await self._endpoint.wait(call, lambda _: True)

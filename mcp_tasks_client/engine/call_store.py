@@ -96,12 +96,12 @@ class CallStore:
         weakref.finalize(self, self._lease.drop, self._owner).atexit = False
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
-        self._uncommitted: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
+        self._unsaved: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten
 
     @property
-    def uncommitted(self) -> list[LiveCall]:
+    def unsaved(self) -> list[LiveCall]:
         """Calls that hold what could not be committed: replies, answers, or a state that was not released."""
-        return list(self._uncommitted)
+        return list(self._unsaved)
 
     def add(self, call: LiveCall) -> LiveCall:
         """The live call of a record: the one given, unless there is one already."""
@@ -166,7 +166,7 @@ class CallStore:
             actions = await self.apply(call, event)
         call.uncommitted = tuple(kept for kept in call.uncommitted if kept is not event)
         if not call.uncommitted:
-            self._uncommitted.discard(call)
+            self._unsaved.discard(call)
         return actions
 
     async def settle(self, call: LiveCall) -> None:
@@ -199,11 +199,12 @@ class CallStore:
                 if isinstance(event, TaskCreated) and event.attached:
                     call.uncommitted, call.journaled = (), True  # the other client's record stands
                 elif isinstance(event, _REPLIES):
-                    self._keep(call, event)  # until it is known what the other client makes of the call
+                    # Until it is known what the other client makes of the call.
+                    self._note_uncommitted(call, event)
                 raise
             except JournalError:
                 if _does_not_come_again(event):
-                    self._keep(call, event)
+                    self._note_uncommitted(call, event)
                 raise
             except anyio.get_cancelled_exc_class():
                 # A native Task.cancel(), which no shield stops. The journal finishes the write all the same,
@@ -214,15 +215,15 @@ class CallStore:
             call.record = record
         return _to_do(actions)
 
-    def _keep(self, call: LiveCall, event: Event) -> None:
+    def _note_uncommitted(self, call: LiveCall, event: Event) -> None:
         if not any(kept is event for kept in call.uncommitted):
             call.uncommitted = (*call.uncommitted, event)
-        self.keep_uncommitted(call)
+        self.remember_unsaved(call)
 
-    def keep_uncommitted(self, call: LiveCall) -> None:
+    def remember_unsaved(self, call: LiveCall) -> None:
         """Hold on to a call with events that no journal has, until they are committed."""
         if call.uncommitted:
-            self._uncommitted.add(call)
+            self._unsaved.add(call)
 
     async def _save(
         self,
@@ -384,21 +385,21 @@ class CallStore:
             except JournalError as error:
                 # Its state may not be in the journal either, if its last commit was cut. close() tries again.
                 call.ownership = before
-                self._uncommitted.add(call)
+                self._unsaved.add(call)
                 logger.warning("%r could not be released: %s", call.record, error)
             else:
-                self._uncommitted.discard(call)
+                self._unsaved.discard(call)
 
-    def deliver(self, *calls: LiveCall, keep: bool = False) -> None:
+    def deliver(self, *calls: LiveCall, may_be_lost: bool = False) -> None:
         """Note that the host has these outcomes. Only after it has: a crash delivers them again.
 
         Args:
             calls: Which.
-            keep: Whether the outcome was passed to a session that may lose it, so that it is kept for a
+            may_be_lost: Whether the outcome was passed to a session that may lose it. It is then kept for a
                 while though it has no key.
         """
         now = self._clock.time()
-        keep_s = self.journal.keep_delivered_s if keep else 0
+        keep_s = self.journal.keep_delivered_s if may_be_lost else 0
         fences = {}
         for call in calls:
             if call.record.delivered_at is None and isinstance(call.record.state, Finished):
@@ -448,14 +449,14 @@ class CallStore:
 
         Stops at the first that fails again, and leaves the others for the next time.
         """
-        for call in self.uncommitted:
+        for call in self.unsaved:
             if call.driver is not None:
                 continue  # it commits first of all what it holds
             try:
                 await self._commit_left(call)
             except TasksClientError as error:
                 logger.warning("%r still cannot be journaled: %s", call.record, error)
-            if call in self._uncommitted:
+            if call in self._unsaved:
                 return
 
     async def _commit_left(self, call: LiveCall) -> None:
@@ -472,7 +473,7 @@ class CallStore:
         await run_to_its_end(self._close)
 
     async def _close(self) -> None:
-        for call in list(self._uncommitted):
+        for call in list(self._unsaved):
             try:
                 await self._commit_left(call)
             except Exception as error:  # whatever it is, it must not hold up the end

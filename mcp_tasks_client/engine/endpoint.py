@@ -46,7 +46,7 @@ class Endpoint:
         session: Where requests go.
         inputs: Who answers questions.
         scope: Under which the journal keeps what is done here.
-        listens: Whether the session is heard while calls are driven.
+        hears: Whether the session is heard while calls are driven.
 
     Attributes:
         engine: As given.
@@ -62,7 +62,7 @@ class Endpoint:
         inputs: Inputs,
         scope: Scope,
         *,
-        listens: bool = False,
+        hears: bool = False,
     ) -> None:
         self.engine = engine
         self.session = session
@@ -71,14 +71,14 @@ class Endpoint:
         self._store, environment = engine.store, engine.environment
         requests = Requests(session, inputs, environment)
         self._runner = Runner(self._store, requests, engine.policy, environment)
-        if listens:
+        if hears:
             self._runner.push = Push(requests, engine.tasks, self._runner.step)
         self._idempotency = Idempotency(self._store, scope, environment)
         self._recovery = Recovery(self._store, scope, environment)
 
-    def listen(self) -> None:
+    def hear(self) -> None:
         """Have the session heard until the engine is left, and not only while calls are driven."""
-        assert self._runner.push is not None, "an endpoint that listens"
+        assert self._runner.push is not None, "an endpoint that hears its session"
         self._runner.push.join()
 
     # ── calling ───────────────────────────────────────────────────────────────────────────────
@@ -116,7 +116,7 @@ class Endpoint:
                 if not call.record.finished:
                     async with self.held(call):
                         await self.wait(call, lambda c: c.task is not None)
-                        self.keep(call)
+                        self.drive_in_background(call)
                 return call
             except (OvertakenError, OutcomeUnknownError) as error:
                 check_repeatable(error, call, on_unknown)
@@ -215,7 +215,7 @@ class Endpoint:
         now, jitter = self.engine.environment.clock.time(), self.engine.environment.jitter()
         first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
         call = begin_with_task(self._store, self.scope, tool, first)
-        self._store.keep_uncommitted(call)
+        self._store.remember_unsaved(call)
         try:
             # The driver begins before anything is waited for. It commits the task, whatever its caller does.
             if timeout is None:  # without a scope for each call that waits
@@ -246,7 +246,7 @@ class Endpoint:
             await self.wait(call, _never)
         except anyio.get_cancelled_exc_class():
             # Not under others who wait for the same call, and not another client's task.
-            alone = call.waiters == 1 and not call.kept
+            alone = call.waiters == 1 and not call.in_background
             if self.engine.on_abandon == "cancel" and alone and call.ours and not self.engine.closed:
                 await run_to_its_end(self._runner.cancellation.cancel_abandoned, call)
             raise
@@ -280,7 +280,7 @@ class Endpoint:
             TasksClientError: The client is closed.
         """
         self.check_open(call)
-        call.join(listeners, context)
+        call.add_waiter(listeners, context)
         self.engine.drive(call, self._runner)
 
     async def let_go(
@@ -290,7 +290,7 @@ class Endpoint:
 
         Where nothing goes on in the background, it has ended when this returns.
         """
-        call.leave(listeners, context)
+        call.remove_waiter(listeners, context)
         if call.wanted:
             return
         call.error_told = True  # whoever comes next has the call begun anew
@@ -298,10 +298,10 @@ class Endpoint:
         if not self.engine.in_background and (call.driver is not None or not call.over):
             await run_to_its_end(self.engine.wait_for_stop, call, self._runner)
 
-    def keep(self, call: LiveCall) -> None:
+    def drive_in_background(self, call: LiveCall) -> None:
         """Have a call driven until it ends, parks, or the client closes."""
         if not call.over and not self.engine.closed:
-            call.kept = True
+            call.in_background = True
             self.engine.drive(call, self._runner)
 
     async def wait(self, call: LiveCall, until: Callable[[LiveCall], bool]) -> None:
@@ -354,7 +354,7 @@ class Endpoint:
         """Note that the host has the outcome of a call."""
         if not self.engine.closed:  # else the journal is closed, and the next client hands it out again
             # What is dropped into a host's client has passed the outcome to a session, which may lose it.
-            self._store.deliver(call, keep=not self.engine.in_background)
+            self._store.deliver(call, may_be_lost=not self.engine.in_background)
 
     async def release(self, call: LiveCall) -> None:
         """Give up a call whose outcome or question did not reach the host. Any process may resume it.
@@ -460,7 +460,7 @@ class Endpoint:
         for number, call in enumerate(calls, 1):
             if call.driver is None:
                 call.error = None  # taken up again, whatever it was parked for
-            self.keep(call)
+            self.drive_in_background(call)
             if number % BATCH == 0:
                 await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop
         return calls
@@ -471,7 +471,7 @@ class Endpoint:
             raise ValueError("a task ID cannot be empty")
         call = await self._recovery.find(wanted)
         is_new = isinstance(call.record.state, Calling) and bool(call.uncommitted)
-        self.keep(call)
+        self.drive_in_background(call)
         if is_new:
             # Nothing is known of the task yet, so a first look is taken; an error waits for result().
             call.refreshing += 1

@@ -151,7 +151,7 @@ class Engine:
             if call.driver is not None:
                 call.driver.cancel()  # it is still leaving what the call parked in, and begins anew
         if call.attempt is not None:
-            call.attempt.keep()
+            call.attempt.wait_on()
         if call.driver is None:
             call.driver = self.tasks.start(partial(self._run, call, runner), partial(self._note_end, call))
 
@@ -169,7 +169,7 @@ class Engine:
         if not call.wanted and call.ours and not call.over:
             # The event loop ended before the driver began, which would have committed and released the call.
             async with self.using_journal():
-                await runner.leave(call)
+                await runner.release(call)
 
     async def _run(self, call: LiveCall, runner: Runner) -> None:
         driver = call.driver
@@ -196,9 +196,9 @@ class Engine:
             raise
         finally:
             self._note_end(call, driver)
-            call.kept = call.kept and not call.over and not self._closed
-            if call.kept:
-                self.drive(call, runner)  # somebody kept it while it was being stopped
+            call.in_background = call.in_background and not call.over and not self._closed
+            if call.in_background:
+                self.drive(call, runner)  # for a handle that was given out while it was being stopped
 
     def _note_end(self, call: LiveCall, driver: anyio.CancelScope) -> None:
         if call.driver is driver:

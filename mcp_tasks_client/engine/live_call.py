@@ -89,7 +89,7 @@ class LiveCall:
             client drives counts as well.
         waiters: How many callers wait for the call.
         prompts: The scopes of the callbacks that run; ``None`` while nothing puts questions to the host.
-        kept: Whether the client drives it for handles that it gave out, though nobody waits.
+        in_background: Whether the client drives it for handles that it gave out, though nobody waits.
         committing: Held while a step is committed; ``None`` while nothing is.
         driver: The scope of the coroutine that drives the call; ``None`` while there is none.
     """
@@ -108,8 +108,8 @@ class LiveCall:
         "error",
         "error_told",
         "followed",
+        "in_background",
         "journaled",
-        "kept",
         "listeners",
         "next_send",
         "ownership",
@@ -142,7 +142,7 @@ class LiveCall:
         self.refreshing = 0
         self.listeners: tuple[OnUpdate, ...] = ()
         self.waiters = 0
-        self.kept = False
+        self.in_background = False
         self.driver: anyio.CancelScope | None = None
         self._alarm: Signal | None = None
         self._changed: Signal | None = None
@@ -189,8 +189,8 @@ class LiveCall:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody waits for the call, or the client keeps it."""
-        return self.waiters > 0 or self.kept
+        """Whether anybody waits for the call, or the client drives it for its handles."""
+        return self.waiters > 0 or self.in_background
 
     def is_open(self, key: str) -> bool:
         """Whether a question has no answer yet, and the server still waits for one."""
@@ -208,11 +208,11 @@ class LiveCall:
 
     # ── what changes ──────────────────────────────────────────────────────────────────────────
 
-    def join(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
+    def add_waiter(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
         """Count one more who waits for the call.
 
         Args:
-            listeners: Told of each changed snapshot, until :meth:`leave`.
+            listeners: Told of each changed snapshot, until :meth:`remove_waiter`.
             context: What the caller brings along; ``None`` if nothing. That of the newest waiter is used.
         """
         self.waiters += 1
@@ -220,8 +220,8 @@ class LiveCall:
         if context is not None:
             self._contexts = (*self._contexts, context)
 
-    def leave(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
-        """Count one less who waits for the call. Takes what :meth:`join` was given."""
+    def remove_waiter(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
+        """Count one less who waits for the call. Takes what :meth:`add_waiter` was given."""
         self.waiters -= 1
         # Each once, since two waiters may have given the same.
         self.listeners = _without(self.listeners, listeners)

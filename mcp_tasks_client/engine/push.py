@@ -52,7 +52,7 @@ class Push:
         self._requests = requests
         self._tasks = tasks
         self._step = step
-        self._listeners = 0
+        self._users = 0
         self._hearing: anyio.CancelScope | None = None
         self._heard = anyio.Lock()  # a new hearing waits until the one before has ended
         self._added = anyio.Event()
@@ -61,14 +61,14 @@ class Push:
 
     def join(self) -> None:
         """Have the session heard until :meth:`leave`."""
-        self._listeners += 1
+        self._users += 1
         if self._hearing is None:
             self._hearing = self._tasks.start(self._hear)
 
     async def leave(self) -> None:
         """Need the session no longer. The last one to leave ends the hearing."""
-        self._listeners -= 1
-        if not self._listeners and self._hearing is not None:
+        self._users -= 1
+        if not self._users and self._hearing is not None:
             self._hearing.cancel()
             self._hearing = None
             await run_to_its_end(self._wait_for_end)

@@ -39,7 +39,7 @@ class Recovery:
         """
         with self._store.remembering():
             pending = await self._store.take_pending(self._scope)
-        unsaved = [call for call in self._store.uncommitted if call not in pending and call.next_send is None]
+        unsaved = [call for call in self._store.unsaved if call not in pending and call.next_send is None]
         # What was delivered here a moment ago is not handed out again, unless it is asked for.
         taken = [call for call in (*unsaved, *pending) if call.record.delivered_at is None]
         return taken if delivered_within_s is None else [*await self._delivered(delivered_within_s), *taken]

@@ -127,11 +127,11 @@ class Runner:
             # A session may be cancelled by its own host's code. Who waits for the call must hear of it.
             call.park(SessionError("A request was cancelled from inside of the session. Resume the task."))
         finally:
-            await self.leave(call)
+            await self.release(call)
             if self.push is not None:
                 await self.push.leave()
 
-    async def leave(self, call: LiveCall) -> None:
+    async def release(self, call: LiveCall) -> None:
         """Release a call that is not driven any more, so that others may go on with it."""
         if isinstance(call.record.state, Calling) and call.next_send is not None and call.journaled:
             # It was not sent, since whoever wanted it has gone: its intent is taken back.

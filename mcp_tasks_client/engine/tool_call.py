@@ -68,7 +68,7 @@ class ToolCallAttempt:
         else:
             self._scope.cancel()
 
-    def keep(self) -> None:
+    def wait_on(self) -> None:
         """Somebody waits for the reply again."""
         self._scope.deadline = math.inf
 

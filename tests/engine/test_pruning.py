@@ -201,7 +201,7 @@ async def passed_on(client: TasksClient, world: World, **options: Any) -> TaskRe
     handle = await client.start_tool("tool", **options)
     await world.clock.advance(10)
     store = client._engine.store
-    store.deliver(store.live[handle.reference["record_id"]], keep=True)
+    store.deliver(store.live[handle.reference["record_id"]], may_be_lost=True)
     return handle.reference
 
 

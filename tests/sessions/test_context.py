@@ -15,19 +15,17 @@ from mcp_types import PROTOCOL_VERSION_META_KEY, ElicitResult
 from mcp_tasks_client.by_url import DiscoveringSession
 from mcp_tasks_client.callbacks import Callbacks, InputContext, NoAnswerError
 from mcp_tasks_client.engine.endpoint import Endpoint
-from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.live_call import LiveCall, Ours
 from mcp_tasks_client.engine.requests import Requests
 from mcp_tasks_client.engine.tool_result import read_result
 from mcp_tasks_client.hosts.host_call import read_host_call
-from mcp_tasks_client.hosts.host_calls import HostCalls
+from mcp_tasks_client.hosts.host_calls import HostCalls, make_engine
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.machine.actions import Ask, SendCall
 from mcp_tasks_client.machine.events import TaskCreated
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Observing
-from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import Created
 from mcp_tasks_client.sessions.base import ObservedTasks, Session, TaskRef, ToolCall
@@ -78,14 +76,14 @@ async def test_the_engine_passes_the_context_of_the_newest_of_those_who_wait() -
     call = LiveCall(record, Ours(1), ToolCall(name="slow", context="brought by the first"))
     created, _ = await requests.call(call, SendCall(), nothing)
     assert isinstance(created, TaskCreated)
-    call.join(context="brought by the second")
+    call.add_waiter(context="brought by the second")
     await requests.call(call, SendCall(), nothing)
     call.record = replace(record, state=Observing(task=created.task, received_at=0.0, due_at=0.0))
     await requests.get(call)
     await requests.update(call, {"k": ANSWER})
     await requests.cancel(call)
     await requests.ask(call, Ask(key="k", request=form("?")))
-    call.leave(context="brought by the second")
+    call.remove_waiter(context="brought by the second")
     await requests.get(call)
     assert [(sent.method, sent.context) for sent in session.sent] == [
         ("tools/call", "brought by the first"),
@@ -105,9 +103,7 @@ async def test_the_engine_passes_the_context_of_the_newest_of_those_who_wait() -
 async def test_the_result_of_a_hosts_call_is_checked_by_a_list_that_is_asked_for_with_its_context() -> None:
     """A host's request is the context, and the list may be another user's without it."""
     session = ScriptedSession(calls=[{"resultType": "complete", **text_result("done")}])
-    engine = Engine(
-        journal=MemoryJournal(), policy=PollPolicy(), on_abandon="detach", handle_of=lambda *_: None
-    )
+    engine = make_engine(MemoryJournal(), None, "detach", None)
     params = {"name": "slow", "_meta": {PROTOCOL_VERSION_META_KEY: "2026-07-28"}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     call = read_host_call(message, "", "")

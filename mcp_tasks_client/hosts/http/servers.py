@@ -171,7 +171,7 @@ class Server:
             self.is_older = await self.session.other(context=host) is not None
             if self._endpoint is None:
                 self._endpoint = Endpoint(
-                    self._engine, self.session, self.inputs, self._scope, listens=self.is_older
+                    self._engine, self.session, self.inputs, self._scope, hears=self.is_older
                 )
             # At an older server the host's own session may be what a plain call is about.
             name = call.tool_call.name

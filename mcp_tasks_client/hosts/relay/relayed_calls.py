@@ -104,4 +104,4 @@ class RelayedCalls:
     def _core_endpoint(self) -> Endpoint:
         """Where the calls of a session at 2025-11-25 are made."""
         server = self._core_server
-        return Endpoint(self._engine, server.session, server.inputs, self._scope, listens=True)
+        return Endpoint(self._engine, server.session, server.inputs, self._scope, hears=True)

@@ -94,7 +94,7 @@ def the_task_id_is_not_journaled() -> AbstractContextManager[Any]:
 
 @mutant
 def a_reply_that_could_not_be_committed_is_dropped() -> AbstractContextManager[Any]:
-    return patch.object(CallStore, "_keep", lambda self, call, event: None)
+    return patch.object(CallStore, "_note_uncommitted", lambda self, call, event: None)
 
 
 @mutant
@@ -109,7 +109,7 @@ def answers_are_not_journaled() -> AbstractContextManager[Any]:
 
 @mutant
 def the_delivery_is_not_journaled() -> AbstractContextManager[Any]:
-    return patch.object(MemoryJournal, "deliver", lambda self, at, fences: None)
+    return patch.object(MemoryJournal, "deliver", lambda self, at, fences, keep_until: None)
 
 
 @mutant
