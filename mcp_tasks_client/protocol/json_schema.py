@@ -31,9 +31,11 @@ __all__ = [
     "FORM_STEPS",
     "INLINE_STEPS",
     "MAX_STEPS",
+    "SUBSCHEMAS",
     "TooCostlyError",
     "UnusableSchemaError",
     "find_mismatch",
+    "subschemas",
 ]
 
 INLINE_STEPS: Final = 200_000
@@ -80,7 +82,12 @@ _ALL_BELOW: Final = (
 )
 """Keywords with subschemas: for the same value, for what is inside of it, and of those only one each."""
 
-_BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
+SUBSCHEMAS: Final = (*_IN_PLACE, *_ONE_BELOW, *_ALL_BELOW, "contentSchema", "$defs", "definitions")
+"""All keywords with subschemas. Data that looks like a schema (``default``, ``enum``, …) is none."""
+
+_BY_NAME: Final = frozenset(
+    {"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"}
+)
 
 _QUOTE_NAMES: Final = frozenset({"additionalProperties", "unevaluatedProperties", "propertyNames"})
 """Keywords whose messages quote names that the value has made up."""
@@ -255,14 +262,14 @@ class _Visits:
         return count
 
     def _count_anew(self, schema: JSONObject, below: int) -> int:
-        count = sum(self._count(sub, below) for sub in _subschemas(schema, _IN_PLACE))
+        count = sum(self._count(sub, below) for sub in subschemas(schema, _IN_PLACE))
         if "$ref" in schema:
             count += self._count(self._follow(schema["$ref"]), below)
         if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
             count *= 3  # they evaluate everything beside them again
         if below:
-            count += max((self._count(sub, below - 1) for sub in _subschemas(schema, _ONE_BELOW)), default=0)
-            count += sum(self._count(sub, below - 1) for sub in _subschemas(schema, _ALL_BELOW))
+            count += max((self._count(sub, below - 1) for sub in subschemas(schema, _ONE_BELOW)), default=0)
+            count += sum(self._count(sub, below - 1) for sub in subschemas(schema, _ALL_BELOW))
             patterns = schema.get("patternProperties")
             if below == 1 and isinstance(patterns, dict):
                 count += sum(map(_states, patterns)) * self._longest_name
@@ -294,7 +301,8 @@ class _Visits:
         return found
 
 
-def _subschemas(schema: JSONObject, keywords: Iterable[str]) -> Iterator[Any]:
+def subschemas(schema: JSONObject, keywords: Iterable[str]) -> Iterator[Any]:
+    """What stands as a schema below some keywords of ``schema``. References are not followed."""
     for keyword in keywords:
         found = schema.get(keyword)
         if isinstance(found, list):

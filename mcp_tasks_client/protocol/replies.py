@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from mcp_types import INTERNAL_ERROR
 
-from . import JSONObject, MalformedError, RequestId
+from . import JSONObject, MalformedError
 from .task import Task, read_task
 from .text import is_encodable
 
@@ -118,7 +118,7 @@ def read_rpc_error(raw: object) -> RpcError:
     )
 
 
-def id_in(fields: object, name: str) -> RequestId | None:
+def id_in(fields: object, name: str) -> str | int | None:
     """The JSON-RPC ID or progress token in a field of an object; ``None`` if there is none."""
     value: Any = fields.get(name) if isinstance(fields, dict) else None
     return value if isinstance(value, str | int) and not isinstance(value, bool) else None

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from ..protocol import MalformedError
+from ..protocol.json_schema import SUBSCHEMAS, subschemas
 from ..protocol.text import header_value
 
 __all__ = ["FIELD_NAME", "HeaderMap", "header_map", "param_headers"]
@@ -29,26 +30,7 @@ FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # No "number": fractions are not written alike everywhere.
 _TYPES: Final = frozenset({"string", "integer", "boolean"})
 
-# Where JSON Schema 2020-12 holds further schemas, by the shape of the keyword's value. Keywords
-# that hold data ("default", "enum", …) are left out, since data may look like a schema; so are
-# references, which also makes the walk end.
-_HOLDS_SCHEMA: Final = frozenset(
-    {
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    }
-)
-_HOLDS_LIST: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_HOLDS_MAP: Final = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties"})
+_ELSEWHERE: Final = tuple(keyword for keyword in SUBSCHEMAS if keyword != "properties")
 
 
 def header_map(input_schema: object) -> HeaderMap:
@@ -90,15 +72,11 @@ def _schemas(root: object) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str
         if not isinstance(schema, dict):
             continue
         yield path, schema
-        for keyword, value in schema.items():
-            if keyword == "properties" and isinstance(value, dict):
-                pending += [((*path, name) if path is not None else None, sub) for name, sub in value.items()]
-            elif keyword in _HOLDS_SCHEMA:
-                pending.append((None, value))
-            elif keyword in _HOLDS_LIST and isinstance(value, list):
-                pending += [(None, sub) for sub in value]
-            elif keyword in _HOLDS_MAP and isinstance(value, dict):
-                pending += [(None, sub) for sub in value.values()]
+        properties = schema.get("properties")
+        if isinstance(properties, dict):
+            below = properties.items()
+            pending += [((*path, name) if path is not None else None, sub) for name, sub in below]
+        pending += [(None, sub) for sub in subschemas(schema, _ELSEWHERE)]
 
 
 def param_headers(tokens: HeaderMap, arguments: Mapping[str, Any]) -> dict[str, str]:

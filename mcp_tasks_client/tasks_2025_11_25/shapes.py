@@ -12,7 +12,7 @@ from typing import Any, Final
 from mcp_types import INTERNAL_ERROR
 
 from ..protocol import JSONObject, MalformedError, RequestId
-from ..protocol.replies import RpcError
+from ..protocol.replies import RpcError, id_in
 from ..protocol.text import is_encodable
 
 __all__ = [
@@ -121,9 +121,7 @@ def read_related_task(params: JSONObject) -> str | None:
 
 def read_progress_token(params: Mapping[str, Any]) -> str | int | None:
     """The ``progressToken`` in the ``_meta`` of a request; ``None`` if there is none."""
-    meta = params.get("_meta")
-    token = meta.get("progressToken") if isinstance(meta, dict) else None
-    return token if isinstance(token, str | int) and not isinstance(token, bool) else None
+    return id_in(params.get("_meta"), "progressToken")
 
 
 def mark_answer(answer: JSONObject, task_id: str) -> JSONObject:
