@@ -50,6 +50,7 @@ from ..sessions.base import (
     made_in_another,
 )
 from ..sessions.http.http_session import HttpSession
+from ..sessions.request_errors import RequestErrors
 from ..sessions.tool_catalogue import ToolCatalogue
 from .connection import Connection, Hear, OwnRequest, finish_soon, is_answer
 from .http_connection import HttpConnection
@@ -271,7 +272,7 @@ class CoreTasksSession(Session):
         try:
             raw = rename_task_fields(raw)
         except MalformedError as error:
-            raise _malformed("tasks/get", error) from None
+            raise RequestErrors("tasks/get", task.task_id).malformed(str(error)) from None
         status = raw.get("status")
         if status in ("completed", "failed"):
             raw = inline_result(raw, await self._fetch_result(task, completed=status == "completed"))
@@ -460,7 +461,7 @@ class CoreTasksSession(Session):
         try:
             return self._tracker.snapshot(task, raw)
         except MalformedError as error:
-            raise _malformed(method, error) from None
+            raise RequestErrors(method, task.task_id).malformed(str(error)) from None
 
     # ── MCP sessions ──────────────────────────────────────────────────────────────────────────
 
@@ -481,11 +482,3 @@ class CoreTasksSession(Session):
         if current is not None and current.name == session_id and not current.lost:
             context = latest_context(observed.refs())
             await current.notify(method, params, context)
-
-
-def _malformed(method: str, error: MalformedError) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"The reply to {method} cannot be used: {quote(str(error))}. Try again, then report it to the "
-        "server's author.",
-        retryable=True,
-    )
