@@ -368,6 +368,14 @@ async def test_a_task_id_that_no_message_can_carry_is_not_sent(
     assert server.received == []
 
 
+async def test_another_request_goes_and_comes_back_as_it_is(opened: Opened, server: Server) -> None:
+    server.replies["own/method"] = {**ACKNOWLEDGED, "own": [None]}
+    async with opened() as session:
+        assert (await session.ask("own/method", {"n": [1]}))["own"] == [None]
+    ((method, params),) = server.received
+    assert (method, params["n"]) == ("own/method", [1])
+
+
 # ── the caps ──────────────────────────────────────────────────────────────────────────────────
 
 
