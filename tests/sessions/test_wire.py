@@ -136,16 +136,22 @@ async def http_client(answer: Answer) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+async def doze(seconds: float) -> None:
+    """Between two attempts at a list no time passes."""
+    await anyio.lowlevel.checkpoint()
+
+
 @asynccontextmanager
 async def over_http(server: Server, limits: Limits) -> AsyncIterator[Session]:
     async with http_client(server.answer) as client:
-        yield HttpSession(URL, http_client=client, limits=limits, capabilities=DECLARED)
+        yield HttpSession(URL, http_client=client, limits=limits, capabilities=DECLARED, sleep=doze)
 
 
 @asynccontextmanager
 async def over_the_sdk(server: Server, limits: Limits) -> AsyncIterator[Session]:
     async with mcp.Client(in_memory(server.answer)) as client:
-        yield SdkSession(lambda: client.session, endpoint="server", limits=limits, capabilities=DECLARED)
+        options: dict[str, Any] = {"limits": limits, "capabilities": DECLARED, "sleep": doze}
+        yield SdkSession(lambda: client.session, endpoint="server", **options)
 
 
 async def nobody(context: object, params: object) -> ElicitResult:
@@ -603,6 +609,17 @@ async def test_a_list_is_kept_and_fetched_again_if_asked_for(
     assert (kept.description is None) == (way != "memory"), "whose server is asked whenever it is looked up"
     assert fetched is not None
     assert fetched.description == "another"
+
+
+@requirement("law:11")
+@ways("relay", "memory")
+async def test_a_list_that_does_not_come_is_given_up(opened: Opened, server: Server) -> None:
+    server.replies["tools/list"] = NEVER
+    async with opened(Limits(task_timeout_s=0.05)) as session:
+        with pytest.raises(ConnectionLostError) as caught:
+            await send(session, "tools/call")
+    assert (caught.value.retryable, caught.value.not_executed) == (True, True)
+    assert server.received == []
 
 
 @ways("relay", "memory", "core")
