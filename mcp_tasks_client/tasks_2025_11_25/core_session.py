@@ -363,15 +363,14 @@ class CoreTasksSession(Session):
         """
         if is_foreign(ref.session_data):
             raise made_in_another(CORE_TASKS_VERSION)
-        if not self._tracker.is_current(ref):
+        task = self._tracker.find_current(ref)
+        if task is None:
             data = SessionData.read(ref.session_data)
             connection = await self._sessions.of_task(
                 data.session_id, ref.context, cancellable=data.cancellable
             )
-            if not self._tracker.is_current(ref):  # nor by whoever came meanwhile
-                self._tracker.restore(ref, connection)
-        task = self._tracker.find(ref.task_id)
-        assert task is not None, "a task that is current is known"
+            # Another caller may have restored it meanwhile.
+            task = self._tracker.find_current(ref) or self._tracker.restore(ref, connection)
         task.context = ref.context
         return task
 

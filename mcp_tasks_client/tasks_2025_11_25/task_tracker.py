@@ -204,14 +204,12 @@ class TaskTracker:
             self._tasks[task_id] = task
         return task
 
-    def is_current(self, ref: TaskRef) -> bool:
-        """Whether what is known of a task is newer than what the journal holds, and not another process's."""
+    def find_current(self, ref: TaskRef) -> TrackedTask | None:
+        """The task, if what is known of it is newer than what the journal holds, and nobody else's."""
         task = self._tasks.get(ref.task_id)
-        if task is None:
-            return False
-        return ref.session_data in (None, task.built_from) or (
-            SessionData.read(ref.session_data).owner == self.owner
-        )
+        if task is None or ref.session_data in (None, task.built_from):
+            return task
+        return task if SessionData.read(ref.session_data).owner == self.owner else None
 
     def restore(self, ref: TaskRef, connection: Connection) -> TrackedTask:
         """Take up a task from the journal, where another process may have left it."""
@@ -306,7 +304,7 @@ class TaskTracker:
 
     def _act_on_status(self, task: TrackedTask) -> None:
         """Fetch what belongs to the latest status, before a poll is due."""
-        if self._running is None or task.task_id not in self._running[1].refs():
+        if not self._is_observed(task):
             return
         match task.latest.get("status"):
             case "completed" | "failed":
@@ -374,9 +372,7 @@ class TaskTracker:
     def open_result(self, task: TrackedTask) -> None:
         """Open ``tasks/result``, unless one is open or this must not be done now."""
         held = task.silenced or self._clock.monotonic() < task.reopen_at
-        if self._running is None or task.result is not None or held:
-            return
-        if task.task_id not in self._running[1].refs():
+        if held or task.result is not None or not self._is_observed(task):
             return
         task.observed = True
         self.changed.set()  # from now on it matters whether the task is observed still
@@ -466,6 +462,9 @@ class TaskTracker:
             await task.connection.notify("notifications/cancelled", {"requestId": request_id}, task.context)
 
     # ── while a client is open ────────────────────────────────────────────────────────────────
+
+    def _is_observed(self, task: TrackedTask) -> bool:
+        return self._running is not None and task.task_id in self._running[1].refs()
 
     def begin(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
         """Do something in the background. Returns False if no client is open."""
