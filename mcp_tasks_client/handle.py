@@ -89,7 +89,7 @@ class TaskHandle:
         with anyio.move_on_after(timeout) as waiting:
             if not call.record.finished:
                 async with endpoint.held(call):
-                    await endpoint.wait(call, lambda _: False)
+                    await endpoint.wait(call)
         if not call.record.finished:
             raise endpoint.timed_out(call, timeout)
         return await endpoint.deliver(call, waiting.deadline)
@@ -179,7 +179,7 @@ class _Updates(AsyncIterator[Task]):
                 self._endpoint.drive_in_background(call)
             self._ended, task = call.over, call.task
             if self._ended:
-                await self._endpoint.wait(call, lambda _: True)
+                await self._endpoint.wait(call)
             if task is not None and task != self._seen:
                 self._seen = task
                 return task

@@ -99,9 +99,8 @@ class OwnTask:
 
     def start(self) -> None:
         """Begin to enter, and wait for nothing. What entering raises, :meth:`leave` raises."""
-        self._task = spawn(
-            self._run, self._end
-        )  # kept, because asyncio forgets a task that nobody else knows
+        # Kept, because asyncio forgets a task that nobody else knows.
+        self._task = spawn(self._run, self._end)
 
     async def enter(self) -> None:
         """Enter. A caller that is cancelled meanwhile has the entering cancelled, and waits for its end.

@@ -243,7 +243,7 @@ class Endpoint:
     ) -> None:
         self.hold(call, listeners, context)
         try:
-            await self.wait(call, _never)
+            await self.wait(call)
         except anyio.get_cancelled_exc_class():
             # Not under others who wait for the same call, and not another client's task.
             alone = call.waiters == 1 and not call.in_background
@@ -304,13 +304,13 @@ class Endpoint:
             call.in_background = True
             self.engine.drive(call, self._runner)
 
-    async def wait(self, call: LiveCall, until: Callable[[LiveCall], bool]) -> None:
-        """Wait, while the call is held, until a condition is met or the call is over.
+    async def wait(self, call: LiveCall, until: Callable[[LiveCall], bool] = lambda call: call.over) -> None:
+        """Wait, while the call is held, until it is over, or a condition is met before that.
 
         Raises:
             Exception: What parked the call; a copy, since several callers may wait for one call.
         """
-        while not until(call) and not call.over:
+        while not call.over and not until(call):
             if call.driver is None:
                 self.engine.drive(call, self._runner)  # whoever had it driven has gone
             await call.change()
@@ -506,7 +506,3 @@ class Endpoint:
 
 def _closed_first() -> TasksClientError:
     return TasksClientError("The client was closed first; resuming cancels the task.")
-
-
-def _never(call: LiveCall) -> bool:
-    return False

@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from ..errors import JournalError
 from ..machine.record import Scope, TaskRecord
 from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
-from .row import Row, checked_time, escape, overtaken, read_rows, unescape
+from .row import Row, checked_time, escape, not_open, overtaken, read_rows, unescape
 
 __all__ = ["MemoryJournal"]
 
@@ -239,7 +239,7 @@ class MemoryJournal(Journal):
 
     def _check_open(self) -> None:
         if not self._users:
-            raise JournalError("the journal is not open; open it first (async with journal)")
+            raise not_open()
 
     def _row(self, record_id: str | None) -> Row | None:
         found = None if record_id is None else self._rows.get(record_id)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple, Self, overload
 
 from anyio.lowlevel import checkpoint
 
-from ..errors import DrivenElsewhereError, JournalCorruptError
+from ..errors import DrivenElsewhereError, JournalCorruptError, JournalError
 from ..machine.record import Scope, TaskRecord, dump_state, load_state
 from ..machine.states import Observing
 
-__all__ = ["Row", "checked_time", "escape", "overtaken", "read_rows", "unescape"]
+__all__ = ["Row", "RowWrite", "checked_time", "escape", "not_open", "overtaken", "read_rows", "unescape"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -124,6 +125,15 @@ class Row(NamedTuple):
             ) from None  # the words of that error may quote answers and task IDs
 
 
+class RowWrite(NamedTuple):
+    """A write of one row, as a statement that may write many."""
+
+    statement: Callable[[int], str]
+    """The SQL for a number of rows. It changes as many, or they have to be written one by one."""
+
+    values: Sequence[object]
+
+
 async def read_rows(rows: Iterable[Row], journal: Hashable) -> list[tuple[Row, TaskRecord]]:
     """The rows that can be read, each with its record. Of each other one the log tells, once per process.
 
@@ -151,6 +161,12 @@ _READ_AT_ONCE = 50
 @lru_cache(maxsize=1024)
 def _warn(message: str, journal: Hashable) -> None:
     logger.warning("left out of %s: %s", journal, message)
+
+
+def not_open(path: Path | None = None) -> JournalError:
+    """The error for whoever uses a journal without having opened it."""
+    which = "the journal" if path is None else f"the journal {path}"
+    return JournalError(f"{which} is not open; open it first (async with journal)")
 
 
 def overtaken(row: Row) -> DrivenElsewhereError:

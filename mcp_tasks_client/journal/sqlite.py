@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ..errors import JournalCorruptError, JournalError
 from ..machine.record import Scope, TaskRecord
 from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
-from .row import Row, checked_time, escape, overtaken, read_rows, unescape
+from .row import Row, RowWrite, checked_time, escape, not_open, overtaken, read_rows, unescape
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from .sqlite_writer import RowWrite, WriterThread
+    from .sqlite_writer import WriterThread
 
 __all__ = ["SqliteJournal", "choose_journal"]
 
@@ -155,11 +155,9 @@ class SqliteJournal(Journal):
         self._file = Path(os.path.realpath(self._path))
         # Imported on use, and SQLite with it: who keeps a journal in memory needs neither. Here, since
         # opening happens in an event loop, and fails with a JournalError or not at all.
-        from .sqlite_writer import RowWrite, WriterThread, not_open
+        from .sqlite_writer import WriterThread
 
         self._join_writer = partial(WriterThread.joined, self._file, busy_timeout_s, _renew, _end_lease)
-        self._not_open = not_open
-        self._row_write = RowWrite
         self._lock = threading.Lock()
         self._users = 0
         self._writer: WriterThread | None = None  # while there are users
@@ -259,7 +257,7 @@ class SqliteJournal(Journal):
             if not connection.execute(statement, values).rowcount:
                 raise overtaken(row)
 
-        await self._run(operation, writes=True, row=self._row_write(statement_of_rows, values))
+        await self._run(operation, writes=True, row=RowWrite(statement_of_rows, values))
 
     def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
         """Note that hosts have had these outcomes: with the next write, within a second, or on closing."""
@@ -271,7 +269,7 @@ class SqliteJournal(Journal):
                 if keep_until is not None or not connection.execute(_FORGET_DELIVERED, outcome).rowcount:
                     connection.execute(_DELIVER, (at, at, keep_until, *outcome))
 
-            forget = None if keep_until is not None else self._row_write(_forget_delivered_rows, outcome)
+            forget = None if keep_until is not None else RowWrite(_forget_delivered_rows, outcome)
             self._opened().put_unattended(operation, forget)
 
     async def remove(self, record: TaskRecord) -> None:
@@ -399,7 +397,7 @@ class SqliteJournal(Journal):
 
     def _opened(self) -> WriterThread:
         if self._writer is None:
-            raise self._not_open(self._path)
+            raise not_open(self._path)
         return self._writer
 
 

@@ -23,21 +23,22 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import anyio
 
 from ..errors import DrivenElsewhereError, JournalError
 from ..uncut import on_asyncio
 from .base import Lease, LeaseSource
+from .row import RowWrite, not_open
 from .sqlite_file import connect, explain, give_back, identity
 
-__all__ = ["Job", "RowWrite", "WriterThread", "not_open"]
+__all__ = ["Job", "WriterThread"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -101,15 +102,6 @@ class Waiter:
             await self._done.wait()
         else:
             await self._done
-
-
-class RowWrite(NamedTuple):
-    """An operation that changes one row and returns nothing, as a statement that may change many."""
-
-    statement: Callable[[int], str]
-    """The SQL for a number of rows. It changes as many, or it has to be done one by one."""
-
-    values: Sequence[object]
 
 
 class Job(Generic[T]):
@@ -497,11 +489,6 @@ def _make_new_locks() -> None:
 if hasattr(os, "register_at_fork"):
     # A child cannot open what its parent has open: SQLite in it would count on locks that it does not have.
     os.register_at_fork(before=_close_unused, after_in_child=_make_new_locks)
-
-
-def not_open(path: Path) -> JournalError:
-    """The error for whoever uses a journal without having opened it."""
-    return JournalError(f"the journal {path} is not open; open it first (async with journal)")
 
 
 def _runs(jobs: list[Job[Any]]) -> Iterator[list[Job[Any]]]:

@@ -393,6 +393,23 @@ class TestDeliveries:
                     journal.deliver(9.0, {"unkeyed": 0})
                 assert stored(path) == []
 
+    async def test_closing_soon_finishes_a_delivery_that_comes_during_a_commit(
+        self, path: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_writer, "_LINGER_S", 0.0)
+        journal = SqliteJournal(path)
+        with anyio.fail_after(30):
+            await journal.open()
+            await journal.save(outcome("unkeyed"))
+            async with anyio.create_task_group() as tasks:
+                with commits_held(spy) as held:
+                    tasks.start_soon(journal.save, record(record_id="next"))
+                    await to_thread.run_sync(held.wait, 30)
+                    journal.deliver(9.0, {"unkeyed": 0})
+                    journal.aclose_soon()
+            await until(lambda: path not in sqlite_writer._WRITERS)
+        assert stored(path) == ["next"]
+
     async def test_a_delivery_that_fails_is_logged_and_its_outcome_is_given_out_once_more(
         self, path: Path, spy: Spy, caplog: pytest.LogCaptureFixture
     ) -> None:
