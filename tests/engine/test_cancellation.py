@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
 import anyio
+import anyio.abc
 import pytest
 
 from mcp_tasks_client.client import TasksClient
+from mcp_tasks_client.engine.live_call import LiveCall
 from mcp_tasks_client.errors import (
     CredentialRefusedError,
     InputUnansweredError,
@@ -397,23 +400,32 @@ async def test_a_silence_that_could_not_be_journaled_is_kept_by_who_cancels(meth
 # ── what was found by reading the engine ──────────────────────────────────────────────────────
 
 
+@asynccontextmanager
+async def gathering_again(
+    world: World, client: TasksClient
+) -> AsyncIterator[tuple[anyio.abc.TaskGroup, LiveCall]]:
+    """A lost call that was sent again, and waits for its next round; its outcome becomes unknown."""
+    with pytest.raises(OutcomeUnknownError):
+        await client.call_tool("tool", idempotency_key=KEY)
+
+    async def call_again() -> None:
+        with pytest.raises(OutcomeUnknownError):
+            await client.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call_again)
+        await world.clock.advance(0.1)
+        calls = client._engine.store.live.values()
+        (gathering,) = [call for call in calls if isinstance(call.record.state, Gathering)]
+        yield tasks, gathering
+
+
 @requirement("law:8")
 async def test_a_call_that_is_cancelled_before_its_next_round_can_be_sent_again_under_its_key() -> None:
     at_once = {"resultType": "complete", **text_result("done")}
     world = World(calls=[LOST, LATER, at_once])
     async with world.client() as client:
-        with pytest.raises(OutcomeUnknownError):
-            await client.call_tool("tool", idempotency_key=KEY)
-
-        async def call_again() -> None:
-            with pytest.raises(OutcomeUnknownError):
-                await client.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(call_again)
-            await world.clock.advance(0.1)
-            calls = client._engine.store.live.values()
-            (gathering,) = [call for call in calls if isinstance(call.record.state, Gathering)]
+        async with gathering_again(world, client) as (_, gathering):
             await client._opened().cancel(gathering)
             await world.clock.advance(1)
         assert text(await world.call(client, idempotency_key=KEY, on_unknown="resend")) == "done"
@@ -434,28 +446,16 @@ async def test_a_call_that_times_out_cancels_no_task_that_a_handle_keeps() -> No
 async def test_a_resent_call_that_is_cancelled_as_its_next_round_begins_is_of_unknown_outcome() -> None:
     """The cancellation is being committed when the wait for the next round is over."""
     world = World(calls=[LOST, LATER, LOST])
-    async with world.client() as client:
-        with pytest.raises(OutcomeUnknownError):
-            await client.call_tool("tool", idempotency_key=KEY)
+    async with world.client() as client, gathering_again(world, client) as (tasks, gathering):
+        save, may_go_on = world.journal.save, anyio.Event()
 
-        async def call_again() -> None:
-            with pytest.raises(OutcomeUnknownError):
-                await client.call_tool("tool", idempotency_key=KEY, on_unknown="resend")
+        async def slow(record: TaskRecord, *, known: bool = False) -> None:
+            await may_go_on.wait()
+            await save(record, known=known)
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(call_again)
-            await world.clock.advance(0.1)
-            calls = client._engine.store.live.values()
-            (gathering,) = [call for call in calls if isinstance(call.record.state, Gathering)]
-            save, may_go_on = world.journal.save, anyio.Event()
-
-            async def slow(record: TaskRecord, *, known: bool = False) -> None:
-                await may_go_on.wait()
-                await save(record, known=known)
-
-            world.journal.save = slow  # type: ignore[method-assign]  # for one commit
-            tasks.start_soon(client._opened().cancel, gathering)
-            await anyio.wait_all_tasks_blocked()
-            world.journal.save = save  # type: ignore[method-assign]
-            await world.clock.advance(1)
-            may_go_on.set()
+        world.journal.save = slow  # type: ignore[method-assign]  # for one commit
+        tasks.start_soon(client._opened().cancel, gathering)
+        await anyio.wait_all_tasks_blocked()
+        world.journal.save = save  # type: ignore[method-assign]
+        await world.clock.advance(1)
+        may_go_on.set()

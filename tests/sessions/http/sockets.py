@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
+import httpx
 import httpx2
 import pytest
 
@@ -164,3 +166,55 @@ async def lost(script: Callable[[Connection, int], Awaitable[None]], **options: 
 
 def is_lost_reply(error: SessionError) -> bool:
     return type(error) is ConnectionLostError and error.retryable and not error.not_executed
+
+
+class Interrupted(httpx.AsyncBaseTransport):
+    """Cancels a scope at the ``n``-th point where a transport waits, and counts the bodies that stay open.
+
+    Args:
+        kind: Of the bodies.
+        respond: The pieces of a body.
+        n: From 1.
+        scope: What is cancelled.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        respond: Callable[[httpx.Request], list[bytes]],
+        n: int,
+        scope: anyio.CancelScope,
+    ) -> None:
+        self._kind = kind
+        self._respond = respond
+        self._left = n
+        self._scope = scope
+        self.open = 0
+
+    async def wait(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._scope.cancel()
+        await anyio.lowlevel.checkpoint()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await self.wait()
+        self.open += 1
+        body = InterruptedBody(self, self._respond(request))
+        return httpx.Response(200, headers={"content-type": self._kind}, stream=body)
+
+
+class InterruptedBody(httpx.AsyncByteStream):
+    def __init__(self, transport: Interrupted, pieces: list[bytes]) -> None:
+        self._transport = transport
+        self._pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            await self._transport.wait()
+            yield piece
+        await self._transport.wait()
+
+    async def aclose(self) -> None:
+        await self._transport.wait()
+        self._transport.open -= 1

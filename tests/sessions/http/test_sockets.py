@@ -29,6 +29,7 @@ from .sockets import (
     SSE,
     TASK,
     Connection,
+    Interrupted,
     also_over_httpx2,
     anyio_backend,
     chunk,
@@ -523,51 +524,22 @@ async def test_a_reply_is_returned_although_closing_its_response_fails() -> None
             assert (await session.get(REF)).task.task_id == REF.task_id
 
 
-class Interrupted(httpx.AsyncBaseTransport):
-    """Cancels a scope at the ``n``-th point where a transport waits, and counts what stays open."""
+def interrupted(kind: str, n: int, scope: anyio.CancelScope) -> Interrupted:
+    """A server that answers in two pieces, as JSON or as an event stream."""
 
-    def __init__(self, kind: str, n: int, scope: anyio.CancelScope) -> None:
-        self._kind = kind
-        self._left = n
-        self._scope = scope
-        self.open = 0
-
-    async def wait(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._scope.cancel()
-        await anyio.lowlevel.checkpoint()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        await self.wait()
+    def respond(request: httpx.Request) -> list[bytes]:
         body = json.loads(request.content)
         values = {
             "server/discover": {"supportedVersions": ["2026-07-28"]},
             "tools/list": {"tools": [{"name": "deploy", "inputSchema": {}}]},
         }
         text = json.dumps({"jsonrpc": "2.0", "id": body["id"], "result": values.get(body["method"], TASK)})
-        if self._kind == "text/event-stream":
+        if kind == "text/event-stream":
             text = f": ping\n\ndata: {text}\n\n: bye\n\n"
-        self.open += 1
         half = len(text) // 2
-        chunks = [text[:half].encode(), text[half:].encode()]
-        return httpx.Response(200, headers={"content-type": self._kind}, stream=InterruptedBody(self, chunks))
+        return [text[:half].encode(), text[half:].encode()]
 
-
-class InterruptedBody(httpx.AsyncByteStream):
-    def __init__(self, transport: Interrupted, chunks: list[bytes]) -> None:
-        self._transport = transport
-        self._chunks = chunks
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for part in self._chunks:
-            await self._transport.wait()
-            yield part
-        await self._transport.wait()
-
-    async def aclose(self) -> None:
-        await self._transport.wait()
-        self._transport.open -= 1
+    return Interrupted(kind, respond, n, scope)
 
 
 async def poll(session: HttpSession) -> object:
@@ -587,7 +559,7 @@ async def test_cancelled_at_any_point_nothing_stays_open_and_no_slot_is_lost(
     cancelled = 0
     for n in range(1, 100):
         with anyio.CancelScope() as scope, anyio.fail_after(5):
-            transport = Interrupted(kind, n, scope)
+            transport = interrupted(kind, n, scope)
             client = httpx.AsyncClient(transport=transport)
             session = HttpSession(
                 "http://server.example",
@@ -611,7 +583,7 @@ async def test_cancelled_at_any_point_nothing_stays_open_and_no_slot_is_lost(
 async def test_a_reply_that_has_arrived_is_returned_although_its_reader_is_cancelled() -> None:
     """A task ID is never lost: the end of the stream is waited for under a shield."""
     with anyio.CancelScope() as scope, anyio.fail_after(5):
-        transport = Interrupted("text/event-stream", 0, scope)
+        transport = interrupted("text/event-stream", 0, scope)
         client = httpx.AsyncClient(transport=transport)
         session = HttpSession("http://server.example", http_client=client)
         await session.tool("deploy")

@@ -31,6 +31,7 @@ from .sockets import (
     REF,
     SSE,
     Connection,
+    Interrupted,
     also_over_httpx2,
     anyio_backend,
     chunk,
@@ -509,49 +510,16 @@ async def test_cancelling_while_the_server_floods_closes_the_connection() -> Non
         gc.collect()
 
 
-class Interrupted(httpx.AsyncBaseTransport):
-    """Cancels a scope at the ``n``-th point where a stream waits, and counts what stays open."""
-
-    def __init__(self, n: int, scope: anyio.CancelScope) -> None:
-        self._left = n
-        self._scope = scope
-        self.open = 0
-
-    async def wait(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._scope.cancel()
-        await anyio.lowlevel.checkpoint()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        await self.wait()
-        self.open += 1
-        headers = {"content-type": "text/event-stream"}
-        return httpx.Response(200, headers=headers, stream=InterruptedBody(self))
-
-
-class InterruptedBody(httpx.AsyncByteStream):
-    def __init__(self, transport: Interrupted) -> None:
-        self._transport = transport
-
-    async def __aiter__(self) -> Any:
-        for piece in (ack()[:20], ack()[20:], tells() * 2, event(rpc(id=1, result={}))):
-            await self._transport.wait()
-            yield piece
-        await self._transport.wait()
-
-    async def aclose(self) -> None:
-        await self._transport.wait()
-        self._transport.open -= 1
-
-
 @over_a_given_client
 async def test_cancelled_at_any_point_nothing_stays_open() -> None:
+    def respond(request: httpx.Request) -> list[bytes]:
+        return [ack()[:20], ack()[20:], tells() * 2, event(rpc(id=1, result={}))]
+
     cancelled = 0
     for n in range(1, 100):
         observed = Observed(*IDS)
         with anyio.CancelScope() as scope, anyio.fail_after(5):
-            transport = Interrupted(n, scope)
+            transport = Interrupted("text/event-stream", respond, n, scope)
             client = httpx.AsyncClient(transport=transport)
             await listen(HttpSession("http://server.example", http_client=client), observed)
         await client.aclose()
