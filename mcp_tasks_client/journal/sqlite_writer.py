@@ -186,7 +186,6 @@ class WriterThread:
         self.is_ready = False
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()  # None: look what else there is to do
         self._unattended: list[Job[Any]] = []
-        self._tidy = False  # no free pages are left to give back
         self._failing = False  # the last write that nobody waits for has failed
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
         self._closing: list[Waiter] = []
@@ -360,12 +359,8 @@ class WriterThread:
             for job in reading:
                 job.run(connection)
             _wake_for(reading)
-            if has_written:
-                self._tidy = False
-            elif (
-                not jobs and not self._tidy
-            ):  # not in between, since looking for pages costs as much as a commit
-                self._tidy = not give_back(connection, keep=_FREE_PAGES_KEPT)
+            if not (jobs or has_written):  # not in between, since looking for pages costs as much as a commit
+                give_back(connection, keep=_FREE_PAGES_KEPT)
         while give_back(connection, keep=0):
             pass
         with suppress(sqlite3.Error):  # everything is committed; the next opening tidies up

@@ -379,7 +379,6 @@ class TestDeliveries:
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
                 await journal.save(outcome("unkeyed"))
-                await until(lambda: bool(journal._writer and journal._writer._tidy))  # it waits for nothing
                 journal.deliver(9.0, {"unkeyed": 0})
                 await until(lambda: stored(path) == [])
 
@@ -477,7 +476,6 @@ class TestLingering:
         journal = SqliteJournal(path)
         with anyio.fail_after(30):
             await journal.open()
-            await until(lambda: bool(journal._writer and journal._writer._tidy))  # it waits for nothing
             journal.aclose_soon()
             assert len(list(path.parent.iterdir())) == 3
             await until(lambda: [file.name for file in path.parent.iterdir()] == [path.name])
@@ -684,7 +682,6 @@ class TestLeases:
         source = Source()
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
-                await until(lambda: bool(journal._writer and journal._writer._tidy))  # it waits for nothing
                 journal.keep_renewing(source)
                 for renewed_at, had_lapsed in ((100.0, True), (130.0, False), (160.5, True)):
                     source.next = lease("a", renewed_at=renewed_at)
