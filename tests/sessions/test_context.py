@@ -28,7 +28,7 @@ from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import Created
-from mcp_tasks_client.sessions.base import ObservedTasks, Session, TaskRef, ToolCall
+from mcp_tasks_client.sessions.base import Session, TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import (
     ScriptedServer,
@@ -40,8 +40,9 @@ from mcp_tasks_client.testing import (
     working,
 )
 
+from .._observed import Observed
 from ..scripted_session import ScriptedSession
-from ..tasks_2025_11_25.wire import TASK, Noting, Observed, Stream, Wire, question
+from ..tasks_2025_11_25.wire import TASK, Noting, Stream, Wire, question
 
 pytestmark = pytest.mark.anyio
 
@@ -119,21 +120,6 @@ async def test_the_result_of_a_hosts_call_is_checked_by_a_list_that_is_asked_for
 # ── MCP 2026-07-28 over HTTP ──────────────────────────────────────────────────────────────────
 
 
-class Seen(ObservedTasks):
-    """Tasks that are observed, with a context each."""
-
-    def __init__(self, *refs: TaskRef) -> None:
-        self._refs = {ref.task_id: ref for ref in refs}
-
-    def refs(self) -> dict[str, TaskRef]:
-        return self._refs
-
-    async def changed(self) -> None:
-        await anyio.sleep_forever()
-
-    def deliver(self, snapshot: object) -> None: ...
-
-
 @asynccontextmanager
 async def over_http(sent: list[tuple[str, object]]) -> AsyncIterator[HttpSession]:
     server = ScriptedServer()
@@ -162,7 +148,8 @@ async def test_each_request_over_http_has_the_context_of_its_call() -> None:
         await session.ask("server/discover", {}, context="ask")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(
-                session.run, Seen(replace(ref, context="older"), TaskRef("other", None, "newest observed"))
+                session.run,
+                Observed(replace(ref, context="older"), TaskRef("other", None, "newest observed")),
             )
             while sent[-1][0] != "subscriptions/listen":
                 await anyio.lowlevel.checkpoint()

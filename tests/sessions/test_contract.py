@@ -51,10 +51,11 @@ from mcp_tasks_client.testing import (
     working,
 )
 
+from .._observed import Observed
 from ..hosts.relay._relay import relayed_to
 from ..real_server import RealServer
 from ..scripted_session import ScriptedSession
-from ..tasks_2025_11_25.wire import TASK, Arrived, Observed, Reply, Stream, Wire, question, refusal, text
+from ..tasks_2025_11_25.wire import TASK, Arrived, Reply, Stream, Wire, question, refusal, text
 
 pytestmark = pytest.mark.anyio
 

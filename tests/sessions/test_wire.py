@@ -39,10 +39,10 @@ from mcp_tasks_client.testing.faults import ErrorReply
 from mcp_tasks_client.testing.memory_session import ServerSession
 from mcp_tasks_client.testing.request_handler import Arrival, Exchange, RequestHandler
 
+from .._observed import Observed
 from .._requirements import requirement
 from ..hosts.relay._relay import relayed_to
 from ..hosts.sdk.server import DISCOVERED, TASK_ID, TOOL, WORKING, Answer, Fault, in_memory
-from ..tasks_2025_11_25.wire import Observed
 
 pytestmark = pytest.mark.anyio
 

@@ -25,9 +25,10 @@ from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, Snapshot, Ta
 from mcp_tasks_client.tasks_2025_11_25.session_data import OpenQuestion, SessionData
 from mcp_tasks_client.testing.clock import ManualClock
 
+from .._observed import Observed
 from .._requirements import requirement
 from ..hosts.http._host import Host
-from .wire import LIMIT_S, RELATED, TASK, Arrived, Observed, Stream, Wire, question, refusal, text
+from .wire import LIMIT_S, RELATED, TASK, Arrived, Stream, Wire, question, refusal, text
 
 pytestmark = pytest.mark.anyio
 

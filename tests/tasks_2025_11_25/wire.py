@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -16,11 +16,12 @@ import httpx
 from mcp_tasks_client.callbacks import Callbacks, Inputs
 from mcp_tasks_client.engine.environment import Clock, SystemClock
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.sessions.base import ObservedTasks, Session, Snapshot, TaskRef
+from mcp_tasks_client.sessions.base import ObservedTasks, Session
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.http.transport import Request, Response
 from mcp_tasks_client.sessions.http.transport_httpx import HttpxTransport
 from mcp_tasks_client.tasks_2025_11_25.core_session import session_over
+from tests._observed import Observed
 
 __all__ = [
     "LIMIT_S",
@@ -28,7 +29,6 @@ __all__ = [
     "TASK",
     "Arrived",
     "Noting",
-    "Observed",
     "Reply",
     "Stream",
     "Wire",
@@ -127,45 +127,6 @@ class Arrived:
     def params(self) -> JSONObject:
         params = self.message.get("params")
         return params if isinstance(params, dict) else {}
-
-
-class Observed(ObservedTasks):
-    """The tasks that the core observes. Keeps the latest ``session_data``, as the journal does."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, TaskRef] = {}
-        self.delivered: list[Snapshot] = []
-        self._added, self._news = anyio.Event(), anyio.Event()
-
-    def refs(self) -> Mapping[str, TaskRef]:
-        return dict(self.kept)
-
-    async def changed(self) -> None:
-        await self._added.wait()
-        self._added = anyio.Event()
-
-    def deliver(self, snapshot: Snapshot) -> None:
-        self.delivered.append(snapshot)
-        self.keep(snapshot)
-        self._news.set()
-        self._news = anyio.Event()
-
-    def keep(self, snapshot: Snapshot) -> None:
-        task_id = snapshot.task.task_id
-        if task_id in self.kept:
-            self.kept[task_id] = replace(self.kept[task_id], session_data=snapshot.session_data)
-
-    def observe(self, ref: TaskRef) -> None:
-        self.kept[ref.task_id] = ref
-        self._added.set()
-
-    async def wait_until(self, holds: Callable[[Snapshot], bool]) -> Snapshot:
-        """The first delivered snapshot of which something holds."""
-        while True:
-            for snapshot in self.delivered:
-                if holds(snapshot):
-                    return snapshot
-            await self._news.wait()
 
 
 class Noting(HttpxTransport):
@@ -274,7 +235,7 @@ class Wire:
     @asynccontextmanager
     async def session(
         self,
-        observed: Observed | None = None,
+        observed: ObservedTasks | None = None,
         *,
         inputs: Inputs | None = None,
         clock: Clock | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,8 +12,7 @@ import anyio
 import pytest
 
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.protocol.task import Task
-from mcp_tasks_client.sessions.base import INVALID_PARAMS, ObservedTasks, Session, Snapshot, TaskRef
+from mcp_tasks_client.sessions.base import INVALID_PARAMS, Session, Snapshot, TaskRef
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.testing import (
     Delayed,
@@ -29,6 +28,7 @@ from mcp_tasks_client.testing import (
     vanish,
     work,
 )
+from tests._observed import Observed
 from tests.testing.asking import ADA, DONE, HEADERS, META, NAME, get, post, serve, start
 
 pytestmark = pytest.mark.anyio
@@ -45,38 +45,16 @@ def server(clock: ManualClock) -> ScriptedServer:
     return server
 
 
-class Listener(ObservedTasks):
-    """Observes some tasks, and keeps what is delivered."""
-
-    def __init__(self, *refs: TaskRef) -> None:
-        self.tasks: list[Task] = []
-        self._refs = {ref.task_id: ref for ref in refs}
-        self._added, self._delivered = anyio.Event(), anyio.Event()
+class Listener(Observed):
+    """Sees besides that what came unasked has the ``session_data`` that a poll would bring."""
 
     @property
     def statuses(self) -> list[str]:
         return [task.status for task in self.tasks]
 
-    def add(self, ref: TaskRef) -> None:
-        self._refs[ref.task_id] = ref
-        self._added.set()
-
-    def refs(self) -> Mapping[str, TaskRef]:
-        return self._refs
-
-    async def changed(self) -> None:
-        await self._added.wait()
-        self._added = anyio.Event()
-
     def deliver(self, snapshot: Snapshot) -> None:
         assert snapshot.session_data == snapshot.task.request_state
-        self.tasks.append(snapshot.task)
-        self._delivered.set()
-        self._delivered = anyio.Event()
-
-    async def until(self, count: int) -> None:
-        while len(self.tasks) < count:
-            await self._delivered.wait()
+        super().deliver(snapshot)
 
 
 @asynccontextmanager
@@ -187,7 +165,7 @@ async def test_a_task_that_is_added_gets_a_stream_that_has_it(
     async with listening(session, first) as listener:
         await clock.advance(5)
         second = await start(session, "short")
-        listener.add(second)
+        listener.observe(second)
         await clock.advance(20)
         assert [task.task_id for task in listener.tasks] == [first.task_id, second.task_id]
     assert [stream.ending for stream in server.witness.listenings] == ["left", "left"]

@@ -25,6 +25,7 @@ from mcp_tasks_client.sessions.base import (
 )
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
+from ..._observed import Observed
 from .scripted import REF, TASK, ScriptedServer, Turnstile, error, fail_to_get, http, result
 
 pytestmark = pytest.mark.anyio
@@ -71,19 +72,6 @@ class Other(Session):
 
     async def aclose(self) -> None:
         self.asked.append("aclose")
-
-
-class Nobody:
-    """No task is observed."""
-
-    def refs(self) -> Mapping[str, TaskRef]:
-        return {}
-
-    async def changed(self) -> None:
-        await anyio.sleep_forever()
-
-    def deliver(self, snapshot: Snapshot) -> None:
-        raise AssertionError("of no task")
 
 
 class Maker:
@@ -182,7 +170,7 @@ async def test_run_waits_for_the_first_request_and_runs_the_session_that_stands(
         server.answers("server/discover", error(-32601, 404))
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(discovering.run, Nobody())
+            group.start_soon(discovering.run, Observed())
             await anyio.wait_all_tasks_blocked()
             assert server.methods == [], "an idle client asks nothing"
             await discovering.get(REF)

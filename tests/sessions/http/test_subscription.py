@@ -6,7 +6,6 @@ import gc
 import gzip
 import itertools
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import anyio
@@ -21,11 +20,12 @@ from mcp_tasks_client.errors import (
     SessionError,
 )
 from mcp_tasks_client.protocol import JSONObject
-from mcp_tasks_client.sessions.base import Snapshot, TaskRef
+from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.sessions.http import body, replies, subscription
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.http.subscription import DeclinedError, Subscription, keep_subscribed
 
+from ..._observed import Observed
 from .sockets import (
     END,
     REF,
@@ -50,45 +50,12 @@ pytestmark = pytest.mark.anyio
 IDS = ("task-0123456789", "task-9876543210")
 
 
-class Observed:
-    """The tasks that are observed, and what is delivered of them."""
-
-    def __init__(self, *task_ids: str) -> None:
-        self.tasks = {task_id: TaskRef(task_id) for task_id in task_ids}
-        self.snapshots: list[Snapshot] = []
-        self._added = anyio.Event()
-        self._delivered = anyio.Event()
-
-    def refs(self) -> Mapping[str, TaskRef]:
-        return self.tasks
-
-    async def changed(self) -> None:
-        await self._added.wait()
-        self._added = anyio.Event()
-
-    def deliver(self, snapshot: Snapshot) -> None:
-        self.snapshots.append(snapshot)
-        self._delivered.set()
-        self._delivered = anyio.Event()
-
-    def add(self, task_id: str) -> None:
-        self.tasks[task_id] = TaskRef(task_id)
-        self._added.set()
-
-    @property
-    def seen(self) -> list[tuple[str, str]]:
-        return [(snapshot.task.task_id, snapshot.task.status) for snapshot in self.snapshots]
-
-    async def until(self, count: int) -> None:
-        while len(self.snapshots) < count:
-            await self._delivered.wait()
-
-    def subscription(self) -> Subscription:
-        return Subscription(frozenset(self.tasks), self)
+def observing(*task_ids: str) -> Observed:
+    return Observed(*map(TaskRef, task_ids))
 
 
 async def listen(session: HttpSession, observed: Observed) -> None:
-    await session._listen(observed.subscription())
+    await session._listen(Subscription(frozenset(observed.kept), observed))
 
 
 def rpc(**fields: Any) -> bytes:
@@ -127,7 +94,7 @@ async def read(*stream: bytes, **options: Any) -> list[tuple[str, str]]:
         await peer.send(SSE, *map(chunk, stream), chunk(ends(peer)), END)
         await peer.closed_by_client()
 
-    observed = Observed(*IDS)
+    observed = observing(*IDS)
     async with serving(script) as server, connected(server, **options) as session:
         await listen(session, observed)
     return observed.seen
@@ -140,7 +107,7 @@ async def fail(*sent: bytes, **options: Any) -> tuple[list[tuple[str, str]], Ses
         await peer.request()
         await peer.send(*sent)
 
-    observed = Observed(*IDS)
+    observed = observing(*IDS)
     async with serving(script) as server, connected(server, **options) as session:
         with pytest.raises(SessionError) as caught:
             await listen(session, observed)
@@ -160,7 +127,7 @@ async def test_the_request_on_the_wire() -> None:
         await peer.send(SSE, chunk(ack() + ends(peer)), END)
 
     async with serving(script) as server, connected(server, headers={"X-Tenant": "t"}) as session:
-        await listen(session, Observed(*IDS))
+        await listen(session, observing(*IDS))
     (peer,) = seen
     assert peer.body["method"] == "subscriptions/listen"
     assert peer.body["params"]["notifications"] == {"taskIds": list(IDS)}
@@ -190,14 +157,14 @@ async def test_snapshots_are_delivered_in_order_and_as_they_come() -> None:
         await peer.send(chunk(ends(peer)), END)
         await peer.closed_by_client()
 
-    observed = Observed(*IDS)
+    observed = observing(*IDS)
     async with serving(script) as server, connected(server) as session, anyio.create_task_group() as group:
         group.start_soon(listen, session, observed)
         await observed.until(1)
         assert observed.seen == [(IDS[0], "working")]
         go.set()
     assert observed.seen[1:] == [(IDS[0], "completed"), (IDS[1], "failed")]
-    assert [one.session_data for one in observed.snapshots] == [None, "s", None]
+    assert [one.session_data for one in observed.delivered] == [None, "s", None]
 
 
 async def test_both_names_of_the_notification_are_read_and_other_messages_are_ignored() -> None:
@@ -240,11 +207,11 @@ async def test_both_names_of_the_notification_are_read_and_other_messages_are_ig
 def test_an_acknowledgement_without_any_of_our_tasks_declines_the_subscription(params: object) -> None:
     message = {"method": "notifications/subscriptions/acknowledged", "params": params}
     with pytest.raises(DeclinedError):
-        Subscription(frozenset(IDS), Observed()).take(message)
+        Subscription(frozenset(IDS), observing()).take(message)
 
 
 def test_an_acknowledgement_of_some_of_our_tasks_is_one() -> None:
-    one = Subscription(frozenset(IDS), Observed())
+    one = Subscription(frozenset(IDS), observing())
     params = {"notifications": {"taskIds": [IDS[1], "a stranger's"]}}
     one.take({"method": "notifications/subscriptions/acknowledged", "params": params})
     assert one.acknowledged
@@ -262,7 +229,7 @@ async def test_a_reply_without_an_acknowledgement_before_it_declines_the_subscri
     for script in (stream, plain):
         async with serving(script) as server, connected(server) as session:
             with pytest.raises(DeclinedError):
-                await listen(session, Observed(*IDS))
+                await listen(session, observing(*IDS))
 
 
 async def test_a_server_that_declines_is_hung_up_on() -> None:
@@ -276,7 +243,7 @@ async def test_a_server_that_declines_is_hung_up_on() -> None:
 
     async with serving(script) as server, connected(server) as session:
         with pytest.raises(DeclinedError):
-            await listen(session, Observed(*IDS))
+            await listen(session, observing(*IDS))
         await closed.wait()
         gc.collect()
 
@@ -351,7 +318,7 @@ async def test_closing_the_session_ends_it() -> None:
             await listen(session, observed)
         errors.append(caught.value)
 
-    observed = Observed(*IDS)
+    observed = observing(*IDS)
     async with serving(script) as server, connected(server) as session:
         async with anyio.create_task_group() as group:
             group.start_soon(read_on, session)
@@ -378,7 +345,7 @@ async def test_a_server_that_does_not_acknowledge_is_given_up() -> None:
     for script in (nothing, nothing_but_comments):
         async with serving(script) as server, connected(server, task_timeout_s=0.1) as session:
             with pytest.raises(ConnectionLostError, match="fell silent") as caught:
-                await listen(session, Observed(*IDS))
+                await listen(session, observing(*IDS))
         assert is_lost_reply(caught.value)
 
 
@@ -394,7 +361,7 @@ async def test_a_stream_that_falls_silent_counts_as_broken(monkeypatch: pytest.M
             await peer.send(chunk(b"x"))
             await anyio.sleep(0.05)
 
-    observed = Observed(*IDS)
+    observed = observing(*IDS)
     async with serving(drips) as server, connected(server) as session:
         with pytest.raises(ConnectionLostError, match="fell silent"):
             await listen(session, observed)
@@ -413,7 +380,7 @@ async def test_a_comment_is_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> N
             await anyio.sleep(0.1)
         await peer.send(chunk(tells()), chunk(ends(peer)), END)
 
-    observed = Observed(*IDS)
+    observed = observing(*IDS)
     # Nor does the time-out of other requests end it.
     async with serving(script) as server, connected(server, task_timeout_s=0.5) as session:
         await listen(session, observed)
@@ -429,7 +396,7 @@ async def test_a_subscription_takes_no_place_of_a_poll() -> None:
                 return
             await peer.send(whole(peer.result()))
 
-    observed = Observed(*IDS)
+    observed = observing(*IDS)
     async with (
         serving(script) as server,
         connected(server, tasks_in_flight=1, calls_in_flight=1) as session,
@@ -460,9 +427,9 @@ async def test_a_connection_is_used_again_after_a_stream_that_ended_in_order(
                 await peer.send(whole(peer.result()))
 
     async with serving(script) as server, connected(server) as session:
-        await listen(session, Observed(*IDS))
+        await listen(session, observing(*IDS))
         await session.get(REF)
-        await listen(session, Observed(*IDS))
+        await listen(session, observing(*IDS))
     assert server.connections == 1
 
 
@@ -480,7 +447,7 @@ async def test_cancelling_closes_the_connection(sent: bytes) -> None:
 
     async with serving(script) as server, connected(server) as session:
         async with anyio.create_task_group() as group:
-            group.start_soon(listen, session, Observed(*IDS))
+            group.start_soon(listen, session, observing(*IDS))
             await arrived.wait()
             await anyio.wait_all_tasks_blocked()
             group.cancel_scope.cancel()
@@ -500,7 +467,7 @@ async def test_cancelling_while_the_server_floods_closes_the_connection() -> Non
         finally:
             closed.set()
 
-    observed = Observed(*IDS)
+    observed = observing(*IDS)
     async with serving(flood) as server, connected(server) as session:
         async with anyio.create_task_group() as group:
             group.start_soon(listen, session, observed)
@@ -517,7 +484,7 @@ async def test_cancelled_at_any_point_nothing_stays_open() -> None:
 
     cancelled = 0
     for n in range(1, 100):
-        observed = Observed(*IDS)
+        observed = observing(*IDS)
         with anyio.CancelScope() as scope, anyio.fail_after(5):
             transport = Interrupted("text/event-stream", respond, n, scope)
             client = httpx.AsyncClient(transport=transport)
@@ -595,14 +562,14 @@ async def keep(streams: Streams, observed: Observed) -> bool:
 
 @on_both_loops
 async def test_no_stream_is_opened_before_a_task_has_been_observed_for_a_moment() -> None:
-    observed, streams = Observed(), Streams()
+    observed, streams = observing(), Streams()
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             group.start_soon(keep_subscribed, streams.open, observed, streams.sleep)
             await anyio.wait_all_tasks_blocked()
             assert (streams.opened, streams.slept) == ([], [])
             stays_open = streams.stays_open
-            observed.add("a")
+            observed.observe(TaskRef("a"))
             await stays_open.wait()
             group.cancel_scope.cancel()
     assert (streams.opened, streams.slept) == ([frozenset("a")], [1.0])
@@ -624,7 +591,7 @@ async def test_no_stream_is_opened_before_a_task_has_been_observed_for_a_moment(
 )
 async def test_a_refusal_ends_it_for_good(outcome: SessionError | DeclinedError) -> None:
     streams = Streams(outcome)
-    assert await keep(streams, Observed("a"))
+    assert await keep(streams, observing("a"))
     assert len(streams.opened) == 1
 
 
@@ -632,30 +599,30 @@ async def test_a_refusal_ends_it_for_good(outcome: SessionError | DeclinedError)
 async def test_a_broken_stream_is_opened_again_with_growing_pauses() -> None:
     gateway = SessionError("bad gateway", code=-32601, retryable=True, http_status=502)
     streams = Streams(*[lost()] * 7, gateway, "ends in order")
-    assert not await keep(streams, Observed("a"))
+    assert not await keep(streams, observing("a"))
     assert streams.slept == [1, 1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 @on_both_loops
 async def test_a_stream_that_delivered_something_is_opened_again_soon() -> None:
     streams = Streams(lost(), lost(), "delivers", lost(retry_after_s=90.0), lost(retry_after_s=1e9))
-    assert not await keep(streams, Observed("a"))
+    assert not await keep(streams, observing("a"))
     assert streams.slept == [1, 1, 2, 1, 90, 3600]
 
 
 @on_both_loops
 async def test_a_new_task_leads_to_one_new_stream_in_place_of_the_old() -> None:
-    observed, streams = Observed("a"), Streams()
+    observed, streams = observing("a"), Streams()
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             group.start_soon(keep_subscribed, streams.open, observed, streams.sleep)
             await streams.stays_open.wait()
             stays_open = streams.stays_open
-            observed.add("b")
-            observed.add("c")
+            observed.observe(TaskRef("b"))
+            observed.observe(TaskRef("c"))
             await stays_open.wait()
             assert streams.cancelled == 1
-            observed.add("a")  # which the stream names already
+            observed.observe(TaskRef("a"))  # which the stream names already
             await anyio.wait_all_tasks_blocked()
             group.cancel_scope.cancel()
     assert streams.opened == [frozenset("a"), frozenset("abc")]
@@ -664,12 +631,12 @@ async def test_a_new_task_leads_to_one_new_stream_in_place_of_the_old() -> None:
 
 @on_both_loops
 async def test_a_stream_names_a_thousand_tasks_at_most() -> None:
-    observed, streams = Observed(*map(str, range(1200))), Streams()
+    observed, streams = observing(*map(str, range(1200))), Streams()
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             group.start_soon(keep_subscribed, streams.open, observed, streams.sleep)
             await streams.stays_open.wait()
-            observed.add("one more")
+            observed.observe(TaskRef("one more"))
             await anyio.wait_all_tasks_blocked()
             group.cancel_scope.cancel()
     assert streams.opened == [frozenset(map(str, range(1000)))]
@@ -688,7 +655,7 @@ async def test_a_session_runs_it() -> None:
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    observed = Observed(*IDS)
+    observed = observing(*IDS)
     async with serving(script) as server, connected(server, sleep=sleep) as session:
         await session.run(observed)
     assert observed.seen == [(IDS[0], "working")]
