@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -160,7 +161,7 @@ class Task(BaseModel):
 
         ``lastUpdatedAt`` is left out because some servers stamp it on every poll.
         """
-        return self._essence() == other._essence()
+        return _essence(self) == _essence(other) and _lasting_extra(self) == _lasting_extra(other)
 
     def older_than(self, other: Task) -> bool:
         """Whether ``lastUpdatedAt`` is earlier than the other's; false if the two cannot be compared."""
@@ -175,27 +176,21 @@ class Task(BaseModel):
         mine, theirs = _time(self.created_at), _time(other.created_at)
         return mine is None or theirs is None or mine == theirs
 
-    def _essence(self) -> tuple[object, ...]:
-        extra = {
-            k: v for k, v in (self.model_extra or {}).items() if k not in ("_meta", "resultType", "content")
-        }
-        return (
-            self.task_id,
-            self.status,
-            self.status_message,
-            self.ttl_ms,
-            self.poll_interval_ms,
-            self.input_requests,
-            self.result,
-            self.error,
-            self.request_state,
-            extra,
-        )
-
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
         words = self.status_message
         message = [("status_message", quote(words, self.task_id))] if words is not None else []
         return [("task_id", shorten(self.task_id)), ("status", quote(self.status, self.task_id)), *message]
+
+
+_essence: Final = attrgetter(
+    *("task_id", "status", "status_message", "ttl_ms", "poll_interval_ms"),
+    *("input_requests", "result", "error", "request_state"),
+)
+
+
+def _lasting_extra(task: Task) -> JSONObject:
+    extra = task.model_extra or {}
+    return {name: value for name, value in extra.items() if name not in ("_meta", "resultType", "content")}
 
 
 def _time(text: str | None) -> datetime | None:

@@ -98,7 +98,7 @@ class Inbound:
         task = self._task_of(connection, params, source) if method in QUESTIONS and not received else None
         if task is None:
             if name not in self._replying and self._tracker.begin(
-                self._reply, name, method, params, received, source.context
+                self._reply, name, method, params, source.context
             ):
                 self._replying[name] = anyio.CancelScope()
         elif task.silenced:
@@ -126,7 +126,6 @@ class Inbound:
         name: tuple[Connection, RequestId],
         method: str,
         params: JSONObject,
-        received: bool,
         context: object,
     ) -> None:
         """Answer a request that belongs to no task of the server."""
@@ -134,7 +133,7 @@ class Inbound:
         try:
             with self._replying[name]:
                 answer: JSONObject | RpcError | None = {}
-                if received:
+                if self._receiver.concerns(method, params):
                     answer = await self._receiver.handle(method, params, connection.name, request_id, context)
                 elif method in QUESTIONS:
                     asked = InputContext(tool=None, key=str(request_id), task=None, context=context)

@@ -36,12 +36,11 @@ _PATIENCE: Final = 2
 
 @dataclass(slots=True)
 class _Entry:
-    key: str
-    ordinal: int
     digest: str
-    request: JSONObject = field(repr=False)
+    ordinal: int
     request_id: RequestId | None
-    size: int
+    request: JSONObject = field(repr=False)
+    size: int = field(init=False)
     stream_lost: bool = False
     """Whether the stream that brought the request has ended: the server may send the question again."""
 
@@ -52,6 +51,13 @@ class _Entry:
     leaving: bool = False
     """Whether an answer is being sent. A request that comes from now on is another question."""
 
+    def __post_init__(self) -> None:
+        self.size = len(json.dumps(self.request))
+
+    @property
+    def key(self) -> str:
+        return f"{self.digest}.{self.ordinal}"
+
 
 class QuestionLog:
     """What a server has asked on behalf of one task.
@@ -61,17 +67,13 @@ class QuestionLog:
     """
 
     def __init__(self, data: SessionData) -> None:
-        self._open: list[_Entry] = []
+        self._open = [
+            _Entry(*_split(key), request_id, request, stream_lost=True, restored=True)
+            for key, request_id, request in data.open
+        ]
         self._answered = dict(data.answered)
         self._unused = data.sent
         self._looks = 0
-        for one in data.open:
-            name, _, ordinal = one.key.partition(".")
-            size = len(json.dumps(one.request))
-            number = int(ordinal) if ordinal.isdecimal() else 0
-            entry = _Entry(one.key, number, name, one.request, one.request_id, size)
-            entry.stream_lost = entry.restored = True
-            self._open.append(entry)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -97,14 +99,14 @@ class QuestionLog:
                 entry.request_id = request_id
                 entry.stream_lost = entry.restored = False
                 return "new"
-        size = len(json.dumps(request))
-        if len(self._open) >= MAX_OPEN or size + sum(entry.size for entry in self._open) > _MAX_BYTES:
-            return "too many"
         taken = {entry.ordinal for entry in self._open if entry.digest == name}
         ordinal = self._answered.get(name, 0)
         while ordinal in taken:
             ordinal += 1
-        self._open.append(_Entry(f"{name}.{ordinal}", ordinal, name, request, request_id, size))
+        new = _Entry(name, ordinal, request_id, request)
+        if len(self._open) >= MAX_OPEN or sum(entry.size for entry in (new, *self._open)) > _MAX_BYTES:
+            return "too many"
+        self._open.append(new)
         return "new"
 
     def withdraw(self, request_id: RequestId) -> bool:
@@ -200,9 +202,8 @@ class QuestionLog:
 
     def was_answered(self, key: str) -> bool:
         """Whether a question is not open, and was answered before."""
-        name, _, ordinal = key.partition(".")
-        answered = ordinal.isdecimal() and int(ordinal) < self._answered.get(name, 0)
-        return answered and self._named(key) is None
+        name, ordinal = _split(key)
+        return ordinal < self._answered.get(name, 0) and self._named(key) is None
 
     def look(self, *, waiting: bool) -> SentAnswer | None:
         """Note a snapshot. Returns the answer that is to be sent once more, if it has had no effect.
@@ -234,6 +235,11 @@ class QuestionLog:
 
     def _named(self, key: str) -> _Entry | None:
         return next((entry for entry in self._open if entry.key == key), None)
+
+
+def _split(key: str) -> tuple[str, int]:
+    name, _, ordinal = key.partition(".")
+    return name, int(ordinal) if ordinal.isdecimal() else 0
 
 
 def _same(one: RequestId | None, other: RequestId) -> bool:
