@@ -289,8 +289,26 @@ class Receiver:
         task = next(same, None)
         if task is None:
             self._check_room(of_session)
-            task = self._new_task(method, params, session_id, origin, related, ttl_ms)
-            self._tasks[task.task_id] = task
+            self._created += 1
+            # Whoever knows the ID and comes in the same session can read the answer, so it is a secret.
+            task_id, now = secrets.token_urlsafe(24), self._now()
+            task = self._tasks[task_id] = _Received(
+                task_id=task_id,
+                number=self._created,
+                session_id=session_id,
+                question={"method": method, "params": {k: v for k, v in params.items() if k != "task"}},
+                origin=origin,
+                related=related,
+                wire={
+                    "taskId": task_id,
+                    "status": "working",
+                    "createdAt": now,
+                    "lastUpdatedAt": now,
+                    "ttl": ttl_ms,
+                    "pollInterval": self._policy.poll_interval_ms,
+                },
+                expires_at=self._clock.monotonic() + ttl_ms / 1000,
+            )
             logger.info("The server has the client run %r", task)
             self._running[0].start_soon(self._live, task, self._running[1], context)
         created: JSONObject = {"task": task.wire}
@@ -306,31 +324,6 @@ class Receiver:
             raise _RefusedError(
                 INVALID_REQUEST, f"Too many tasks: {len(of_session)} are kept; ask for a shorter ttl"
             )
-
-    def _new_task(
-        self, method: str, params: JSONObject, session_id: str, origin: str, related: str | None, ttl_ms: int
-    ) -> _Received:
-        self._created += 1
-        now = self._now()
-        # Whoever knows the ID and comes in the same session can read the answer, so it is a secret.
-        task_id = secrets.token_urlsafe(24)
-        return _Received(
-            task_id=task_id,
-            number=self._created,
-            session_id=session_id,
-            question={"method": method, "params": {k: v for k, v in params.items() if k != "task"}},
-            origin=origin,
-            related=related,
-            wire={
-                "taskId": task_id,
-                "status": "working",
-                "createdAt": now,
-                "lastUpdatedAt": now,
-                "ttl": ttl_ms,
-                "pollInterval": self._policy.poll_interval_ms,
-            },
-            expires_at=self._clock.monotonic() + ttl_ms / 1000,
-        )
 
     def _ttl_ms(self, wish: object) -> int:
         """The time-to-live of a new task. A ``ttl`` of ``null`` asks for as long as possible."""
