@@ -15,7 +15,7 @@ import anyio
 
 from ..errors import SessionError
 from ..protocol import JSONObject, RequestId
-from ..protocol.replies import RpcError
+from ..protocol.replies import Reply
 from ..protocol.text import shorten
 from ..sessions.request_errors import RequestErrors
 from .shapes import declares_tasks
@@ -134,7 +134,7 @@ class Connection(ABC):
         cancels_tasks: Whether the server declares ``tasks.cancel``.
         makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
         lost: Whether the server has denied the session twice, and another one can be begun.
-        acknowledges: Whether :meth:`respond` returns only when the server has the answer.
+        acknowledges: Whether :meth:`answer` returns only when the server has the answer.
         calls: How many ``tools/call`` are under way.
         context: Of the call for whose sake the session was begun, or gone back to.
         listening: Set while no call has to wait: the server can be heard outside of replies, or it never will
@@ -195,13 +195,7 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    async def respond(
-        self,
-        request_id: RequestId,
-        answer: JSONObject | RpcError,
-        context: object,
-        task_id: str | None = None,
-    ) -> None:
+    async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
         """Answer a request of the server's.
 
         Raises:

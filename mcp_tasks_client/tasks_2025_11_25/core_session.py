@@ -34,7 +34,7 @@ from ..errors import ConnectionLostError, MissingCapabilityError, RemoteProtocol
 from ..policy import ReceivePolicy, TaskPreference
 from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError
 from ..protocol.params import call_params
-from ..protocol.replies import CallReply, Created, Returned, RpcError
+from ..protocol.replies import CallReply, Created, Reply, Returned, RpcError
 from ..protocol.task import TERMINAL_STATUSES
 from ..protocol.text import quote, shorten
 from ..sessions.base import (
@@ -411,7 +411,7 @@ class CoreTasksSession(Session):
             OwnRequest(method, {"taskId": task.task_id}, task.context, task.task_id)
         )
 
-    async def _fetch_result(self, task: TrackedTask, *, completed: bool) -> JSONObject | RpcError:
+    async def _fetch_result(self, task: TrackedTask, *, completed: bool) -> Reply:
         """What ``tasks/result`` answers of a task that is over."""
         if task.reply is not None:
             return task.reply
@@ -440,7 +440,7 @@ class CoreTasksSession(Session):
 
         async def send() -> None:
             try:
-                await task.connection.respond(request_id, answer, task.context, task.task_id)
+                await task.connection.answer(request_id, answer, task.context, task.task_id)
             except BaseException:
                 task.questions.abort_answer(key)
                 raise
@@ -453,7 +453,7 @@ class CoreTasksSession(Session):
         unused = task.questions.look(waiting=waiting)
         if unused is not None:
             with suppress(SessionError):
-                await task.connection.respond(unused.request_id, unused.content, task.context, task.task_id)
+                await task.connection.answer(unused.request_id, unused.content, task.context, task.task_id)
                 task.questions.finish_once_more(unused)
 
     def _snapshot(self, task: TrackedTask, raw: JSONObject, method: str) -> Snapshot:

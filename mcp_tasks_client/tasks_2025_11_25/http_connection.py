@@ -24,7 +24,7 @@ from ..engine.environment import Clock
 from ..errors import ConnectionLostError, RemoteProtocolError, SessionError
 from ..policy import doubled
 from ..protocol import JSONObject, RequestId
-from ..protocol.replies import Reply, RpcError, reply_fields
+from ..protocol.replies import Reply, reply_fields
 from ..protocol.text import header_value, quote
 from ..sessions.http.body import drain
 from ..sessions.http.channel import HttpChannel, Message, ReadResponse, encode_json
@@ -125,16 +125,10 @@ class HttpConnection(Connection):
                 lost = error
         return await self._resume(own, lost)
 
-    async def respond(
-        self,
-        request_id: RequestId,
-        answer: JSONObject | RpcError,
-        context: object,
-        task_id: str | None = None,
-    ) -> None:
+    async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
         """Answer a request of the server's. Returns when the server has acknowledged that."""
         own = OwnRequest("an answer", context=context, task_id=task_id)
-        await self._tell(own, {"id": request_id, **reply_fields(answer)})
+        await self._tell(own, {"id": request_id, **reply_fields(reply)})
 
     async def notify(self, method: str, params: JSONObject, context: object) -> None:
         """Send a notification. Returns when the server has acknowledged it."""

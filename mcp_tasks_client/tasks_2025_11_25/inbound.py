@@ -14,7 +14,7 @@ from ..callbacks import InputContext, Inputs
 from ..engine.environment import Clock
 from ..errors import SessionError
 from ..protocol import JSONObject, RequestId
-from ..protocol.replies import RpcError
+from ..protocol.replies import Reply, RpcError
 from .connection import GET_STREAM, Connection, OwnRequest
 from .receiver import Receiver
 from .shapes import QUESTIONS, read_related_task, read_request_id, strip_volatile
@@ -132,7 +132,7 @@ class Inbound:
         connection, request_id = name
         try:
             with self._replying[name]:
-                answer: JSONObject | RpcError | None = {}
+                answer: Reply | None = {}
                 if self._receiver.concerns(method, params):
                     answer = await self._receiver.handle(method, params, connection.name, request_id, context)
                 elif method in QUESTIONS:
@@ -147,14 +147,12 @@ class Inbound:
         finally:
             self._replying.pop(name, None)
 
-    async def _send(
-        self, name: tuple[Connection, RequestId], answer: JSONObject | RpcError, context: object
-    ) -> None:
+    async def _send(self, name: tuple[Connection, RequestId], answer: Reply, context: object) -> None:
         connection, request_id = name
         with suppress(SessionError):  # whoever asked fails by itself
             for attempt in range(1, _REPLY_ATTEMPTS + 1):
                 try:
-                    await connection.respond(request_id, answer, context)
+                    await connection.answer(request_id, answer, context, None)
                     return
                 except SessionError as error:
                     if not error.retryable or attempt == _REPLY_ATTEMPTS:

@@ -38,7 +38,7 @@ from ..engine.environment import Clock
 from ..errors import SessionError
 from ..policy import ReceivePolicy
 from ..protocol import JSONObject, RequestId
-from ..protocol.replies import RpcError
+from ..protocol.replies import Reply, RpcError
 from ..protocol.text import digest, shorten
 from .shapes import mark_answer, read_related_task
 
@@ -91,7 +91,7 @@ class _Received:
     expires_at: float
     """By the monotonic clock."""
 
-    reply: JSONObject | RpcError | None = None
+    reply: Reply | None = None
     """What ``tasks/result`` returns; ``None`` until the task has ended."""
 
     asking: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -103,7 +103,7 @@ class _Received:
     def __repr__(self) -> str:
         return f"<task {shorten(self.task_id)} ({self.wire['status']}) of {self.question['method']}>"
 
-    def end(self, status: str, reply: JSONObject | RpcError, message: str | None, now: str) -> bool:
+    def end(self, status: str, reply: Reply, message: str | None, now: str) -> bool:
         """Move to a terminal status. Returns False if the task has ended before, which stands."""
         if self.reply is not None:
             return False
@@ -195,7 +195,7 @@ class Receiver:
         session_id: str,
         request_id: RequestId | None = None,
         context: object = None,
-    ) -> JSONObject | RpcError | None:
+    ) -> Reply | None:
         """The reply to a request that :meth:`concerns` said yes to. ``tasks/result`` waits for the end.
 
         Args:
@@ -344,7 +344,7 @@ class Receiver:
             raise _RefusedError(INVALID_PARAMS, "Failed to retrieve task: Task not found")
         return task
 
-    async def _result(self, task: _Received) -> JSONObject | RpcError | None:
+    async def _result(self, task: _Received) -> Reply | None:
         await task.settled.wait()
         if task.related in self._abandoned:
             return None

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mcp_types import INTERNAL_ERROR
 
 from ..protocol import JSONObject, MalformedError, RequestId
-from ..protocol.replies import RpcError, id_in
+from ..protocol.replies import Reply, RpcError, id_in
 from ..protocol.text import is_encodable
 
 __all__ = [
@@ -86,7 +86,7 @@ def read_created_task(result: JSONObject) -> JSONObject | None:
     }
 
 
-def inline_result(task: JSONObject, reply: JSONObject | RpcError) -> JSONObject:
+def inline_result(task: JSONObject, reply: Reply) -> JSONObject:
     """A task that is over, with what ``tasks/result`` answered.
 
     Whatever the tool returned is its result, with ``isError`` or without, although 2025-11-25 calls the task

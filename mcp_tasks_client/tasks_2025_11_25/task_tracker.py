@@ -29,7 +29,7 @@ from ..engine.environment import Clock
 from ..errors import SessionError
 from ..policy import doubled
 from ..protocol import JSONObject, MalformedError, RequestId
-from ..protocol.replies import RpcError
+from ..protocol.replies import Reply, RpcError
 from ..protocol.task import TERMINAL_STATUSES, read_task
 from ..protocol.text import shorten
 from ..sessions.base import ObservedTasks, Snapshot, TaskRef, latest_context
@@ -320,7 +320,7 @@ class TaskTracker:
         """
         own = OwnRequest("tasks/result", {"taskId": task.task_id}, task.context, task.task_id)
         try:
-            reply: JSONObject | RpcError = await task.connection.request(own)
+            reply: Reply = await task.connection.request(own)
         except SessionError as error:
             if not is_answer(error):
                 return  # a poll tells
@@ -402,7 +402,7 @@ class TaskTracker:
         task.news.set()  # no question comes on this stream any more
         await self._settle_abandoned(task)
 
-    def _take_end(self, task: TrackedTask, reply: JSONObject | RpcError | None) -> None:
+    def _take_end(self, task: TrackedTask, reply: Reply | None) -> None:
         """Deliver the end of a task, if the reply tells it without a poll."""
         status = task.latest.get("status")
         if isinstance(reply, dict) and "content" in reply and status is not None:

@@ -48,10 +48,10 @@ async def main(url: str, journal: str, stop: str, tool: str) -> None:
             await anyio.sleep(0.01)
         return ElicitResult(action="accept", content={"name": "Ada"})
 
-    respond, request = HttpConnection.respond, HttpConnection.request
+    send_answer, request = HttpConnection.answer, HttpConnection.request
 
     async def responded(self: HttpConnection, *args: Any, **options: Any) -> None:
-        await respond(self, *args, **options)
+        await send_answer(self, *args, **options)
         await reached()
 
     async def requested(self: HttpConnection, own: OwnRequest) -> Any:
@@ -62,9 +62,9 @@ async def main(url: str, journal: str, stop: str, tool: str) -> None:
         case "task-created":
             HttpConnection.request = requested  # type: ignore[method-assign]
         case "answer-committed":
-            HttpConnection.respond = reached  # type: ignore[method-assign]
+            HttpConnection.answer = reached  # type: ignore[method-assign]
         case "answer-sent":
-            HttpConnection.respond = responded  # type: ignore[method-assign]
+            HttpConnection.answer = responded  # type: ignore[method-assign]
     async with TasksClient(url, journal=journal, elicitation=answer) as client:
         await client.start_tool(name, arguments, idempotency_key="k")
         await (reached() if stop == "task-created" else anyio.sleep_forever())

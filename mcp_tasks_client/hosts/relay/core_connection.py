@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from ...errors import ConnectionLostError, SessionError
 from ...protocol import JSONObject, RequestId
-from ...protocol.replies import RpcError
+from ...protocol.replies import Reply, RpcError
 from ...tasks_2025_11_25.connection import PING_S, Connection, Hear, OwnRequest
 from ...tasks_2025_11_25.shapes import read_created_task
 from .core_router import TaskRouter
@@ -93,20 +93,14 @@ class RelayConnection(Connection):
             return isinstance(again, RpcError) and denies_session(again)
         return False
 
-    async def respond(
-        self,
-        request_id: RequestId,
-        answer: JSONObject | RpcError,
-        context: object,
-        task_id: str | None = None,
-    ) -> None:
+    async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
         """Answer a request of the server's. Nobody tells whether the answer arrives: the SDK does not.
 
         So the answer is journaled until a snapshot shows that the task goes on.
         """
         errors = self.errors_of(OwnRequest("an answer", task_id=task_id))
         with anyio.move_on_after(self._timeout_s):
-            if await self._relay.answer(request_id, answer):
+            if await self._relay.answer(request_id, reply):
                 return
             raise errors.closed("connection of the host's session", sent=False)
         raise errors.timed_out(self._timeout_s)
