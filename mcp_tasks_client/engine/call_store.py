@@ -21,6 +21,7 @@ import anyio.lowlevel
 from ..errors import DrivenElsewhereError, JournalError, TasksClientError
 from ..journal.base import Taken
 from ..journal.guarded import GuardedJournal
+from ..journal.row import driven_elsewhere
 from ..machine import Step, advance
 from ..machine.actions import Action, Forget, Save
 from ..machine.events import (
@@ -41,7 +42,7 @@ from ..machine.states import Calling, Finished, OutcomeUnknown
 from ..policy import PollPolicy
 from ..uncut import run_to_its_end
 from .environment import Environment
-from .live_call import LiveCall, Nobody, Ours, Theirs, driven_elsewhere, forgotten, overtaken
+from .live_call import LiveCall, Nobody, Ours, Theirs, forgotten, overtaken
 from .observer import (
     CLAIM,
     ENROL,
@@ -149,7 +150,7 @@ class CallStore:
             if not record.kept or not any(isinstance(action, Save | Forget) for action in actions):
                 # Nothing to wait for, as after nearly every poll, and in a call without key and task.
                 if isinstance(call.ownership, Theirs):
-                    raise driven_elsewhere(call)
+                    raise driven_elsewhere(call.record.tool)
                 call.record = record
                 return _to_do(actions)
         with anyio.CancelScope(shield=True):
@@ -177,7 +178,7 @@ class CallStore:
 
     def _advance(self, call: LiveCall, event: Event) -> Step:
         if _is_late(call, event):
-            raise driven_elsewhere(call)  # another client has given the call up, and gone beyond
+            raise driven_elsewhere(call.record.tool)  # another client has given the call up, and gone beyond
         return advance(call.record.state, event, self._policy)
 
     async def _commit(self, call: LiveCall, event: Event, step: Step | None) -> tuple[Action, ...]:
@@ -187,7 +188,7 @@ class CallStore:
             record = replace(call.record, state=state)
             try:
                 if isinstance(call.ownership, Theirs):
-                    raise driven_elsewhere(call)
+                    raise driven_elsewhere(call.record.tool)
                 if any(isinstance(action, Save) for action in actions):
                     # Somebody else may be attaching the same task just now.
                     new = isinstance(event, TaskCreated) and event.attached
@@ -242,7 +243,7 @@ class CallStore:
             if new:
                 standing = await self._observed(call, point, self.journal.claim, record)
                 if (standing.owner, standing.fence) != (record.owner, record.fence):
-                    raise driven_elsewhere(call)
+                    raise driven_elsewhere(call.record.tool)
             else:
                 await self._observed(call, point, self.journal.save, record, known=call.journaled)
             call.journaled = True

@@ -16,6 +16,7 @@ from mcp_types import CallToolResult
 from ..callbacks import Inputs
 from ..errors import OutcomeUnknownError, TasksClientError, WaitTimeoutError
 from ..host_code import was_cancelled_from_inside
+from ..journal.row import driven_elsewhere
 from ..machine.events import TaskCreated
 from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling
@@ -26,7 +27,7 @@ from ..uncut import run_to_its_end
 from .call_store import BATCH
 from .engine import Engine
 from .idempotency import Idempotency, OnUnknown, check_repeatable
-from .live_call import LiveCall, OnUpdate, OvertakenError, driven_elsewhere
+from .live_call import LiveCall, OnUpdate, OvertakenError
 from .outcome import read_outcome, read_raw_outcome
 from .push import Push
 from .recovery import Recovery, begin_with_task
@@ -156,7 +157,7 @@ class Endpoint:
         given = {key: answer for key, answer in answers.items() if key in asked}
         try:
             if given and not await self._store.take(call):
-                raise driven_elsewhere(call)
+                raise driven_elsewhere(call.record.tool)
             for key, answer in given.items():
                 await self._runner.answer(call, key, answer)
         except BaseException:

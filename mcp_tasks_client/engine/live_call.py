@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 
 import anyio
 
-from ..errors import DrivenElsewhereError, JournalError, TasksClientError
+from ..errors import JournalError, TasksClientError
 from ..machine.actions import Ask, SendCall
 from ..machine.events import Event, TaskCreated
 from ..machine.record import TaskRecord
@@ -28,7 +28,6 @@ __all__ = [
     "OvertakenError",
     "Ownership",
     "Theirs",
-    "driven_elsewhere",
     "forgotten",
     "overtaken",
 ]
@@ -311,12 +310,4 @@ def forgotten(call: LiveCall) -> JournalError:
     return JournalError(
         f"The journal has forgotten the call of {call.record.tool!r}: another client brought it to its end. "
         "If the server still knows the task, attach its ID."
-    )
-
-
-def driven_elsewhere(call: LiveCall) -> DrivenElsewhereError:
-    """The error of a step that another client has to take."""
-    return DrivenElsewhereError(
-        f"Another client has taken over the call of {call.record.tool!r}, so it is not driven here any "
-        "more. Await the handle again for what becomes of it there."
     )

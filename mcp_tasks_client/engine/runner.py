@@ -29,6 +29,7 @@ import anyio.lowlevel
 
 from ..errors import DrivenElsewhereError, InputUnansweredError, SessionError, TasksClientError
 from ..host_code import was_cancelled_from_inside
+from ..journal.row import driven_elsewhere
 from ..machine.actions import (
     Action,
     Ask,
@@ -57,7 +58,7 @@ from ..uncut import is_being_cancelled, run_to_its_end
 from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment
-from .live_call import LiveCall, OnUpdate, driven_elsewhere, overtaken
+from .live_call import LiveCall, OnUpdate, overtaken
 from .observer import DRIVE, ObservedSteps
 from .prompts import Prompts
 from .push import Push
@@ -204,7 +205,7 @@ class Runner:
             if standing.record_id != call.record.record_id:
                 raise overtaken(call)
             if not call.ours:
-                raise driven_elsewhere(call)
+                raise driven_elsewhere(call.record.tool)
             return  # to where the call stands now, since it may have been cancelled meanwhile
         call.next_send = None
         call.followed = False

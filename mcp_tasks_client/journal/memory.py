@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from ..errors import JournalError
 from ..machine.record import Scope, TaskRecord
 from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
-from .row import Row, checked_time, escape, not_open, overtaken, read_rows, unescape
+from .row import Row, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
 
 __all__ = ["MemoryJournal"]
 
@@ -90,7 +90,7 @@ class MemoryJournal(Journal):
                 )
             standing = self._row(row.record_id) or (None if known else row)
             if standing is None or standing.fence != row.fence:
-                raise overtaken(row)
+                raise driven_elsewhere(record.tool)
             self._store(row)
         await checkpoint_if_cancelled()
 

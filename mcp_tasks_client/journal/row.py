@@ -19,7 +19,16 @@ from ..errors import DrivenElsewhereError, JournalCorruptError, JournalError
 from ..machine.record import Scope, TaskRecord, dump_state, load_state
 from ..machine.states import Observing
 
-__all__ = ["Row", "RowWrite", "checked_time", "escape", "not_open", "overtaken", "read_rows", "unescape"]
+__all__ = [
+    "Row",
+    "RowWrite",
+    "checked_time",
+    "driven_elsewhere",
+    "escape",
+    "not_open",
+    "read_rows",
+    "unescape",
+]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -169,11 +178,11 @@ def not_open(path: Path | None = None) -> JournalError:
     return JournalError(f"{which} is not open; open it first (async with journal)")
 
 
-def overtaken(row: Row) -> DrivenElsewhereError:
+def driven_elsewhere(tool: str | None) -> DrivenElsewhereError:
     """The error for an owner whose record another client has taken, and perhaps forgotten since."""
     return DrivenElsewhereError(
-        f"Another client has taken over the call of {row.tool!r}, so nothing is written here any more. "
-        "Await the handle again for what becomes of it there."
+        f"Another client has taken over the call of {tool!r}, so it is not driven here any more. Await the "
+        "handle again for what becomes of it there."
     )
 
 

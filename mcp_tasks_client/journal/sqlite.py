@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ..errors import JournalCorruptError, JournalError
 from ..machine.record import Scope, TaskRecord
 from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
-from .row import Row, RowWrite, checked_time, escape, not_open, overtaken, read_rows, unescape
+from .row import Row, RowWrite, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
 
 if TYPE_CHECKING:
     import sqlite3
@@ -255,7 +255,7 @@ class SqliteJournal(Journal):
 
         def operation(connection: sqlite3.Connection) -> None:
             if not connection.execute(statement, values).rowcount:
-                raise overtaken(row)
+                raise driven_elsewhere(record.tool)
 
         await self._run(operation, writes=True, row=RowWrite(statement_of_rows, values))
 
