@@ -81,7 +81,7 @@ class HostCall:
     reads_json: bool = True
     reads_events: bool = True
     record_id: str | None = None
-    """Of the call whose questions this answers."""
+    """Of the call that this goes on with, such as one whose questions it answers; ``None`` begins one."""
 
     answers: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
 

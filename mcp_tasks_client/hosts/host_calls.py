@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from mcp_types import INTERNAL_ERROR
 
@@ -28,12 +29,15 @@ from ..machine.states import Gathering, Observing
 from ..policy import PollPolicy
 from ..protocol import JSONObject
 from ..protocol.replies import Reply, RpcError
-from ..sessions.base import INVALID_PARAMS, ToolCall
+from ..sessions.base import INVALID_PARAMS, Limits
 from .host_call import ASKED_BY, HostCall, questions_for, result_for
 
-__all__ = ["HostCalls", "Made", "make_engine"]
+__all__ = ["HostCalls", "Made", "make_engine", "make_limits"]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+_CALLS_IN_FLIGHT: Final = 2**31
+"""A host limits its calls itself. It may have stopped waiting for some of them without a word."""
 
 
 def make_engine(
@@ -57,6 +61,11 @@ def make_engine(
     )
 
 
+def make_limits(policy: PollPolicy) -> Limits:
+    """The limits of a session over which a host's own calls are made."""
+    return Limits(tasks_in_flight=policy.polls_in_flight, calls_in_flight=_CALLS_IN_FLIGHT)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Made:
     """What the host is told of a call."""
@@ -76,22 +85,12 @@ class HostCalls:
         self._engine = engine
         self._unread: dict[Made, tuple[Endpoint, LiveCall]] = {}
 
-    async def make(
-        self,
-        call: HostCall,
-        tool_call: ToolCall,
-        endpoint: Endpoint,
-        *,
-        record_id: str | None,
-        listeners: Sequence[OnUpdate] = (),
-    ) -> Made:
+    async def make(self, call: HostCall, endpoint: Endpoint, listeners: Sequence[OnUpdate]) -> Made:
         """Make a call, or go on with one, and see it through to what the host is told.
 
         Args:
-            call: The host's request.
-            tool_call: What to call.
-            endpoint: Where.
-            record_id: Of the call to go on with; ``None`` makes a call.
+            call: The host's, whose tool call has what goes with its requests as its context.
+            endpoint: Where it is made.
             listeners: Told of each changed snapshot.
 
         Raises:
@@ -105,27 +104,20 @@ class HostCalls:
             return Made(as_rpc_error(error))
         made: Made | None = None
         try:
-            made = await self._make(call, tool_call, endpoint, record_id, listeners)
+            made = await self._make(call, endpoint, listeners)
         finally:
             if made not in self._unread:  # else the journal stays open until the outcome was read
                 self._engine.leave_journal()
         return made
 
-    async def _make(
-        self,
-        call: HostCall,
-        tool_call: ToolCall,
-        endpoint: Endpoint,
-        record_id: str | None,
-        listeners: Sequence[OnUpdate],
-    ) -> Made:
-        begin = partial(endpoint.begin, tool_call, call.key, call.on_unknown)
-        if record_id is not None:
-            begin = partial(endpoint.go_on, tool_call, record_id, call.answers)
+    async def _make(self, call: HostCall, endpoint: Endpoint, listeners: Sequence[OnUpdate]) -> Made:
+        begin = partial(endpoint.begin, call.tool_call, call.key, call.on_unknown)
+        if call.record_id is not None:
+            begin = partial(endpoint.go_on, call.tool_call, call.record_id, call.answers)
         begun: list[LiveCall] = []
         reply: Reply
         try:
-            context = tool_call.context
+            context = call.tool_call.context
             await endpoint.see_through(begin, call.on_unknown, listeners, begun, context)
             try:
                 reply = result_for(call, await endpoint.read_raw(begun[-1], context))

@@ -111,7 +111,7 @@ async def test_the_result_of_a_hosts_call_is_checked_by_a_list_that_is_asked_for
     assert call is not None
     calls = HostCalls(engine)
     endpoint = Endpoint(engine, session, Callbacks(), Scope("scripted"))
-    made = await calls.make(call, replace(call.tool_call, context="brought"), endpoint, record_id=None)
+    made = await calls.make(replace(call, tool_call=replace(call.tool_call, context="brought")), endpoint, ())
     assert made.reply == {"resultType": "complete", **text_result("done")}
     assert session.looked_up_with == ["brought"]
     await calls.aclose()

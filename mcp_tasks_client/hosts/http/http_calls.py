@@ -199,16 +199,11 @@ class _HttpCall(AsyncIterator[bytes]):
             if not self.server.is_older:
                 meta = {**(tool_call.meta or {}), "progressToken": call.progress_token}
                 tool_call = replace(tool_call, meta=meta, hear=progress.hear)
+        call = replace(call, tool_call=tool_call, record_id=host.record_id or call.record_id)
         self._calls.begin(self)
         try:
             with self.scope:
-                self._told = await self._calls.host_calls.make(
-                    call,
-                    tool_call,
-                    self.server.endpoint,
-                    record_id=host.record_id or call.record_id,
-                    listeners=listeners,
-                )
+                self._told = await self._calls.host_calls.make(call, self.server.endpoint, listeners)
         except CredentialRefusedError as error:
             self._refuse(error)
         finally:

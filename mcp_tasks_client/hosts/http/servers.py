@@ -13,8 +13,8 @@ from ...engine.engine import Engine
 from ...errors import IdempotencyConflictError, SessionError
 from ...machine.record import Scope
 from ...protocol import JSONObject
-from ...sessions.base import Limits
 from ..host_call import ASKED_BY, HostCall
+from ..host_calls import make_limits
 from ..questions import HostInputs
 from .own_requests import HostRequest, InnerTransport
 
@@ -24,9 +24,6 @@ logger = logging.getLogger("mcp_tasks_client")
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
-
-_CALLS_IN_FLIGHT: Final = 2**31
-"""The host limits its calls itself, and so does the pool of its transport."""
 
 _MOST_SERVERS: Final = 64
 """Sessions that are kept, unless more have calls under way."""
@@ -64,8 +61,7 @@ class Servers:
         self._callbacks = callbacks
         self._endpoint = endpoint
         self._principal = principal
-        polls = engine.policy.polls_in_flight
-        self._limits = Limits(tasks_in_flight=polls, calls_in_flight=_CALLS_IN_FLIGHT)
+        self._limits = make_limits(engine.policy)
         self._servers: dict[tuple[str, str, str], Server] = {}
         self._declared: dict[tuple[str, str], JSONObject] = {}
         self._key_users: dict[str, str] = {}

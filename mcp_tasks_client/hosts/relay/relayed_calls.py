@@ -82,9 +82,8 @@ class RelayedCalls:
             tool_call = replace(tool_call, meta={**(tool_call.meta or {}), "progressToken": token})
         endpoint = self._find_endpoint(call) if call.is_current else self._core_endpoint
         with self._progress.telling(token) as tell:
-            made = await self._calls.make(
-                call, tool_call, endpoint, record_id=call.record_id, listeners=(*self._listeners, *tell)
-            )
+            listeners = (*self._listeners, *tell)
+            made = await self._calls.make(replace(call, tool_call=tool_call), endpoint, listeners)
         return Served(made.reply, lambda: self._calls.deliver(made), lambda: self._calls.drop(made))
 
     async def aclose(self) -> None:

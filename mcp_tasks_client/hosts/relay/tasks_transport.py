@@ -34,11 +34,10 @@ from ...machine.record import Scope
 from ...own_task import OwnTask
 from ...policy import PollPolicy, TaskPreference
 from ...protocol import JSONObject
-from ...sessions.base import Limits
 from ...sessions.http.endpoint_names import is_url, name_of_url, parse_url
 from ...tasks_2025_11_25.task_policy import TaskPolicy
 from ..host_call import is_current
-from ..host_calls import make_engine
+from ..host_calls import make_engine, make_limits
 from .core_router import TaskRouter
 from .core_server import CoreServer
 from .relay import HostStream, Relay, Served
@@ -49,9 +48,6 @@ __all__ = ["TasksTransport"]
 _MAX_UNREAD: Final = 10_000
 """Messages that wait to be read by the host's session, at most. A session of mcp 1.x reads nothing while one
 of its callbacks runs, and what comes meanwhile may be for us."""
-
-_CALLS_IN_FLIGHT: Final = 2**31
-"""The host's session limits its calls itself. It may have stopped waiting for some of them without a word."""
 
 
 class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
@@ -120,7 +116,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         self._engine = make_engine(journal, poll, on_abandon, environment)
         policy, clock = self._engine.policy, self._engine.environment.clock
         scope = Scope(name_of_url(parse_url(endpoint)) if is_url(endpoint) else endpoint, principal)
-        limits = Limits(tasks_in_flight=policy.polls_in_flight, calls_in_flight=_CALLS_IN_FLIGHT)
+        limits = make_limits(policy)
         callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
         self._transport = transport
         self._session_id = session_id
