@@ -17,7 +17,8 @@ from mcp_tasks_client import JournalError, TasksClientError
 from mcp_tasks_client.own_task import OwnTask
 from mcp_tasks_client.testing import scripted_client
 from tests._requirements import requirement
-from tests.engine.world import NO_JITTER, World, text
+from tests._results import text
+from tests.engine.world import NO_JITTER, World
 
 pytestmark = pytest.mark.anyio
 

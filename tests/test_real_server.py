@@ -12,10 +12,8 @@ import anyio
 import httpx
 import pytest
 from mcp_types import (
-    CallToolResult,
     CreateMessageRequestParams,
     CreateMessageResult,
-    ElicitRequestURLParams,
     ElicitResult,
     ListRootsResult,
     Root,
@@ -37,27 +35,13 @@ from mcp_tasks_client.protocol import EXTENSION_ID
 from mcp_tasks_client.protocol.replies import Returned
 from mcp_tasks_client.sessions.base import ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
+from tests._host import Host
+from tests._results import text
 
 from ._requirements import requirement
 from .real_server import RealServer
 
 pytestmark = pytest.mark.anyio
-
-
-def text(result: CallToolResult) -> str:
-    (block,) = result.content
-    assert isinstance(block, TextContent)
-    return block.text
-
-
-async def elicit(context: Any, params: Any) -> ElicitResult:
-    """Answers every question that the server's tools have."""
-    if isinstance(params, ElicitRequestURLParams):
-        return ElicitResult(action="accept")
-    known = {"name": "Ada", "colour": "red", "size": "XL", "sure": "yes", "amount": "2 kg"}
-    return ElicitResult(
-        action="accept", content={field: known[field] for field in params.requested_schema["properties"]}
-    )
 
 
 async def sample(context: Any, params: CreateMessageRequestParams) -> CreateMessageResult:
@@ -72,7 +56,7 @@ async def roots(context: Any) -> ListRootsResult:
 async def opened(server: RealServer, **options: Any) -> AsyncIterator[TasksClient]:
     given: dict[str, Any] = {
         "journal": MemoryJournal(),
-        "elicitation": elicit,
+        "elicitation": Host().elicit,
         "sampling": sample,
         "roots": roots,
     } | options

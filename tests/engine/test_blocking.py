@@ -23,7 +23,7 @@ import anyio
 import anyio.lowlevel
 import mcp
 import pytest
-from mcp_types import CallToolResult, ElicitResult, TextContent
+from mcp_types import ElicitResult
 
 from mcp_tasks_client import (
     BlockingTaskHandle,
@@ -50,6 +50,7 @@ from mcp_tasks_client.testing import (
     text_result,
     working,
 )
+from tests._results import text
 
 from .._requirements import requirement
 from ..scripted_session import STALL, ScriptedSession
@@ -88,12 +89,6 @@ class Server(ScriptedSession):
 def blocking(server: ScriptedSession, **options: Any) -> BlockingTasksClient:
     client: BlockingTasksClient = BlockingTasksClient(server, **{"journal": MemoryJournal(), **options})
     return client
-
-
-def text(result: CallToolResult) -> str:
-    (block,) = result.content
-    assert isinstance(block, TextContent)
-    return block.text
 
 
 def first(most: int, updates: Iterator[Task]) -> Iterator[Task]:

@@ -40,8 +40,9 @@ from mcp_tasks_client.testing import (
     working,
 )
 from tests._requirements import requirement
+from tests._results import text
 from tests.engine.late_session import late_world
-from tests.engine.world import ASK, DONE, LOST, TASK, YES, Asked, World, text
+from tests.engine.world import ASK, DONE, LOST, TASK, YES, Asked, World
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio

@@ -23,7 +23,7 @@ from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.sessions.base import Snapshot
 from mcp_tasks_client.testing import completed, text_result, working
-from tests.engine.world import text
+from tests._results import text
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio

@@ -56,7 +56,8 @@ from mcp_tasks_client.testing import (
     working,
 )
 from tests._requirements import requirement
-from tests.engine.world import ASK, DONE, LOST, NO_JITTER, TASK, YES, Asked, World, text
+from tests._results import text
+from tests.engine.world import ASK, DONE, LOST, NO_JITTER, TASK, YES, Asked, World
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio

@@ -11,17 +11,15 @@ import json
 import logging
 import pickle
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
-from mcp_types import CallToolResult, ElicitResult, TextContent
+from mcp_types import ElicitResult
 
-from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     CredentialRefusedError,
@@ -42,19 +40,17 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.handle import TaskHandle, TaskReference
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.machine.record import TaskRecord
-from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import (
-    ManualClock,
     cancelled,
     completed,
     failed,
     input_required,
-    scripted_client,
     text_result,
     working,
 )
 from tests._requirements import requirement
-from tests.scripted_session import ScriptedSession
+from tests._results import text
+from tests.engine.world import World as AnyWorld
 
 pytestmark = pytest.mark.anyio
 
@@ -159,20 +155,8 @@ WITH_A_TASK = pytest.mark.parametrize(
 )
 
 
-class World:
-    """A server, its clock, and a journal that outlives clients."""
-
-    def __init__(self, **script: Any) -> None:
-        self.clock = ManualClock()
-        self.server = ScriptedSession(clock=self.clock, **script)
-        self.journal = MemoryJournal()
-
-    @asynccontextmanager
-    async def client(self, **options: Any) -> AsyncIterator[TasksClient]:
-        options = {"journal": self.journal, "poll": PollPolicy(jitter=0.0), **options}
-        with anyio.fail_after(20):
-            async with scripted_client(self.server, **options) as client:
-                yield client
+class World(AnyWorld):
+    """A server that may give trouble."""
 
     async def error_of(self, work: Callable[[], Awaitable[object]]) -> TasksClientError:
         """What this raises, while an hour passes."""
@@ -218,12 +202,6 @@ def travelled(error: TasksClientError, protocol: int = pickle.HIGHEST_PROTOCOL) 
 async def say_yes(context: object, params: object) -> ElicitResult:
     await anyio.lowlevel.checkpoint()
     return ElicitResult(action="accept")
-
-
-def text(result: CallToolResult) -> str:
-    (block,) = result.content
-    assert isinstance(block, TextContent)
-    return block.text
 
 
 # ── errors travel ─────────────────────────────────────────────────────────────────────────────

@@ -17,8 +17,9 @@ from mcp_tasks_client.protocol.replies import CallReply
 from mcp_tasks_client.sessions.base import BeforeSend, ToolCall
 from mcp_tasks_client.testing import FaultPlan, text_result, working
 from tests._requirements import requirement
+from tests._results import text
 from tests.engine.late_session import late_world
-from tests.engine.world import DONE, LOST, TASK, World, text
+from tests.engine.world import DONE, LOST, TASK, World
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio

@@ -30,8 +30,9 @@ from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Observing, OutcomeUnknown
 from mcp_tasks_client.testing import ManualClock, input_required, working
 from tests._requirements import requirement
+from tests._results import text
 from tests.engine.other_process import LEASE_S, invisible
-from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World, text
+from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio

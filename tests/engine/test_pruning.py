@@ -14,8 +14,9 @@ from mcp_tasks_client.journal.base import Journal, Judge
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.testing import completed, text_result, working
 from tests._requirements import requirement
+from tests._results import text
 from tests.engine.other_process import OnDisk
-from tests.engine.world import ASK, DONE, TASK, World, text
+from tests.engine.world import ASK, DONE, TASK, World
 
 pytestmark = pytest.mark.anyio
 

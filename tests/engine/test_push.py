@@ -38,8 +38,9 @@ from mcp_tasks_client.testing import (
     working,
 )
 from tests._requirements import requirement
+from tests._results import text
 from tests.engine.other_process import LEASE_S, invisible
-from tests.engine.world import ASK, DONE, NO_JITTER, TASK, Asked, World, text
+from tests.engine.world import ASK, DONE, NO_JITTER, TASK, Asked, World
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio

@@ -24,8 +24,9 @@ from mcp_tasks_client.protocol.task import read_task
 from mcp_tasks_client.sessions.base import Snapshot, TaskRef
 from mcp_tasks_client.testing import ManualClock, completed, scripted_client, text_result, working
 from tests._requirements import requirement
+from tests._results import text
 from tests.engine.other_process import OnDisk
-from tests.engine.world import DONE, NO_JITTER, TASK, World, text
+from tests.engine.world import DONE, NO_JITTER, TASK, World
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio

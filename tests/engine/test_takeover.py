@@ -31,9 +31,10 @@ from mcp_tasks_client.testing import (
     working,
 )
 from tests._requirements import requirement
+from tests._results import text
 from tests.engine.late_session import LateSession
 from tests.engine.other_process import LEASE_S, OnDisk, invisible
-from tests.engine.world import ASK, DONE, LOST, TASK, Asked, text
+from tests.engine.world import ASK, DONE, LOST, TASK, Asked
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio

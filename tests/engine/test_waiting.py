@@ -29,8 +29,9 @@ from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.sessions.base import Snapshot, TaskRef
 from mcp_tasks_client.testing import input_required, working
 from tests._requirements import requirement
+from tests._results import text
 from tests.engine.late_session import late_world
-from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World, text
+from tests.engine.world import ASK, DONE, NO_JITTER, TASK, YES, Asked, World
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-from mcp_types import CallToolResult, ElicitResult, TextContent
+from mcp_types import CallToolResult, ElicitResult
 
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import ConnectionLostError
@@ -17,7 +17,7 @@ from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.testing import ManualClock, completed, scripted_client, text_result, working
 from tests.scripted_session import STALL, ScriptedSession
 
-__all__ = ["ASK", "DONE", "LOST", "NO_JITTER", "TASK", "YES", "Asked", "World", "text"]
+__all__ = ["ASK", "DONE", "LOST", "NO_JITTER", "TASK", "YES", "Asked", "World"]
 
 TASK = "task-0123456789abcdef"
 NO_JITTER = PollPolicy(jitter=0.0)
@@ -35,12 +35,6 @@ ASK = {
 }
 YES = ElicitResult(action="accept", content={"n": 3})
 LOST = ConnectionLostError("The connection broke.", retryable=True)
-
-
-def text(result: CallToolResult) -> str:
-    (block,) = result.content
-    assert isinstance(block, TextContent)
-    return block.text
 
 
 class World:

@@ -22,7 +22,8 @@ from mcp_tasks_client.testing import (
     work,
     working,
 )
-from tests.engine.world import TASK, World, text
+from tests._results import text
+from tests.engine.world import TASK, World
 from tests.scripted_session import ScriptedSession
 
 pytestmark = pytest.mark.anyio

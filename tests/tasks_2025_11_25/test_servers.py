@@ -25,6 +25,7 @@ from mcp_tasks_client import (
     TaskNotFoundError,
     TasksClient,
 )
+from tests._results import text
 
 from .._requirements import requirement
 from ..legacy_servers import LegacyProgram, LegacyServer
@@ -85,11 +86,6 @@ class Host:
         with anyio.fail_after(LIMIT_S):
             async with TasksClient(url, journal=journal or MemoryJournal(), **callbacks) as client:
                 yield client
-
-
-def text(result: Any) -> str:
-    content: str = result.content[0].text
-    return content
 
 
 def session_of(server: LegacyServer) -> str:

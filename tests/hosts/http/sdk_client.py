@@ -9,13 +9,13 @@ from typing import Any, Final, Literal, TypeAlias
 import anyio
 import mcp
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CreateMessageResult, ElicitResult, TextContent
 
 from mcp_tasks_client import MemoryJournal, TasksTransport, tasks_http_client
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.machine.record import Scope
+from tests._host import Host
 
-__all__ = ["LIMIT_S", "Person", "Way", "client_at", "pending", "text"]
+__all__ = ["LIMIT_S", "Way", "client_at", "pending"]
 
 LIMIT_S: Final = 30.0
 
@@ -24,29 +24,10 @@ Way: TypeAlias = Literal["beneath", "beneath, legacy", "around"]
 SDK negotiates the version before 2026-07-28."""
 
 
-class Person:
-    """Answers what it is asked, and remembers it."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    async def elicit(self, context: Any, params: Any) -> ElicitResult:
-        """Answer a form."""
-        self.asked.append(params.message)
-        known = {"name": "Ada", "amount": "2 kg", "colour": "red", "size": "XL", "sure": "yes"}
-        fields = params.requested_schema["properties"]
-        return ElicitResult(action="accept", content={name: known[name] for name in fields})
-
-    async def sample(self, context: Any, params: Any) -> CreateMessageResult:
-        """Answer in a model's place."""
-        self.asked.append("model")
-        return CreateMessageResult(role="assistant", model="m", content=TextContent(type="text", text="4"))
-
-
 @asynccontextmanager
 async def client_at(
     url: str,
-    person: Person | None = None,
+    person: Host | None = None,
     journal: Journal | None = None,
     *,
     way: Way = "beneath",
@@ -54,7 +35,7 @@ async def client_at(
     **options: Any,
 ) -> AsyncIterator[mcp.Client]:
     """An ``mcp.Client``; the person is behind its own callbacks, or behind those of the way in."""
-    person, journal = person or Person(), journal or MemoryJournal()
+    person, journal = person or Host(), journal or MemoryJournal()
     ours, its = {}, {}
     if asks == "host":
         its = {"elicitation_callback": person.elicit, "sampling_callback": person.sample}
@@ -71,11 +52,6 @@ async def client_at(
                 transport = streamable_http_client(url, http_client=http)
             mode = "legacy" if way == "beneath, legacy" else "auto"
             yield await stack.enter_async_context(mcp.Client(transport, mode=mode, **its))
-
-
-def text(result: Any) -> str:
-    """The text of a tool's result."""
-    return str(result.content[0].text)
 
 
 async def pending(url: str, journal: Journal) -> list[str | None]:

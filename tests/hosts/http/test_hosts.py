@@ -17,12 +17,14 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from mcp_tasks_client import MemoryJournal, TasksClient, tasks_http_client
+from tests._host import Host as Person
 from tests._requirements import requirement
+from tests._results import text
 from tests.legacy_servers import LegacyServer
 from tests.real_server import RealServer
 
 from ._host import OLDER, Host
-from .sdk_client import LIMIT_S, Person, Way, client_at, pending, text
+from .sdk_client import LIMIT_S, Way, client_at, pending
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)]
 

@@ -18,11 +18,12 @@ import pytest
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CreateMessageResult, ElicitResult, TextContent
 
 from mcp_tasks_client import MemoryJournal, PollPolicy, TasksClient, TasksTransport
+from tests._host import Host
 from tests._legacy_installs import python_with_legacy_sdk
 from tests._requirements import requirement
+from tests._results import text
 from tests.legacy_servers import LegacyProgram, LegacyServer, installed
 from tests.real_server import RealServer
 
@@ -34,34 +35,6 @@ HOST_ON_1: Final = Path(__file__).parents[2] / "servers" / "sdk_1_host.py"
 QUICK: Final = PollPolicy(floor_s=0.01, jitter=0.0)
 FOREVER: Final = {"duration_ms": 3_600_000}
 NAME: Final = "What is your name?"
-
-
-class Host:
-    """The host's callbacks on 2.x, and what they were asked."""
-
-    def __init__(self, *, hesitates: bool = False) -> None:
-        self.asked: list[str] = []
-        self.prompted = anyio.Event()
-        self._hesitates = hesitates
-
-    async def elicit(self, context: Any, params: Any) -> ElicitResult:
-        self.asked.append(params.message)
-        self.prompted.set()
-        if self._hesitates:
-            await anyio.sleep_forever()
-        return ElicitResult(action="accept", content={"name": "Ada"})
-
-    async def sample(self, context: Any, params: Any) -> CreateMessageResult:
-        self.asked.append("model")
-        return CreateMessageResult(role="assistant", content=TextContent(type="text", text="4"), model="m")
-
-    @property
-    def callbacks(self) -> dict[str, Any]:
-        return {"elicitation_callback": self.elicit, "sampling_callback": self.sample}
-
-
-def text(result: Any) -> str:
-    return str(result.content[0].text)
 
 
 @pytest.mark.parametrize("hides", [False, True])
@@ -106,7 +79,7 @@ async def test_a_call_ends_when_the_server_has_ended_the_session(legacy_server: 
             await other.delete(legacy_server.url, headers={"Mcp-Session-Id": polls[-1].session_id or ""})
 
     with anyio.fail_after(LIMIT_S):
-        async with mcp.Client(transport, **Host().callbacks) as client, anyio.create_task_group() as tasks:
+        async with mcp.Client(transport, **Host().sdks) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(end_it)
             with pytest.raises(mcp.MCPError, match="ended the session"):
                 await client.call_tool("slow", FOREVER)
@@ -137,7 +110,7 @@ async def test_an_answer_that_a_gateway_refuses_is_sent_once_more_and_nobody_is_
         inner: Any = streamable_http_client(legacy_server.url, http_client=http)
         transport = TasksTransport(inner, endpoint="s", journal=MemoryJournal(), poll=QUICK)
         with anyio.fail_after(LIMIT_S):
-            async with mcp.Client(transport, **host.callbacks) as client:
+            async with mcp.Client(transport, **host.sdks) as client:
                 assert text(await client.call_tool("asks")) == "Hello, Ada"
                 assert text(await client.call_tool("slow")) == "rested"
     assert host.asked == [NAME]

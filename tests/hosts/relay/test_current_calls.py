@@ -18,8 +18,10 @@ from mcp.shared.message import ClientMessageMetadata
 
 from mcp_tasks_client import MemoryJournal, TasksExtension, TasksTransport
 from mcp_tasks_client.hosts.relay.messages import make_message
+from tests._host import Host as Person
+from tests._results import text
 from tests.hosts.http._host import CURRENT, QUICK, URL, Host, asking_server, recorded
-from tests.hosts.http.sdk_client import LIMIT_S, Person, client_at, pending, text
+from tests.hosts.http.sdk_client import LIMIT_S, client_at, pending
 from tests.real_server import RealServer
 
 from ._host import over_streams
