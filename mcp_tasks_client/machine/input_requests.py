@@ -2,19 +2,21 @@
 
 ::
 
-    open ──► asking ──► answered ──► sending ──► acknowledged
+    open ──► asking ──► answered ──► sending ──► acknowledged ──► answered    the server still asks
                            ▲            ├──► unsent      the next tick sends the same answer again
                            └────────────┴──► rejected ──► disputed
 
 ``asking`` goes back to ``open`` when a prompt is withdrawn. ``rejected`` becomes ``disputed`` with the
-next poll, whose snapshot tells whether the server still waits for the answer. Whatever the stage, the
-first answer stays.
+next poll, whose snapshot tells whether the server still waits for the answer. Some servers acknowledge an
+answer and lose it: while snapshots go on to list its key, it is sent again after 3, 6, 12… of them. A server
+ignores answers that it does not wait for. Whatever the stage, the first answer stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ..protocol import JSONObject
@@ -35,6 +37,7 @@ __all__ = [
     "find_excess",
     "find_new",
     "find_swapped",
+    "has_lost",
     "has_undelivered",
     "is_reused",
     "mark_rejected",
@@ -43,6 +46,7 @@ __all__ = [
     "open_question",
     "reopen",
     "take_back",
+    "watch_acknowledged",
 ]
 
 Questions: TypeAlias = tuple[Question, ...]
@@ -56,6 +60,7 @@ MAX_QUESTIONS: Final = 1000
 MAX_SIZE: Final = 20_000
 """JSON values in the questions of one snapshot. A string counts once more for every 200 characters."""
 
+_LISTED_TO_RESEND: Final = 3
 _MAX_LEVELS: Final = 100
 _CHARACTERS: Final = 200
 
@@ -112,11 +117,11 @@ def is_reused(questions: Questions, requests: JSONObject) -> bool:
 
 
 def find_swapped(questions: Questions, requests: JSONObject) -> tuple[str, ...]:
-    """Keys that have another request now, before the answer to the first one was sent: the call parks."""
+    """Keys that have another request now. The answer to the first one is none to that: the call parks."""
     return tuple(
         q.key
         for q in questions
-        if q.stage not in ("sending", "acknowledged") and q.key in requests and _differs(q, requests[q.key])
+        if q.stage != "sending" and q.key in requests and _differs(q, requests[q.key])
     )
 
 
@@ -172,11 +177,31 @@ def take_back(questions: Questions, *stages: str) -> Questions:
 
 
 def acknowledge(questions: Questions, keys: Collection[str]) -> Questions:
-    """The server has acknowledged the answers to ``keys``. Request and answer are dropped."""
+    """The server has acknowledged the answers to ``keys``. The requests are dropped."""
     return tuple(
-        replace(q, stage="acknowledged", request=None, answer=None) if _is_sent(q, keys) else q
-        for q in questions
+        replace(q, stage="acknowledged", request=None) if _is_sent(q, keys) else q for q in questions
     )
+
+
+def watch_acknowledged(questions: Questions, outstanding: Collection[str]) -> Questions:
+    """Note what a poll says of the answers that were acknowledged: those that came home are dropped."""
+    return tuple(map(partial(_watch, outstanding=outstanding), questions))
+
+
+def has_lost(before: Questions, watched: Questions) -> bool:
+    """Whether :func:`watch_acknowledged` has found an answer that goes again."""
+    return any(q.stage == "acknowledged" != w.stage for q, w in zip(before, watched, strict=True))
+
+
+def _watch(question: Question, outstanding: Collection[str]) -> Question:
+    if question.stage != "acknowledged" or question.answer is None:
+        return question
+    if question.key not in outstanding:
+        return replace(question, answer=None, listed=0)
+    listed = question.listed + 1
+    times, rest = divmod(listed, _LISTED_TO_RESEND)
+    lost = rest == 0 and times.bit_count() == 1  # 1, 2, 4…
+    return replace(question, listed=listed, stage="answered" if lost else "acknowledged")
 
 
 def mark_unsent(questions: Questions, keys: Collection[str]) -> Questions:
@@ -185,8 +210,13 @@ def mark_unsent(questions: Questions, keys: Collection[str]) -> Questions:
 
 
 def mark_rejected(questions: Questions, keys: Collection[str], refusal: str) -> Questions:
-    """The server refused the answers to ``keys``, in these words."""
-    return tuple(replace(q, stage="rejected", refusal=refusal) if _is_sent(q, keys) else q for q in questions)
+    """The server refused the answers to ``keys``, in these words. One that it refuses again, it has."""
+    return tuple(
+        (replace(q, stage="acknowledged") if q.listed else replace(q, stage="rejected", refusal=refusal))
+        if _is_sent(q, keys)
+        else q
+        for q in questions
+    )
 
 
 def dispute(questions: Questions) -> Questions:

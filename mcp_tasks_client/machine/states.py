@@ -28,9 +28,14 @@ class Question:
     stages are told in :mod:`mcp_tasks_client.machine.input_requests`."""
 
     request: JSONObject | None = field(default=None, repr=False)
-    """As the server sent it; dropped once acknowledged, like the answer, for they may be private."""
+    """As the server sent it; dropped once the answer is acknowledged, since it may be private."""
 
     answer: JSONObject | None = field(default=None, repr=False)
+    """As the host gave it; dropped once a snapshot shows that the server asks no more."""
+
+    listed: int = 0
+    """Snapshots since the acknowledgement that show the server still asking. See :mod:`.input_requests`."""
+
     refusal: str = ""
     """The server's words, where it rejected the answer."""
 

@@ -105,6 +105,7 @@ from .input_requests import (
     find_excess,
     find_new,
     find_swapped,
+    has_lost,
     has_undelivered,
     is_reused,
     mark_rejected,
@@ -112,6 +113,7 @@ from .input_requests import (
     mark_unsent,
     reopen,
     take_back,
+    watch_acknowledged,
 )
 from .pacing import (
     due_after_cancel,
@@ -333,6 +335,11 @@ def _matters(before: Observing, after: Observing) -> bool:
 
 def _attend_to_questions(state: Observing, now: float, actions: tuple[Action, ...]) -> Step:
     """Ask what is open, send what is answered; park where neither can go on."""
+    watched = watch_acknowledged(state.questions, _outstanding(state))
+    if has_lost(state.questions, watched) and "answer_lost" not in state.reported:
+        state = replace(state, reported=(*state.reported, "answer_lost"))
+        actions = (*actions, Report("an answer was acknowledged, and its question is still asked"))
+    state = replace(state, questions=watched)
     swapped = find_swapped(state.questions, _outstanding(state))
     if swapped:
         # Whoever answered, or is about to, meant the first question.

@@ -895,7 +895,48 @@ def test_an_acknowledged_answer_is_saved_as_such_and_its_private_parts_are_dropp
     life = sending()
     assert life.acknowledged("name") == (Save(),)
     (question,) = life.observing.questions
-    assert (question.stage, question.request, question.answer) == ("acknowledged", None, None)
+    assert (question.stage, question.request, question.answer) == ("acknowledged", None, ADA)
+    assert life.sees()[0] == Save()
+    (question,) = life.observing.questions
+    assert (question.stage, question.answer) == ("acknowledged", None), "the server asks no more"
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("crash", [False, True])
+def test_an_answer_that_the_server_acknowledged_and_lost_goes_again_unchanged_and_ever_more_seldom(
+    crash: bool,
+) -> None:
+    life = sending()
+    life.acknowledged("name")
+    if crash:
+        life.crashes()
+        assert not only(SendAnswers, life.resumes()), "it was acknowledged"
+    sent, told = list[int](), list[Report]()
+    for listed in range(1, 25):
+        actions = life.asked(name=NAME)
+        told += only(Report, actions)
+        assert not only(Ask, actions)
+        if only(SendAnswers, actions):
+            assert only(SendAnswers, actions) == [SendAnswers({"name": ADA})]
+            sent.append(listed)
+            life.acknowledged("name")
+    assert sent == [3, 6, 12, 24]
+    assert told == [Report("an answer was acknowledged, and its question is still asked")]
+    life.sees()
+    assert not [life.asked(name=NAME) for _ in range(9) if only(SendAnswers, life.asked(name=NAME))], (
+        "it came"
+    )
+
+
+def test_a_server_that_refuses_an_answer_for_the_second_time_has_it() -> None:
+    life = sending()
+    life.acknowledged("name")
+    for _ in range(3):
+        life.asked(name=NAME)
+    assert life.stage("name") == "sending"
+    life.feed(UpdateRejected(keys=("name",), message="answered already"))
+    assert life.stage("name") == "acknowledged"
+    assert not only(Park, life.asked(name=NAME))
 
 
 @requirement("input:answer-once", "update:continue-observing")
@@ -971,16 +1012,24 @@ def test_the_next_poll_is_no_sooner_than_what_another_process_would_have_read_in
     assert wake.after_s == pytest.approx(33.0)
 
 
-@pytest.mark.parametrize("stage", ["sending", "acknowledged"])
-def test_a_key_used_again_for_a_different_request_is_reported_once_and_not_asked(stage: str) -> None:
+def test_a_key_used_again_while_the_answer_is_on_its_way_is_reported_once_and_not_asked() -> None:
     life = sending()
-    if stage == "acknowledged":
-        life.acknowledged("name")
-    assert life.stage("name") == stage
     actions = life.asked(name=AGE)
     assert only(Report, actions) == [Report("an input key was used again for a different request")]
     assert not only(Ask, actions)
     assert life.asked(name=AGE) == (Wake(5.0),)
+
+
+@requirement("law:3", "law:10")
+def test_a_key_used_again_after_its_answer_was_acknowledged_parks_the_call() -> None:
+    """Else it would be polled without end: nobody is asked twice, and no answer is there for this one."""
+    life = sending()
+    life.acknowledged("name")
+    actions = life.asked(name=AGE)
+    assert only(Report, actions) == [Report("an input key was used again for a different request")]
+    assert not only(Ask, actions) + only(SendAnswers, actions)
+    why = "the server asks something else now, behind the key of an earlier question"
+    assert actions[-2:] == (StopAsking(), Park(Unanswered(("name",), why)))
 
 
 @requirement("law:3", "law:10")
