@@ -427,9 +427,8 @@ def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
         return state, (*begin, *send_cancel)
     if find_swapped(state.questions, _outstanding(state)):
         return state, begin  # the next snapshot says whether it is still so
-    questions, asks = ask_open(state.questions, _outstanding(state))
-    state, send = _send_answers(replace(state, questions=questions), event.now)
-    return state, (*begin, *asks, *send)
+    state, send = _send_answers(state, event.now)
+    return state, (*begin, *send)
 
 
 def _outstanding(state: Observing) -> JSONObject:

@@ -458,7 +458,7 @@ async def test_violations_are_reported_once_and_survived(caplog: pytest.LogCaptu
     assert not any(TASK in m for m in said)
 
 
-async def test_a_key_used_again_for_another_request_is_reported_and_not_asked(
+async def test_a_key_used_again_for_another_request_is_reported_and_parks_the_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     other = {**ASK, "params": {**ASK["params"], "message": "Something else?"}}  # type: ignore[dict-item]  # a literal of mixed values
@@ -466,7 +466,9 @@ async def test_a_key_used_again_for_another_request_is_reported_and_not_asked(
     asked = Asked()
     with caplog.at_level(logging.WARNING, "mcp_tasks_client"):
         async with world.client(elicitation=asked) as client:
-            await world.call(client)
+            with pytest.raises(InputUnansweredError, match="asks something else now") as parked:
+                await world.call(client)
+    assert parked.value.keys == ("k",)
     assert asked.keys == ["k"]
     assert ["key was used again" in r.getMessage() for r in caplog.records] == [True]
 
@@ -1026,7 +1028,8 @@ async def test_what_another_client_drives_is_followed_to_its_end(verb: str) -> N
 
 @requirement("law:2", "law:3")
 async def test_a_call_that_another_client_follows_is_taken_up_when_that_one_lets_go() -> None:
-    world = World(gets={TASK: [input_required(TASK, {"k": ASK}), DONE]})
+    asking = input_required(TASK, {"k": ASK})
+    world = World(gets={TASK: [asking, asking, DONE]})
     asked = Asked(YES)
     async with world.client(elicitation=asked) as second:
         async with anyio.create_task_group() as tasks:

@@ -523,7 +523,7 @@ async def test_the_log_of_a_bumpy_drive_shows_no_whole_task_id(caplog: pytest.Lo
     another_request = input_required(TASK, {KEY: {**ASK, "x-new": 1}})
     another_task = working(TASK[::-1])
     odd = {**AT_WORK, "status": "pondering", "createdAt": "2001-01-01T00:00:00Z"}
-    gets = get(lost, another_task, asking, asking, another_request, odd, cancelled(TASK))
+    gets = get(lost, another_task, odd, asking, asking, another_request, cancelled(TASK))
     world = World(**gets, updates=[lost, {}], cancels=[SessionError("no", code=-32603)])
     with caplog.at_level(logging.DEBUG, "mcp_tasks_client"):
         async with world.client(elicitation=say_yes, on_abandon="cancel") as client:

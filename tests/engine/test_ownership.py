@@ -83,18 +83,18 @@ async def test_what_a_later_client_asked_and_answered_is_not_asked_again_by_the_
         assert [record.owner for record in await earlier.records()] == [None], "another process may have it"
         async with world.client(elicitation=asked) as later:
             assert [h.task_id for h in await later.resume()] == [TASK]
-            await world.clock.advance(3)
+            await world.clock.advance(1)
         assert (asked.keys, answers(world)) == (["k", "k"], [{"k": ACCEPTED}])
         with suppress(InputUnansweredError):  # what parked it is told first
             await world.during(lambda: taken_up_again(verb, earlier, handle), 1)
-        world.server.gets[TASK] = [ASKING, ASKING, DONE]
+        world.server.gets[TASK] = [ASKING, DONE]
         again = await taken_up_again("attach", earlier, handle)
         with suppress(InputUnansweredError):
             await world.during(again.result, 60)
         await world.during(again.result, 60)
         assert text(await again) == "done"
     assert asked.keys == ["k", "k"], "the one who had no answer, and the one who had"
-    assert answers(world) == [{"k": ACCEPTED}]
+    assert all(sent == {"k": ACCEPTED} for sent in answers(world)), "which goes again while it seems lost"
 
 
 @requirement("law:3", "law:5")
