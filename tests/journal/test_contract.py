@@ -928,6 +928,8 @@ class TestOpening:
                 await journal.aclose()
                 async with journal:
                     await journal.save(record())
+                with pytest.raises(JournalError, match="is not open"):
+                    await journal.save(record())
                 await journal.aclose()
 
     async def test_closing_while_cancelled_still_finishes_what_was_asked_for(

@@ -587,6 +587,19 @@ class TestOneOfEach(OneLoop):
             await until(lambda: path not in sqlite_writer._WRITERS)
         assert [file.name for file in path.parent.iterdir()] == [path.name]
 
+    async def test_one_that_was_closed_and_is_dropped_then_takes_nothing_from_another(
+        self, path: Path
+    ) -> None:
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as stays:
+                journal = SqliteJournal(path)
+                async with journal:
+                    pass
+                del journal
+                gc.collect()
+                for _ in range(2):  # the thread does first what it was told of a journal that is dropped
+                    await stays.save(record())
+
     @posix_only
     async def test_a_file_in_place_of_another_is_opened_though_the_other_is_not_closed_yet(
         self, path: Path
