@@ -1,9 +1,9 @@
 """The contract of the crossings, acted out in one cell.
 
 1. A call that nobody has ended returns its own result, unchanged.
-2. Under a key the tool runs once, for all clients, journal objects, processes and versions. Another call
-   under it is refused, and so is what is no key. No key reaches the server. A lost reply is an unknown
-   outcome.
+2. Under a key the tool runs once, for all clients, journal objects, processes and versions, whether or not
+   the call becomes a task. Another call under it is refused, and so is what is no key. No key reaches the
+   server. A lost reply is an unknown outcome.
 3. What was given up, cancelled or killed is found again, once: under its key, or by ``resume()``.
 4. A native cancellation reaches the caller.
 5. Nobody gets another's result, session, tools, error or credential.
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .axes import Cell
-from .host import META_KEY, Host, Outcome
+from .host import META_KEY, PLAIN, Host, Outcome
 from .site import INVALID_PARAMS, NEWER, OLDER, Site, result_of
 
 __all__ = ["Crossing"]
@@ -30,6 +30,8 @@ KEY: Final = "the-key-of-ada-and-bob"
 OWN_KEY: Final = "the-key-of-another-call"
 FATED, OTHER, OTHER_OF_BOB, NEVER = 1, 2, 102, 9
 """Arguments: of the call that meets its fate, of the other one, and of a call that is refused."""
+
+PLAIN_KEY: Final = "the-key-of-a-call-that-makes-no-task"
 
 NO_KEYS: Final = (42, "", ["k"], True)
 
@@ -71,6 +73,8 @@ class Crossing:
         if self.first.alive and self.cell.fate != "upgraded":
             self.first.do("close", client="a")
         self.find_again(ended)
+        if self.key is not None:
+            self.make_a_plain_call_twice()
         if self.cell.key == "meta":
             self.refuse_what_is_no_key()
         self.leave()
@@ -192,6 +196,13 @@ class Crossing:
         self.second.do("close", client="r")
         return outcome
 
+    def make_a_plain_call_twice(self) -> None:
+        self.second.do("open", name="r", way=self.cell.way, user="ada", journal="r")
+        for _ in range(2):
+            outcome = self.second.do("call", client="r", label="plain", n=PLAIN, key=PLAIN_KEY)
+            assert self.result_in(outcome) == PLAIN, "2: the same result"
+        self.second.do("close", client="r")
+
     def refuse_what_is_no_key(self) -> None:
         self.second.do("open", name="r", way=self.cell.way, user="ada", journal="r")
         for no_key in NO_KEYS:
@@ -216,11 +227,12 @@ class Crossing:
         runs = dict(self.site.runs)
         if self.cell.one_http_client and self.two_users:
             runs.setdefault(self.other, 1)  # the call was refused, see above
-        assert runs == {FATED: 1, self.other: 1}, "2, 3: each tool runs once"
+        plain = {} if self.key is None else {PLAIN: 1}
+        assert runs == {FATED: 1, self.other: 1, **plain}, "2, 3: each tool runs once"
         # What ada takes up of bob's is asked for by her, in his MCP session.
         crossed = [one for one in self.site.crossed if not self.mixed or "call" in one]
         assert crossed == [], f"5: under another's name: {crossed}"
-        secrets = (META_KEY, KEY, OWN_KEY)
+        secrets = (META_KEY, KEY, OWN_KEY, PLAIN_KEY)
         assert [one for one in self.site.seen if any(key in one for key in secrets)] == [], (
             "2: a key is not sent"
         )

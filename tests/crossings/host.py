@@ -46,6 +46,9 @@ GIVES_UP_S: Final = 1.5
 
 META_KEY: Final = "mcp-tasks-client/idempotency-key"
 
+PLAIN: Final = 5
+"""The argument of a call that makes no task."""
+
 POOLS: Final = ("AnyIO worker", "Trio thread")
 """Threads of the event loop, which keeps them for the next work."""
 
@@ -325,6 +328,7 @@ class Client:
         return outcome
 
     async def _make(self, n: int, key: Any, gives_up_s: float | None) -> Any:
+        tool = "plain" if n == PLAIN else "work"
         arguments, options, block = {"n": n}, dict[str, Any](), nullcontext()
         wanted = self._program.cell.key
         match None if key is None else wanted if wanted in KEYS[self.way] else KEYS[self.way][0]:
@@ -337,8 +341,8 @@ class Client:
         with block:
             if isinstance(self._client, JsonRpcHost):
                 with anyio.fail_after(gives_up_s):
-                    return await self._client.call("work", arguments, **options)
-            return await self._client.call_tool("work", arguments, read_timeout_seconds=gives_up_s, **options)
+                    return await self._client.call(tool, arguments, **options)
+            return await self._client.call_tool(tool, arguments, read_timeout_seconds=gives_up_s, **options)
 
 
 async def outcome_of(make: Any) -> Outcome:

@@ -1,7 +1,8 @@
 """A server of either version, which can be upgraded while it runs, and knows whose each request is.
 
-It has one tool, ``work``, whose calls become tasks. They end when the test says so. Whatever it says of a
-call has the name of the call's user in it, and so has the output schema: who is given another's is found out.
+It has two tools: ``work``, whose calls become tasks that end when the test says so, and ``plain``, which
+answers at once. Whatever it says of a call has the name of the call's user in it, and so has the output
+schema: who is given another's is found out.
 """
 
 from __future__ import annotations
@@ -191,7 +192,9 @@ class Site:
                 able = {"tools": {}, "extensions": {EXTENSION: {}}}
                 return DONE | _private(supportedVersions=[NEWER], capabilities=able)
             case "tools/list":
-                return DONE | _private(tools=[_tool(user)])
+                return DONE | _private(tools=_tools(user))
+            case "tools/call" if params["name"] == "plain":
+                return DONE | self._answer(user, params)
             case "tools/call":
                 task = await self._run(user, params, None)
                 return {"resultType": "task", **self._state(task, "ttlMs", "pollIntervalMs")}
@@ -209,7 +212,13 @@ class Site:
             case "ping":
                 return {}
             case "tools/list":
-                return {"tools": [_tool(user) | {"execution": {"taskSupport": "required"}}]}
+                support = {"work": "required", "plain": "forbidden"}
+                tools = [
+                    tool | {"execution": {"taskSupport": support[tool["name"]]}} for tool in _tools(user)
+                ]
+                return {"tools": tools}
+            case "tools/call" if params["name"] == "plain":
+                return self._answer(user, params)
             case "tools/call":
                 if "task" not in params:
                     raise Refused(METHOD_NOT_FOUND, "the tool requires a task", 200)
@@ -225,11 +234,18 @@ class Site:
                 return result | {"_meta": result["_meta"] | mark}
         raise Refused(METHOD_NOT_FOUND, f"no {method}", 200)
 
-    async def _run(self, user: str, params: JSONObject, session: str | None) -> Task:
-        n = params["arguments"]["n"]
+    def _answer(self, user: str, params: JSONObject) -> JSONObject:
+        return result_of(self._note_run(user, params))
+
+    def _note_run(self, user: str, params: JSONObject) -> int:
+        n: int = params["arguments"]["n"]
         if user_of(n) != user:
             self.crossed.append(f"a call of {user_of(n)} under the credential of {user}")
         self.runs[n] += 1
+        return n
+
+    async def _run(self, user: str, params: JSONObject, session: str | None) -> Task:
+        n = self._note_run(user, params)
         task = Task(f"task-{next(self._ids)}-of-{user}", n, session)
         self._tasks[task.task_id] = task
         self._tell()
@@ -267,12 +283,12 @@ def _private(**members: Any) -> JSONObject:
     return {"ttlMs": 0, "cacheScope": "private", **members}
 
 
-def _tool(user: str) -> JSONObject:
-    return {
-        "name": "work",
+def _tools(user: str) -> list[JSONObject]:
+    schemas = {
         "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}},
         "outputSchema": {"type": "object", "properties": {user: {"type": "integer"}}, "required": [user]},
     }
+    return [{"name": name, **schemas} for name in ("work", "plain")]
 
 
 class Sites:
