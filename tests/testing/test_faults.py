@@ -233,6 +233,25 @@ async def test_a_closed_session_sends_nothing(server: ScriptedServer) -> None:
     assert server.witness.arrivals == []
 
 
+async def test_a_request_in_memory_can_be_cancelled_on_its_way_there_and_on_its_way_back(
+    server: ScriptedServer,
+) -> None:
+    server.tool("tool", [work(math.inf)])
+    session = server.session()
+    ref = await start(session)
+    there, back = anyio.CancelScope(), anyio.CancelScope()
+    there.cancel()
+    with there:
+        await session.get(ref)
+    assert there.cancelled_caught
+    assert server.witness.log("tasks/get") == []
+    server.on_request = lambda arrival: back.cancel()
+    with back:
+        await session.get(ref)
+    assert back.cancelled_caught
+    assert len(server.witness.log("tasks/get")) == 1
+
+
 @pytest.mark.parametrize(
     ("make", "arguments"), [(HttpError, (200,)), (Stale, (0,)), (work, (-1,)), (work, (math.nan,))]
 )

@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.protocol.replies import Returned
 from mcp_tasks_client.sessions.base import TaskRef, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
@@ -20,6 +22,7 @@ from .scripted import (
     TASK_ID,
     URL,
     ScriptedServer,
+    events,
     result,
     rpc_id,
     send_call,
@@ -291,3 +294,17 @@ async def test_any_result_acknowledges(server: ScriptedServer, session: HttpSess
 async def test_a_snapshot_may_call_itself_a_task(server: ScriptedServer, session: HttpSession) -> None:
     server.answers("tasks/get", result({**TASK, "resultType": "task"}))
     assert (await session.get(REF)).task.task_id == TASK_ID
+
+
+async def test_who_calls_hears_what_comes_before_the_reply_on_a_stream_that_nothing_holds_back(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    told = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": 1}}
+    reply = '{"jsonrpc": "2.0", "id": ID, "result": {"content": [], "resultType": "complete"}}'
+    server.answers("tools/call", events(f"data: {json.dumps(told)}\n\n", f"data: {reply}\n\n"))
+    heard: list[JSONObject] = []
+    assert isinstance(await send_call(session, ToolCall(name="deploy", hear=heard.append)), Returned)
+    assert heard == [told]
+    assert server.last.headers["accept-encoding"] == "identity"
+    assert isinstance(await send_call(session), Returned)
+    assert heard == [told]
