@@ -460,3 +460,13 @@ async def test_a_resent_call_that_is_cancelled_as_its_next_round_begins_is_of_un
         world.journal.save = save  # type: ignore[method-assign]
         await world.clock.advance(1)
         may_go_on.set()
+
+
+@requirement("law:8")
+async def test_a_handle_that_is_attached_while_its_call_is_being_stopped_has_it_driven_on() -> None:
+    world = World(gets={TASK: [working(TASK), DONE]})
+    async with world.client() as client:
+        given_up = await handle_in_flight(client)
+        handle = await client.attach(given_up.reference)
+        await world.clock.advance(60)
+        assert handle.done

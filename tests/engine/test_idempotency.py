@@ -11,8 +11,9 @@ import pytest
 
 from mcp_tasks_client import idempotency_key
 from mcp_tasks_client.client import TasksClient
-from mcp_tasks_client.errors import ConnectionLostError, OutcomeUnknownError, SessionError
+from mcp_tasks_client.errors import ConnectionLostError, JournalError, OutcomeUnknownError, SessionError
 from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.protocol.replies import CallReply
 from mcp_tasks_client.sessions.base import BeforeSend, ToolCall
 from mcp_tasks_client.testing import FaultPlan, text_result, working
@@ -141,6 +142,41 @@ async def test_who_is_cancelled_natively_while_a_call_is_to_be_sent_again_leaves
             tasks.cancel_scope.cancel()
     assert results == ["at once"]
     assert len(world.server.log("tools/call")) == 2
+
+
+@requirement("law:2", "law:8")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_who_is_cancelled_natively_while_the_key_is_claimed_leaves_the_key_to_others(
+    anyio_backend: str,
+) -> None:
+    plan = Interrupted("commit: claim")
+    world = World(calls=[AT_ONCE])
+    results: list[str] = []
+    async with world.client(observer=plan) as first, world.client() as second:
+        plan.task = asyncio.ensure_future(call(first, []))
+        await asyncio.wait([plan.task])
+        assert plan.task.cancelled()
+        await call(second, results)
+    assert results == ["at once"]
+    assert len(world.server.log("tools/call")) == 1
+
+
+@requirement("law:1", "law:2")
+async def test_a_refused_call_whose_intent_could_not_be_removed_leaves_none_in_the_end() -> None:
+    world = World(calls=[SessionError("busy", retryable=True, not_executed=True)])
+    remove, failures = world.journal.remove, [JournalError("The disk is full.")]
+
+    async def full(record: TaskRecord) -> None:
+        if failures:
+            raise failures.pop()
+        await remove(record)
+
+    world.journal.remove = full  # type: ignore[method-assign]  # for a moment
+    async with world.client() as client:
+        with pytest.raises(JournalError):
+            await client.call_tool("tool", idempotency_key=KEY)
+    async with world.journal:
+        assert await world.journal.records(Scope("scripted")) == []
 
 
 # ── a resend that comes to nothing ────────────────────────────────────────────────────────────
