@@ -42,6 +42,7 @@ from .faults import (
     LostRequest,
     Stale,
     Stalled,
+    Unheeded,
     Unreachable,
 )
 from .memory_session import ServerSession
@@ -76,6 +77,7 @@ __all__ = [
     "Stale",
     "Stalled",
     "Step",
+    "Unheeded",
     "Unreachable",
     "Witness",
     "abort",

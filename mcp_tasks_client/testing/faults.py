@@ -25,6 +25,7 @@ __all__ = [
     "Reply",
     "Stale",
     "Stalled",
+    "Unheeded",
     "Unreachable",
     "delay_s",
     "retry_after",
@@ -91,6 +92,16 @@ class Stale(Fault):
     def __post_init__(self) -> None:
         if self.back < 1:
             raise ValueError(f"back counts replies, so it is at least 1, got {self.back}")
+
+
+@dataclass(frozen=True, slots=True)
+class Unheeded(Fault):
+    """``tasks/update`` or ``tasks/cancel`` is acknowledged, and forgotten.
+
+    Other methods are answered as always.
+    """
+
+    acted: bool = field(default=True, init=False)
 
 
 @dataclass(frozen=True, slots=True)

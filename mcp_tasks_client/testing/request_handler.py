@@ -25,6 +25,7 @@ from .faults import (
     LostRequest,
     RefusedError,
     Stale,
+    Unheeded,
     Unreachable,
     delay_s,
 )
@@ -137,7 +138,10 @@ class RequestHandler:
         arrival.fault = fault = self._pick_fault(arrival)
         self._witness.note_arrival(arrival)
         reply: WireReply | Stream = {}
-        if fault is None or fault.acted:
+        unheeded = isinstance(fault, Unheeded) and method in ("tasks/update", "tasks/cancel")
+        if unheeded:
+            reply = _DONE
+        elif fault is None or fault.acted:
             try:
                 reply = self._act(arrival)
             except RefusedError as refused:

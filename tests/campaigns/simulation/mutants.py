@@ -41,7 +41,6 @@ from mcp_tasks_client.machine.events import (
     PollFailed,
     TaskCreated,
     TaskMissing,
-    UpdateAcknowledged,
 )
 from mcp_tasks_client.machine.states import Completed
 
@@ -327,14 +326,8 @@ def an_answer_that_was_not_acknowledged_is_asked_for_again() -> AbstractContextM
 
 
 @mutant
-def an_update_that_was_lost_is_not_sent_again() -> AbstractContextManager[Any]:
-    update = Requests.update
-
-    async def once(self: Any, call: Any, answers: Any) -> Event:
-        await update(self, call, answers)
-        return UpdateAcknowledged(keys=tuple(answers))
-
-    return patch.object(Requests, "update", once)
+def an_answer_that_was_acknowledged_and_lost_is_not_sent_again() -> AbstractContextManager[Any]:
+    return patch.object(machine, "watch_acknowledged", lambda questions, outstanding: questions)
 
 
 # ── cancellation ──────────────────────────────────────────────────────────────────────────────

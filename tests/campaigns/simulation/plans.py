@@ -17,6 +17,7 @@ from mcp_tasks_client.testing import (
     Stale,
     Stalled,
     Step,
+    Unheeded,
     Unreachable,
     abort,
     ask,
@@ -347,6 +348,8 @@ def fault(random: Random, method: str) -> Fault:
     ]
     if method == "tasks/get":
         faults += [Stale(random.choice([1, 2])), Stale(1)]
+    if method == "tasks/update":
+        faults += [Unheeded()] * 3
     if method == "tools/call":
         faults += [Delayed(20.0), ErrorReply(-32602), HttpError(502)]
         faults += [LostReply(), Unreachable(), HttpError(429)] * 3  # and so a refusal after a loss

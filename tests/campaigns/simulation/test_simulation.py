@@ -42,7 +42,6 @@ TELLING: Final[dict[str, int]] = {
     "acting_comes_before_the_commit": 119,
     "an_answer_that_was_not_acknowledged_is_asked_for_again": 70,
     "an_end_that_is_told_without_its_result_is_believed": 111,
-    "an_update_that_was_lost_is_not_sent_again": 760,
     "answers_are_not_journaled": 72,
     "each_notification_asks_anew": 249,
     "every_other_owner_is_taken_for_gone": 5,
