@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
@@ -32,6 +32,7 @@ from mcp_types import (
     ErrorData,
     ListRootsResult,
     RequestParams,
+    Result,
 )
 from pydantic import BaseModel, ValidationError
 
@@ -51,6 +52,7 @@ __all__ = [
     "NoAnswerError",
     "RootsCallback",
     "SamplingCallback",
+    "check_answer",
 ]
 
 
@@ -198,7 +200,7 @@ class Callbacks(Inputs):
     async def _elicit(self, context: InputContext, params: object) -> JSONObject:
         form: ElicitRequestFormParams | None = None
         read: ElicitRequestParams
-        if isinstance(params, dict) and params.get("mode", "form") == "form":
+        if _is_form(params):
             read = form = _read(ElicitRequestFormParams, params)
         else:
             read = _read(ElicitRequestURLParams, params)
@@ -219,6 +221,42 @@ class Callbacks(Inputs):
                 f"{problem}; validate before you accept"
             )
         return _wire("elicitation", result.model_copy(update={"content": content}))
+
+
+_ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
+    "elicitation/create": ElicitResult,
+    "sampling/createMessage": CreateMessageResultWithTools,
+    "roots/list": ListRootsResult,
+}
+
+
+def check_answer(request: JSONObject, answer: JSONObject) -> None:
+    """See that an answer is one to a request. Its form on the wire counts, whoever gave it.
+
+    Args:
+        request: The server's.
+        answer: ``ElicitResult``, ``CreateMessageResult`` or ``ListRootsResult``.
+
+    Raises:
+        NoAnswerError: It is none. The message says what is wrong, and quotes nothing of it.
+    """
+    kind = _ANSWERS.get(str(request.get("method")), Result)
+    try:
+        result = kind.model_validate(answer, by_name=False)
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        where = quote(".".join(map(str, problem["loc"])) or "the answer")
+        raise NoAnswerError(f"the answer is malformed, {where}: {problem['msg']}") from None
+    params = request.get("params")
+    if not (isinstance(result, ElicitResult) and result.action == "accept" and _is_form(params)):
+        return
+    problem_of_form = _find_mismatch(result.content or {}, _read(ElicitRequestFormParams, params))
+    if problem_of_form is not None:
+        raise NoAnswerError(f"the answer does not match the requestedSchema, {problem_of_form}")
+
+
+def _is_form(params: object) -> bool:
+    return isinstance(params, dict) and params.get("mode", "form") == "form"
 
 
 def _find_mismatch(content: JSONObject, form: ElicitRequestFormParams) -> str | None:

@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 from mcp_types import CallToolResult
 
-from ..callbacks import Inputs
+from ..callbacks import Inputs, NoAnswerError, check_answer
 from ..errors import OutcomeUnknownError, TasksClientError, WaitTimeoutError
 from ..host_code import was_cancelled_from_inside
 from ..journal.row import driven_elsewhere
@@ -21,7 +21,7 @@ from ..machine.events import TaskCreated
 from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling
 from ..protocol import JSONObject
-from ..protocol.text import digest
+from ..protocol.text import digest, quote
 from ..sessions.base import Session, Snapshot, ToolCall
 from ..uncut import run_to_its_end
 from .call_store import BATCH
@@ -142,6 +142,7 @@ class Endpoint:
 
         Raises:
             TasksClientError: There is no such call, or another client has it.
+            ValueError: An answer is none to its question. None of them was taken.
         """
         call = await self._recovery.find_record(record_id)
         if call is None or call.record.tool != tool_call.name:
@@ -153,9 +154,11 @@ class Endpoint:
             raise TasksClientError("The answers belong to a call with other arguments. Repeat those.")
         if call.tool_call is None:
             call.tool_call = tool_call
-        asked = {q.key for q in getattr(call.record.state, "questions", ()) if q.unanswered}
+        asked = {q.key: q.request or {} for q in getattr(call.record.state, "questions", ()) if q.unanswered}
         given = {key: answer for key, answer in answers.items() if key in asked}
         try:
+            for key, answer in given.items():
+                _check_given(key, asked[key], answer)
             if given and not await self._store.take(call):
                 raise driven_elsewhere(call.record.tool)
             for key, answer in given.items():
@@ -503,6 +506,16 @@ class Endpoint:
                 "The client is closed. Open one again and attach the handle's reference, or resume().",
                 handle=None if call is None else self.engine.handle_of(self, call),
             )
+
+
+def _check_given(key: str, request: JSONObject, answer: JSONObject) -> None:
+    try:
+        check_answer(request, answer)
+    except NoAnswerError as error:
+        raise ValueError(
+            f"The answer to {quote(key)[:80]!r} was not taken: {error}. "
+            "Answer again, with the same requestState."
+        ) from error
 
 
 def _closed_first() -> TasksClientError:

@@ -153,17 +153,23 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
 
 
 def _find_fault(params: JSONObject, capabilities: object) -> str | None:
-    """What is wrong with the params of a call: where, and why."""
+    """What is wrong with the params of a call: where, and why. Answers are looked at with their questions."""
+    answers = params.get("inputResponses") or {}
+    if not (isinstance(answers, dict) and all(isinstance(answer, dict) for answer in answers.values())):
+        return _fault("params.inputResponses", "Input should be an object of objects")
     try:
-        CallToolRequestParams.model_validate(params, by_name=False)
+        CallToolRequestParams.model_validate({**params, "inputResponses": None}, by_name=False)
         if capabilities is not None:
             ClientCapabilities.model_validate(capabilities, by_name=False)
     except ValidationError as error:
         problem = error.errors(include_input=False, include_url=False, include_context=False)[0]
         what = "params" if error.title == CallToolRequestParams.__name__ else "the client's capabilities"
-        where = ".".join([what, *map(str, problem["loc"])])
-        return f"The request is not as MCP has it: {quote(where)}: {problem['msg']}. Nothing was called."
+        return _fault(".".join([what, *map(str, problem["loc"])]), problem["msg"])
     return None
+
+
+def _fault(where: str, why: str) -> str:
+    return f"The request is not as MCP has it: {quote(where)}: {why}. Nothing was called."
 
 
 def result_for(call: HostCall, result: JSONObject) -> JSONObject:

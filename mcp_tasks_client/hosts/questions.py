@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..callbacks import InputContext, Inputs, NoAnswerError
+from ..callbacks import InputContext, Inputs, NoAnswerError, check_answer
 from ..protocol import JSONObject
 from ..protocol.replies import Reply, RpcError
 from ..protocol.text import quote
 from .host_call import ASKED_BY
 
-__all__ = ["AskHost", "HostContext", "HostInputs"]
+__all__ = ["AskHost", "HostContext", "HostInputs", "read_answer"]
 
 AskHost: TypeAlias = Callable[[JSONObject], Awaitable[Reply]]
 
@@ -55,7 +55,16 @@ class HostInputs(Inputs):
             )
         if ask is None:
             raise NoAnswerError("the reply to the call asks the host")
-        answer = await ask(request)
-        if isinstance(answer, RpcError):
-            raise NoAnswerError(f"the host refused with error {answer.code}: {quote(answer.message)}", answer)
-        return answer
+        return read_answer(request, await ask(request))
+
+
+def read_answer(request: JSONObject, answer: JSONObject | RpcError) -> JSONObject:
+    """What a host's session has replied to a question.
+
+    Raises:
+        NoAnswerError: It has refused, or its reply is no answer to the question.
+    """
+    if isinstance(answer, RpcError):
+        raise NoAnswerError(f"the host refused with error {answer.code}: {quote(answer.message)}", answer)
+    check_answer(request, answer)
+    return answer

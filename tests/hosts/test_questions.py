@@ -84,6 +84,25 @@ async def test_the_host_is_asked_only_what_it_has_not_answered() -> None:
     assert sent == [{"a", "b"}, {"c"}]
 
 
+@requirement("law:3")
+@pytest.mark.parametrize(
+    "wrong",
+    [{"action": "accept", "content": {"name": 7}}, {"action": "accept"}, {"action": "perhaps"}, {}],
+)
+async def test_an_answer_that_is_none_to_its_question_is_refused_and_another_one_taken(
+    wrong: JSONObject,
+) -> None:
+    server, journal = asking_server(), MemoryJournal()
+    async with hosted(server, journal) as host:
+        asked = await ask(host, "asks")
+        refused = await go_on(host, "asks", asked, {"name": wrong})
+        assert refused["error"]["code"] == -32602
+        assert "The answer to 'name' was not taken" in refused["error"]["message"]
+        assert text(await go_on(host, "asks", asked, {"name": accept("name")})) == "done"
+    (update,) = server.witness.log("tasks/update")
+    assert update.params["inputResponses"] == {"name": accept("name")}
+
+
 async def test_the_first_answer_stays() -> None:
     server = asking_server()
     async with hosted(server) as host:

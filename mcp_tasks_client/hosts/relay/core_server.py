@@ -8,13 +8,11 @@ from typing import Final
 
 import anyio
 
-from ...callbacks import Callbacks, InputContext, Inputs, NoAnswerError
+from ...callbacks import Callbacks, InputContext, Inputs
 from ...engine.environment import Clock
 from ...errors import MissingCapabilityError, SessionError
 from ...policy import ReceivePolicy
 from ...protocol import JSONObject
-from ...protocol.replies import RpcError
-from ...protocol.text import quote
 from ...sessions.base import Limits
 from ...sessions.http.endpoint_names import is_url
 from ...tasks_2025_11_25.connection import Hear
@@ -23,6 +21,7 @@ from ...tasks_2025_11_25.receiver import Receiver
 from ...tasks_2025_11_25.shapes import declares_tasks
 from ...tasks_2025_11_25.task_policy import TaskPolicy
 from ..host_call import ASKED_BY, HostCall
+from ..questions import read_answer
 from .core_connection import RelayConnection
 from .core_router import TaskRouter
 from .relay import Relay
@@ -130,7 +129,4 @@ class _RelayInputs(Inputs):
         method = str(request.get("method"))
         if ASKED_BY.get(method) in self._callbacks.capabilities:
             return await self._callbacks.answer(context, request)
-        answer = await self._relay.ask_host(method, request.get("params"))
-        if isinstance(answer, RpcError):
-            raise NoAnswerError(f"the host refused with error {answer.code}: {quote(answer.message)}", answer)
-        return answer
+        return read_answer(request, await self._relay.ask_host(method, request.get("params")))
