@@ -74,7 +74,7 @@ async def read_outcome(
                 lost = "It died with the server's process, which ended with an earlier connection"
             raise TaskNotFoundError(
                 f"The server does not know the task of {tool!r}{said}. {lost}; "
-                f"{again} if the tool may run again.",
+                f"{again} if the tool may run again. attach(task_id) looks for the task once more.",
             )
         case Violated(message=message):
             raise RemoteProtocolError(f"{message} Report it to the server's author.")

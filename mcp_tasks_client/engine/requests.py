@@ -116,7 +116,10 @@ class Requests:
             snapshot = await self._observed(call, GET, self.session.get, call.ref)
         except SessionError as error:
             if _is_unknown(error):
-                return TaskMissing(message=error.remote_message, now=self._clock.time())
+                logger.info("%s is not known to the server: %s", _name(call), error)
+                return TaskMissing(
+                    message=error.remote_message, now=self._clock.time(), jitter=self._jitter()
+                )
             if error.retryable:
                 logger.info("%s will be polled again: %s", _name(call), error)
                 return PollFailed(

@@ -124,6 +124,7 @@ class TaskMissing:
 
     message: str
     now: float
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

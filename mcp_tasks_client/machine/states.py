@@ -113,6 +113,9 @@ class Observing:
     """Unchanged snapshots in a row. Without a hint the waits grow with them."""
     failures: int = 0
     """Failed requests in a row. Each one doubles the wait."""
+    missing: bool = False
+    """Whether the last poll was answered as if the server did not know the task. A second one decides."""
+
     looks: int = 0
     """Early looks since the task began; see :meth:`PollPolicy.eager`."""
     questions: tuple[Question, ...] = ()

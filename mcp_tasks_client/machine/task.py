@@ -199,6 +199,9 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             return due_after_cut(state, event.now, policy), ()
         case TaskMissing():
             expired = ttl_passed(state.received_at, state.ttl_ms, event.now, policy)
+            if not expired and not state.missing and state.task.known_status:
+                # One of several servers may not have heard of a task that others have shown.
+                return _fail(replace(state, missing=True), event, policy)
             return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
         case ObservationRefused():
             questions = reopen(take_back(state.questions, "sending"))
@@ -273,6 +276,7 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         ttl_ms=task.ttl_ms if "ttl_ms" in task.model_fields_set else state.ttl_ms,
         session_data=event.session_data if event.session_data is not None else state.session_data,
         unchanged=0 if changed else state.unchanged + 1,
+        missing=False,
         failures=state.failures if has_undelivered(state.questions) else 0,
     )
     saved = seed or _matters(before, state)
@@ -403,13 +407,17 @@ def _look_again(
     return state, (*map(Report, fresh.values()), Wake(state.wait_s))
 
 
-def _fail(state: Observing, event: PollFailed | UpdateFailed | CancelFailed, policy: PollPolicy) -> Step:
+def _fail(
+    state: Observing, event: PollFailed | TaskMissing | UpdateFailed | CancelFailed, policy: PollPolicy
+) -> Step:
     """A request failed in a way that may pass."""
-    failed = due_after_failure(state, event.now, event.jitter, event.retry_after_s, policy)
+    asked_s = None if isinstance(event, TaskMissing) else event.retry_after_s
+    failed = due_after_failure(state, event.now, event.jitter, asked_s, policy)
     # The polls of a task whose other requests failed keep their own time, if that is later.
-    state = failed if isinstance(event, PollFailed) else due_no_sooner(failed, state, event.now)
+    is_poll = isinstance(event, PollFailed | TaskMissing)
+    state = failed if is_poll else due_no_sooner(failed, state, event.now)
     # Back-off can start over after a crash; what the server asked for cannot.
-    saved = (Save(),) if event.retry_after_s is not None else ()
+    saved = (Save(),) if asked_s is not None else ()
     return state, (*saved, Wake(state.wait_s))
 
 

@@ -744,8 +744,28 @@ def test_a_task_the_server_no_longer_knows_is_expired_only_if_its_time_had_passe
     life = working(ttlMs=ttl_ms)
     life.now += age_s
     outcome = Gone(why=why, message="Task not found")
+    if why == "not_found":
+        assert life.missing() == (Wake(5.0),), "one of several servers may not have heard of it"
     assert life.missing() == (Save(), StopAsking(), Finish())
     assert ended(life) == outcome
+
+
+@requirement("law:4", "law:7")
+def test_a_task_that_was_not_found_once_goes_on_and_has_a_second_look_each_time() -> None:
+    life = working()
+    for _ in range(3):
+        assert life.missing() == (Wake(5.0),)
+        assert life.sees()[-1] == Wake(5.0)
+    life.missing()
+    life.missing()
+    assert ended(life) == Gone(why="not_found", message="Task not found")
+
+
+def test_a_task_that_nobody_has_shown_is_not_found_at_once() -> None:
+    life = Life()
+    life.feed(TaskCreated(task=snapshot("unknown"), now=life.now, jitter=0.0, attached=True))
+    life.missing()
+    assert ended(life) == Gone(why="not_found", message="Task not found")
 
 
 @pytest.mark.parametrize(
@@ -756,6 +776,8 @@ def test_the_latest_time_to_live_counts_and_an_absent_one_changes_nothing(ttl_ms
     life.sees(ttlMs=ttl_ms)
     life.now += 900.0 if ttl_ms is ... else 100.0
     life.missing()
+    if why == "not_found":
+        life.missing()
     assert ended(life) == Gone(why=why, message="Task not found")  # type: ignore[arg-type]  # parametrised
 
 
@@ -1929,7 +1951,7 @@ Observed             -                  -                  -                obse
 Notified             -                  -                  -                observing|finished finished
 PollFailed           -                  -                  -                observing  finished
 PollCut              -                  -                  -                observing  finished
-TaskMissing          -                  -                  -                finished   finished
+TaskMissing          -                  -                  -                observing|finished finished
 ObservationRefused   -                  -                  -                observing  finished
 AnswerReady          calling            gathering          outcome_unknown  observing  finished
 AnswerUnavailable    calling            gathering          outcome_unknown  observing  finished
@@ -1973,7 +1995,7 @@ def sample_states() -> list[State]:
         replace(base, task=snapshot("completed"), poll_interval_ms=5000.0, failures=3),
         replace(base, questions=(open_, *answered)),
         replace(base, questions=answered, cancel="requested"),
-        replace(base, cancel="sending"),
+        replace(base, cancel="sending", missing=True),
         replace(base, cancel="acknowledged"),
         Finished(outcome=Completed(result={}), task=snapshot("completed")),
         Finished(outcome=Failed(code=1, message="")),

@@ -34,7 +34,7 @@ TELLING: Final[dict[str, int]] = {
     "a_cancelled_task_is_answered": 1116,
     "a_late_owner_may_write": 41,
     "a_lost_call_is_sent_again_without_leave": 29,
-    "a_poll_that_fails_ends_the_task": 12,
+    "a_poll_that_fails_ends_the_task": 65,
     "a_refused_resend_forgets_the_first_call": 39,
     "a_reply_that_could_not_be_committed_is_dropped": 233,
     "a_restart_forgets_when_the_next_poll_is_due": 2,
