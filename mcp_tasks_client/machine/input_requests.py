@@ -8,7 +8,7 @@
 
 ``asking`` goes back to ``open`` when a prompt is withdrawn. ``rejected`` becomes ``disputed`` with the
 next poll, whose snapshot tells whether the server still waits for the answer. Some servers acknowledge an
-answer and lose it: while snapshots go on to list its key, it is sent again after 3, 6, 12… of them. A server
+answer and lose it: while snapshots go on to list its key, it is sent again after 5, 10, 20… of them. A server
 ignores answers that it does not wait for. Whatever the stage, the first answer stays.
 """
 
@@ -60,7 +60,7 @@ MAX_QUESTIONS: Final = 1000
 MAX_SIZE: Final = 20_000
 """JSON values in the questions of one snapshot. A string counts once more for every 200 characters."""
 
-_LISTED_TO_RESEND: Final = 3
+_LISTED_TO_RESEND: Final = 5
 _MAX_LEVELS: Final = 100
 _CHARACTERS: Final = 200
 

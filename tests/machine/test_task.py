@@ -942,7 +942,7 @@ def test_an_answer_that_the_server_acknowledged_and_lost_goes_again_unchanged_an
             assert only(SendAnswers, actions) == [SendAnswers({"name": ADA})]
             sent.append(listed)
             life.acknowledged("name")
-    assert sent == [3, 6, 12, 24]
+    assert sent == [5, 10, 20]
     assert told == [Report("an answer was acknowledged, and its question is still asked")]
     life.sees()
     assert not [life.asked(name=NAME) for _ in range(9) if only(SendAnswers, life.asked(name=NAME))], (
@@ -953,7 +953,7 @@ def test_an_answer_that_the_server_acknowledged_and_lost_goes_again_unchanged_an
 def test_a_server_that_refuses_an_answer_for_the_second_time_has_it() -> None:
     life = sending()
     life.acknowledged("name")
-    for _ in range(3):
+    for _ in range(5):
         life.asked(name=NAME)
     assert life.stage("name") == "sending"
     life.feed(UpdateRejected(keys=("name",), message="answered already"))
