@@ -54,7 +54,7 @@ nitpick_ignore_regex = [
     ("py:(class|data|obj)", r"mcp_tasks_client\.\w+\..*"),
     (
         "py:class",
-        r"(AnyAuth|AnyClient|Clock|Environment|JSONObject|OnAbandon|Observer|Session|TaskPreference)",
+        r"(AnyAuth|AnyClient|Clock|Environment|JSONObject|OnAbandon|Observer|OutputSchema|Session|TaskPreference)",
     ),
     ("py:class", r"(Elicitation|Sampling|Roots)Callback"),
 ]

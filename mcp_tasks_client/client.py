@@ -20,6 +20,7 @@ from .engine.environment import Environment
 from .engine.idempotency import OnUnknown
 from .engine.live_call import OnUpdate
 from .engine.progress import ProgressCallback, tell_progress
+from .engine.tool_result import OutputSchema
 from .errors import TasksClientError
 from .handle import TaskHandle, TaskReference
 from .hosts.idempotency_key import read_key
@@ -70,6 +71,9 @@ class TasksClient:
         on_abandon: What happens to the task of a ``call_tool`` that times out or is cancelled:
             ``"detach"`` lets it go on, ``"cancel"`` sends ``tasks/cancel``. ``None`` is the extension's,
             or else ``"detach"``.
+        output_schema: What becomes of a result that does not match its tool's output schema: ``"raise"`` an
+            error that has it, ``"warn"`` in the log, or ``"off"``, without a look at the schema. ``None`` is
+            the extension's, or else ``"raise"``.
         http_client: An ``httpx.AsyncClient`` or ``httpx2.AsyncClient`` with your transport, proxies,
             certificates. Not closed.
         headers: Sent with every request.
@@ -101,6 +105,7 @@ class TasksClient:
         poll: PollPolicy | None = None,
         receive: ReceivePolicy | None = None,
         on_abandon: OnAbandon | None = None,
+        output_schema: OutputSchema | None = None,
         http_client: AnyClient | None = None,
         headers: Mapping[str, str] | None = None,
         auth: AnyAuth | None = None,
@@ -144,6 +149,7 @@ class TasksClient:
                 journal=choose_journal(journal),
                 policy=policy,
                 on_abandon="detach" if on_abandon is None else on_abandon,
+                output_schema="raise" if output_schema is None else output_schema,
                 handle_of=TaskHandle,
                 environment=environment,
             )
@@ -168,6 +174,7 @@ class TasksClient:
             roots=roots,
             poll=poll,
             on_abandon=on_abandon,
+            output_schema=output_schema,
             environment=environment,
         )
         self._session, self._inputs, self._scope = over.session, over.inputs, over.scope

@@ -338,7 +338,9 @@ class Endpoint:
         """
         session = None if self.engine.closed else self.session
         try:
-            result = await read_outcome(call.record, session, deadline)
+            result = await read_outcome(
+                call.record, session, deadline, output_schema=self.engine.output_schema
+            )
         except TasksClientError as error:
             error.handle = self.engine.handle_of(self, call)
             self.note_delivery(call)
@@ -352,7 +354,7 @@ class Endpoint:
         Raises:
             TasksClientError: The end is an error.
         """
-        return await read_raw_outcome(call.record, self.session, context)
+        return await read_raw_outcome(call.record, self.session, context, self.engine.output_schema)
 
     def note_delivery(self, call: LiveCall) -> None:
         """Note that the host has the outcome of a call."""

@@ -31,6 +31,7 @@ from .cancellation import OnAbandon, check_on_abandon
 from .environment import Environment
 from .live_call import LiveCall
 from .runner import Runner
+from .tool_result import OutputSchema, check_output_schema
 
 __all__ = ["Engine", "HandleOf"]
 
@@ -47,6 +48,7 @@ class Engine:
         journal: Where states go first.
         policy: Latency against load.
         on_abandon: What happens to the task of a call that nobody waits for any more.
+        output_schema: What becomes of a result that does not match its tool's output schema.
         handle_of: Makes the handle that errors about a call carry.
         environment: Clock, jitter, process and observer.
 
@@ -54,7 +56,7 @@ class Engine:
         tasks: The tasks of ours that run.
 
     Raises:
-        ValueError: ``on_abandon`` is neither word.
+        ValueError: ``on_abandon`` or ``output_schema`` is no word for it.
     """
 
     def __init__(
@@ -64,12 +66,15 @@ class Engine:
         policy: PollPolicy,
         on_abandon: OnAbandon,
         handle_of: HandleOf,
+        output_schema: OutputSchema = "raise",
         environment: Environment | None = None,
     ) -> None:
         check_on_abandon(on_abandon)
+        check_output_schema(output_schema)
         self.journal = GuardedJournal(journal)
         self.policy = policy
         self.on_abandon = on_abandon
+        self.output_schema = output_schema
         self.handle_of = handle_of
         self.environment = environment or Environment()
         self.tasks = OwnTasks()

@@ -22,13 +22,17 @@ from ..protocol import JSONObject
 from ..protocol.replies import RpcError
 from ..protocol.text import quote
 from ..sessions.base import GATEWAY_STATUSES, Session
-from .tool_result import read_result
+from .tool_result import OutputSchema, read_result
 
 __all__ = ["as_rpc_error", "read_outcome", "read_raw_outcome"]
 
 
 async def read_outcome(
-    record: TaskRecord, session: Session | None, deadline: float | None, context: object = None
+    record: TaskRecord,
+    session: Session | None,
+    deadline: float | None,
+    context: object = None,
+    output_schema: OutputSchema = "raise",
 ) -> CallToolResult:
     """The result of a finished call.
 
@@ -37,6 +41,7 @@ async def read_outcome(
         session: Knows the tool's output schema; ``None`` if nothing can be asked any more.
         deadline: Until when the schema may be asked for; ``None`` leaves the result unchecked.
         context: Of the call.
+        output_schema: What becomes of a result that does not match it.
 
     Raises:
         TaskError: The call ended otherwise: failed, cancelled, expired, not found.
@@ -48,7 +53,7 @@ async def read_outcome(
     again = "make a new call" + (" under a new idempotency key" if record.idempotency_key is not None else "")
     match state.outcome:
         case Completed(result=raw):
-            return await read_result(raw, tool, task_id, session, deadline, context)
+            return await read_result(raw, tool, task_id, session, deadline, context, output_schema)
         case Failed() as failed:
             why = "failed without saying why" if failed.code is None else f"ended in error {failed.code}"
             said = f": {quote(failed.message, task_id).rstrip('.')}" if failed.message else ""
@@ -82,13 +87,18 @@ async def read_outcome(
             assert_never(never)
 
 
-async def read_raw_outcome(record: TaskRecord, session: Session | None, context: object = None) -> JSONObject:
+async def read_raw_outcome(
+    record: TaskRecord,
+    session: Session | None,
+    context: object = None,
+    output_schema: OutputSchema = "raise",
+) -> JSONObject:
     """The result of a finished call as it came, checked as :func:`read_outcome` does.
 
     Raises:
         TasksClientError: As :func:`read_outcome`.
     """
-    await read_outcome(record, session, math.inf, context)
+    await read_outcome(record, session, math.inf, context, output_schema)
     state = record.state
     assert isinstance(state, Finished)
     assert isinstance(state.outcome, Completed), "all else has raised"

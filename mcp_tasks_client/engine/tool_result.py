@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -18,9 +19,13 @@ from ..protocol.json_schema import MAX_STEPS, TooCostlyError, UnusableSchemaErro
 from ..protocol.text import quote
 from ..sessions.base import Session
 
-__all__ = ["read_result"]
+__all__ = ["OutputSchema", "check_output_schema", "read_result"]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+OutputSchema: TypeAlias = Literal["raise", "warn", "off"]
+"""What becomes of a result that does not match its tool's output schema: an error, a line in the log, or
+nothing, without a look at the schema."""
 
 _SCHEMA_TIMEOUT_S: Final = 5.0
 """Seconds that a finished result waits for its tool's output schema, at most."""
@@ -36,6 +41,7 @@ async def read_result(
     session: Session | None,
     deadline: float | None,
     context: object = None,
+    output_schema: OutputSchema = "raise",
 ) -> CallToolResult:
     """The result of a call.
 
@@ -47,10 +53,11 @@ async def read_result(
         deadline: Until when the schema may be asked for, by the event loop's clock; ``None`` leaves the
             result unchecked.
         context: Of the call.
+        output_schema: What becomes of a result that does not match the tool's output schema, or cannot be
+            checked against it within bounds.
 
     Raises:
-        RemoteProtocolError: It is no result, does not match the tool's output schema, or cannot be checked
-            against it within bounds. The error's data is what came.
+        RemoteProtocolError: It is no result; or as ``output_schema`` says. The error's data is what came.
     """
     try:
         result = await _read(raw)
@@ -60,9 +67,23 @@ async def read_result(
             "in the error's data as it came; report it to the server's author.",
             data=raw,
         ) from None
-    if deadline is None or session is None or tool is None or result.is_error:
+    if deadline is None or session is None or tool is None or result.is_error or output_schema == "off":
         return result
-    schema_of = partial(_output_schema, tool, session, deadline, context)
+    fault = await _find_fault(raw, tool, task_id, partial(_output_schema, tool, session, deadline, context))
+    if fault is not None and output_schema == "raise":
+        raise RemoteProtocolError(f"{fault} It is in the error's data as it came.", data=raw)
+    if fault is not None:
+        logger.warning("%s It is passed on as it came.", fault)
+    return result
+
+
+async def _find_fault(
+    raw: JSONObject,
+    tool: str,
+    task_id: str | None,
+    schema_of: Callable[..., Awaitable[JSONObject | None]],
+) -> str | None:
+    """What is wrong with a result by its tool's output schema; ``None`` without a schema that can be used."""
     try:
         mismatch = await _find_mismatch(raw, await schema_of())
         if mismatch is not None:
@@ -70,20 +91,28 @@ async def read_result(
             mismatch = await _find_mismatch(raw, await schema_of(fresh=True))
     except UnusableSchemaError as error:
         logger.info("The output of %r is not checked, its schema is unusable: %s", tool, error)
-        return result
+        return None
     except TooCostlyError as error:
-        raise RemoteProtocolError(
+        return (
             f"The result of {tool!r} cannot be checked against the tool's output schema within bounds: "
-            f"{quote(str(error), task_id)}. It is in the error's data as it came.",
-            data=raw,
-        ) from None
-    if mismatch is not None:
-        raise RemoteProtocolError(
-            f"The result of {tool!r} does not match the tool's output schema, {quote(mismatch, task_id)}. "
-            "It is in the error's data as it came; report it to the server's author.",
-            data=raw,
+            f"{quote(str(error), task_id)}."
         )
-    return result
+    if mismatch is None:
+        return None
+    return (
+        f"The result of {tool!r} does not match the tool's output schema, {quote(mismatch, task_id)}. "
+        "Report it to the server's author."
+    )
+
+
+def check_output_schema(output_schema: str) -> None:
+    """Refuse a word that ``output_schema`` cannot be.
+
+    Raises:
+        ValueError: It is none of ``"raise"``, ``"warn"`` and ``"off"``.
+    """
+    if output_schema not in ("raise", "warn", "off"):
+        raise ValueError(f'output_schema must be "raise", "warn" or "off", got {output_schema!r}')
 
 
 async def _read(raw: JSONObject) -> CallToolResult:

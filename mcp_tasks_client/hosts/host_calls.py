@@ -21,6 +21,7 @@ from ..engine.engine import Engine
 from ..engine.environment import Environment
 from ..engine.live_call import LiveCall, OnUpdate
 from ..engine.outcome import as_rpc_error
+from ..engine.tool_result import OutputSchema
 from ..errors import CredentialRefusedError, InputUnansweredError, JournalError, TasksClientError
 from ..handle import detached
 from ..journal.base import Journal
@@ -44,18 +45,20 @@ def make_engine(
     journal: Journal | str | os.PathLike[str] | None,
     poll: PollPolicy | None,
     on_abandon: OnAbandon,
+    output_schema: OutputSchema,
     environment: Environment | None,
 ) -> Engine:
     """The engine of a way in that is dropped into a host. Nothing is driven beyond the host's own calls.
 
     Raises:
         TypeError: ``journal`` is nothing that could be one.
-        ValueError: ``on_abandon`` is neither word.
+        ValueError: ``on_abandon`` or ``output_schema`` is no word for it.
     """
     return Engine(
         journal=choose_journal(journal),
         policy=poll or PollPolicy(),
         on_abandon=on_abandon,
+        output_schema=output_schema,
         handle_of=detached,
         environment=environment,
     )

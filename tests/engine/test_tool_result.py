@@ -10,7 +10,7 @@ import pytest
 from mcp_types import TextContent, Tool
 
 from mcp_tasks_client import ConnectionLostError, RemoteProtocolError
-from mcp_tasks_client.engine.tool_result import read_result
+from mcp_tasks_client.engine.tool_result import OutputSchema, read_result
 from mcp_tasks_client.protocol import json_schema
 from mcp_tasks_client.sessions.base import Session
 
@@ -39,11 +39,17 @@ class Catalogue:
         return Tool(name=name, input_schema={"type": "object"}, output_schema=schema)
 
 
-async def read(raw: dict[str, Any], *schemas: Any, tool: str | None = "tool", deadline: float = 60) -> Any:
+async def read(
+    raw: dict[str, Any],
+    *schemas: Any,
+    tool: str | None = "tool",
+    deadline: float = 60,
+    output_schema: OutputSchema = "raise",
+) -> Any:
     catalogue = Catalogue(*schemas)
-    result = await read_result(
-        raw, tool, TASK, cast(Session, catalogue), anyio.current_time() + deadline if deadline else None
-    )
+    until = anyio.current_time() + deadline if deadline else None
+    session = cast(Session, catalogue)
+    result = await read_result(raw, tool, TASK, session, until, output_schema=output_schema)
     return result, catalogue
 
 
@@ -72,6 +78,22 @@ async def test_a_mismatch_is_told_only_after_the_schema_was_asked_for_again() ->
         await read(raw, OBJECT_WITH_N)
     assert caught.value.data is raw
     assert TASK not in str(caught.value)
+
+
+async def test_a_mismatch_may_be_no_more_than_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    result, catalogue = await read(structured({"n": TASK}), OBJECT_WITH_N, output_schema="warn")
+    assert result.structured_content == {"n": TASK}
+    assert catalogue.asked == [False, True]
+    (told,) = caplog.messages
+    assert "does not match the tool's output schema" in told
+    assert TASK not in told
+
+
+async def test_without_a_check_no_schema_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    result, catalogue = await read(structured({"n": TASK}), OBJECT_WITH_N, output_schema="off")
+    assert result.structured_content == {"n": TASK}
+    assert catalogue.asked == []
+    assert not caplog.messages
 
 
 async def test_a_result_without_structured_content_does_not_match() -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, SamplingCallback
 from ...engine.cancellation import OnAbandon
 from ...engine.environment import Environment
+from ...engine.tool_result import OutputSchema
 from ...journal.base import Journal
 from ...policy import PollPolicy
 from ...protocol import JSONObject
@@ -88,11 +89,13 @@ class TasksHttpTransport(_AnyTransport):
         sampling: Answers ``sampling/createMessage``.
         roots: Answers ``roots/list``.
         on_abandon: What happens to the task of a call that the host cancels: ``"detach"`` or ``"cancel"``.
+        output_schema: What becomes of a result that does not match its tool's output schema: ``"raise"`` an
+            error that has it, ``"warn"`` in the log, or ``"off"``, without a look at the schema.
         environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
 
     Raises:
         TypeError: ``inner`` is a transport of neither library, or ``journal`` none of the above.
-        ValueError: ``on_abandon`` is neither word.
+        ValueError: ``on_abandon`` or ``output_schema`` is no word for it.
     """
 
     def __new__(cls, inner: Any, **options: Any) -> Self:
@@ -118,6 +121,7 @@ class TasksHttpTransport(_AnyTransport):
         sampling: SamplingCallback | None = None,
         roots: RootsCallback | None = None,
         on_abandon: OnAbandon = "detach",
+        output_schema: OutputSchema = "raise",
         environment: Environment | None = None,
     ) -> None:
         library = library_of(inner, "AsyncBaseTransport")
@@ -126,7 +130,7 @@ class TasksHttpTransport(_AnyTransport):
         self._inner: Any = inner
         self._is_one_user = bool(principal)  # a principal says whose all requests are
         callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
-        engine = make_engine(journal, poll, on_abandon, environment)
+        engine = make_engine(journal, poll, on_abandon, output_schema, environment)
         asked = callbacks if callbacks.capabilities else None
         self._servers = Servers(engine, InnerTransport(library, inner), asked, endpoint, principal)
         self._calls = HttpCalls(library, engine, self._servers)

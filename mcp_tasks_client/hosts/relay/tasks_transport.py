@@ -29,6 +29,7 @@ from ...engine.cancellation import OnAbandon
 from ...engine.environment import Clock, Environment
 from ...engine.live_call import OnUpdate
 from ...engine.progress import ProgressByToken
+from ...engine.tool_result import OutputSchema
 from ...journal.base import Journal
 from ...machine.record import Scope
 from ...own_task import OwnTask
@@ -80,6 +81,9 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         poll: Latency against load.
         on_abandon: What happens to the task of a call that the session cancels, or waits for when the
             transport is left: ``"detach"`` or ``"cancel"``.
+        output_schema: What becomes of a result that does not match its tool's output schema: ``"raise"`` an
+            error that has it, ``"warn"`` in the log, or ``"off"``, without a look at the schema. At
+            2026-07-28 that is left to the session, which knows the tools.
         on_update: Gets each changed :class:`Task` of every call.
         task_preference: Whether to ask for tasks, as for :class:`TasksClient`.
         task_ttl_s: Seconds for which the server is asked to keep a task and its result.
@@ -106,6 +110,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         roots: RootsCallback | None = None,
         poll: PollPolicy | None = None,
         on_abandon: OnAbandon = "detach",
+        output_schema: OutputSchema = "raise",
         on_update: OnUpdate | None = None,
         task_preference: TaskPreference = "auto",
         task_ttl_s: float = 86_400.0,
@@ -113,7 +118,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         hide_task_support: bool = False,
         environment: Environment | None = None,
     ) -> None:
-        self._engine = make_engine(journal, poll, on_abandon, environment)
+        self._engine = make_engine(journal, poll, on_abandon, output_schema, environment)
         policy, clock = self._engine.policy, self._engine.environment.clock
         scope = Scope(name_of_url(parse_url(endpoint)) if is_url(endpoint) else endpoint, principal)
         limits = make_limits(policy)

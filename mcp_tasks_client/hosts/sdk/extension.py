@@ -38,6 +38,7 @@ from ...engine.endpoint import Endpoint
 from ...engine.environment import Environment
 from ...engine.live_call import OnUpdate
 from ...engine.progress import tell_progress
+from ...engine.tool_result import OutputSchema
 from ...errors import RemoteProtocolError
 from ...journal.base import Journal
 from ...journal.sqlite import choose_journal
@@ -124,14 +125,16 @@ class TasksExtension(ClientExtension):
         roots: Answers ``roots/list``.
         poll: Latency against load.
         on_abandon: What happens to the task of a call that times out or is cancelled.
+        output_schema: As for :class:`TasksClient`, and for ``TasksClient(client)``. What the client's own
+            ``call_tool`` returns is checked by the SDK.
         on_update: Gets each changed :class:`Task` of every call. A call's own progress callback is
             given the status messages besides.
         environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
 
     Raises:
         TypeError: ``journal`` is none of the above.
-        ValueError: ``on_abandon`` is neither word; or, when the client is made, its server has no
-            address and ``endpoint`` is not given.
+        ValueError: ``on_abandon`` or ``output_schema`` is no word for it; or, when the client is made, its
+            server has no address and ``endpoint`` is not given.
     """
 
     identifier = EXTENSION_ID
@@ -147,6 +150,7 @@ class TasksExtension(ClientExtension):
         roots: RootsCallback | None = None,
         poll: PollPolicy | None = None,
         on_abandon: OnAbandon = "detach",
+        output_schema: OutputSchema = "raise",
         on_update: OnUpdate | None = None,
         environment: Environment | None = None,
     ) -> None:
@@ -155,7 +159,7 @@ class TasksExtension(ClientExtension):
         self.principal = principal
         self.callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
         self.on_update = on_update
-        self.engine = make_engine(self.journal, poll, on_abandon, environment)
+        self.engine = make_engine(self.journal, poll, on_abandon, output_schema, environment)
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
         """Tasks, and who sees them through. The SDK asks once for each client that is made.

@@ -15,6 +15,7 @@ from ...callbacks import Callbacks, ElicitationCallback, RootsCallback, Sampling
 from ...engine.cancellation import OnAbandon
 from ...engine.engine import Engine, HandleOf
 from ...engine.environment import Environment
+from ...engine.tool_result import OutputSchema
 from ...errors import MissingCapabilityError
 from ...journal.base import Journal
 from ...journal.sqlite import choose_journal
@@ -54,6 +55,7 @@ class OverClient:
         roots: RootsCallback | None = None,
         poll: PollPolicy | None = None,
         on_abandon: OnAbandon | None = None,
+        output_schema: OutputSchema | None = None,
         environment: Environment | None = None,
     ) -> OverClient:
         """Read a client. An option that is ``None`` is as in the client's :class:`TasksExtension`.
@@ -69,6 +71,7 @@ class OverClient:
             roots: Likewise.
             poll: Latency against load.
             on_abandon: Without an extension, ``"detach"``.
+            output_schema: Without an extension, ``"raise"``.
             environment: Clock, jitter, process and observer.
 
         Raises:
@@ -91,6 +94,7 @@ class OverClient:
             journal=theirs.journal if found is None or journal is None else choose_journal(journal),
             policy=poll or theirs.engine.policy,
             on_abandon=on_abandon or theirs.engine.on_abandon,
+            output_schema=output_schema or theirs.engine.output_schema,
             handle_of=handle_of,
             environment=environment or theirs.engine.environment,
         )

@@ -1,0 +1,138 @@
+"""What becomes of a result that does not match its tool's output schema, by each way in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeAlias
+
+import httpx2
+import mcp
+import pytest
+from mcp.client.streamable_http import streamable_http_client
+
+from mcp_tasks_client import (
+    MemoryJournal,
+    RemoteProtocolError,
+    TasksClient,
+    TasksExtension,
+    TasksHttpTransport,
+    TasksTransport,
+)
+from mcp_tasks_client.testing import ScriptedServer, complete, scripted_client, work
+
+from .http._host import ENDPOINT, QUICK, URL, hosted
+from .relay._host import over_streams
+
+pytestmark = pytest.mark.anyio
+
+WRONG = {"content": [], "structuredContent": {"n": "three"}, "isError": False}
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+Call: TypeAlias = Callable[[], Any]
+"""Makes a call, and returns its result as JSON. Raises what is no result."""
+
+
+def wrong_server() -> ScriptedServer:
+    server = ScriptedServer(endpoint=ENDPOINT)
+    server.tool("tool", [work(0.01), complete(WRONG)], poll_interval_ms=1, output_schema=SCHEMA)
+    return server
+
+
+@asynccontextmanager
+async def by_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
+    async with scripted_client(server.session(), **options) as client:
+
+        async def call() -> Any:
+            return (await client.call_tool("tool")).model_dump(by_alias=True, mode="json")
+
+        yield call
+
+
+@asynccontextmanager
+async def by_wrapped_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
+    """Options of the client's extension count."""
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
+        extension = TasksExtension(endpoint=ENDPOINT, **options)
+        sdk = mcp.Client(streamable_http_client(URL, http_client=http), extensions=[extension])
+        async with sdk, TasksClient(sdk) as client:
+
+            async def call() -> Any:
+                return (await client.call_tool("tool")).model_dump(by_alias=True, mode="json")
+
+            yield call
+
+
+@asynccontextmanager
+async def beneath(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
+    journal = options.pop("journal")
+    async with hosted(server, journal, **options) as host:
+
+        async def call() -> Any:
+            return read(await host.call("tool"))
+
+        yield call
+
+
+@asynccontextmanager
+async def around(server: ScriptedServer, **options: Any) -> AsyncIterator[Call]:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(server.app)) as http:
+        inner = streamable_http_client(URL, http_client=http)
+        async with over_streams(TasksTransport(inner, endpoint=ENDPOINT, **options)) as host:
+
+            async def call() -> Any:
+                return read(await host.call("tool"))
+
+            yield call
+
+
+def read(answer: Any) -> Any:
+    if "error" in answer:
+        raise RemoteProtocolError(json.dumps(answer["error"]))
+    return answer["result"]
+
+
+Way: TypeAlias = Callable[..., AbstractAsyncContextManager[Call]]
+each_way = pytest.mark.parametrize("way", [by_client, by_wrapped_client, beneath])
+
+
+@each_way
+async def test_a_wrong_result_is_an_error_by_default(way: Way) -> None:
+    async with way(wrong_server(), journal=MemoryJournal(), poll=QUICK) as call:
+        with pytest.raises(RemoteProtocolError, match="does not match the tool's output schema"):
+            await call()
+
+
+@each_way
+async def test_a_wrong_result_may_be_a_line_in_the_log(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    async with way(wrong_server(), journal=MemoryJournal(), poll=QUICK, output_schema="warn") as call:
+        assert (await call())["structuredContent"] == {"n": "three"}
+    assert sum("does not match the tool's output schema" in told for told in caplog.messages) == 1
+
+
+@each_way
+async def test_a_schema_may_be_left_unread(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    async with way(wrong_server(), journal=MemoryJournal(), poll=QUICK, output_schema="off") as call:
+        assert (await call())["structuredContent"] == {"n": "three"}
+    assert not [told for told in caplog.messages if "output schema" in told]
+
+
+@pytest.mark.parametrize("option", [{}, {"output_schema": "warn"}, {"output_schema": "off"}])
+async def test_at_2026_07_28_a_host_s_session_checks_what_comes_through_its_transport(option: Any) -> None:
+    async with around(wrong_server(), journal=MemoryJournal(), poll=QUICK, **option) as call:
+        assert (await call())["structuredContent"] == {"n": "three"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **options: TasksClient(URL, **options),
+        TasksExtension,
+        lambda **options: TasksHttpTransport(httpx2.AsyncHTTPTransport(), **options),
+        lambda **options: TasksTransport(streamable_http_client(URL), endpoint=URL, **options),
+    ],
+)
+def test_a_word_that_it_cannot_be_is_refused(make: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match='output_schema must be "raise", "warn" or "off"'):
+        make(journal=MemoryJournal(), output_schema="never")
