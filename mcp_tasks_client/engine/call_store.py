@@ -93,8 +93,9 @@ class CallStore:
         self._clock = environment.clock
         self._observed = ObservedSteps(environment.observer)
         self._lease, self._owner = ProcessLease.join(journal, environment)
-        # A client that is dropped without being closed is gone as well, and so is what it owns.
-        weakref.finalize(self, self._lease.drop, self._owner).atexit = False
+        # A client that is dropped without being closed is gone as well, and so is what it owns. The finalizer
+        # holds nothing but the names: a clock of the host's may know who keeps this alive.
+        weakref.finalize(self, self._lease.owners.discard, self._owner).atexit = False
         self._remembering = 0
         self._remembered: set[LiveCall] = set()
         self._unsaved: set[LiveCall] = set()  # hold what no journal has, and must not be forgotten

@@ -65,6 +65,9 @@ class ProcessLease:
         journal: The ``identity`` of the journal that keeps the lease.
         process: The process that we are.
         environment: Clock, and how long a lease lasts.
+
+    Attributes:
+        owners: The names of the clients that hold it. A finalizer may take one out at any time.
     """
 
     def __init__(self, journal: Hashable, process: Process, environment: Environment) -> None:
@@ -74,7 +77,7 @@ class ProcessLease:
         self._lease_s = environment.lease_s
         self._lease_id = uuid.uuid4().hex
         self._numbers = itertools.count(1)
-        self._owners: set[str] = set()
+        self.owners: set[str] = set()
         self._renewed_at: float | None = None
         self._pruned_at = -math.inf
         self._storing: dict[tuple[int, bool], _Store] = {}  # by thread and event loop
@@ -89,10 +92,10 @@ class ProcessLease:
             lease = _LEASES.get(key)
             if lease is None:
                 lease = _LEASES[key] = cls(*key, environment)
-            if not lease._owners:  # so that nothing of theirs could be taken meanwhile
+            if not lease.owners:  # so that nothing of theirs could be taken meanwhile
                 lease._renewed_at = None
             owner = f"{lease._lease_id}/{next(lease._numbers)}"
-            lease._owners.add(owner)
+            lease.owners.add(owner)
             return lease, owner
 
     @staticmethod
@@ -107,17 +110,13 @@ class ProcessLease:
     def leave(self, owner: str) -> tuple[str, ...]:
         """End a client. Returns the names to release in the journal: the last client gives up the lease."""
         names = (owner, self.name_for_process(owner))
-        self.drop(owner)
+        self.owners.discard(owner)
         return (*names, self._lease_id) if self.end() else names
-
-    def drop(self, owner: str) -> None:
-        """Note that a client is there no more. For finalizers: takes no lock, and is done at once."""
-        self._owners.discard(owner)
 
     def end(self) -> bool:
         """Give up the lease, unless a client holds it. Returns whether it is given up."""
         with _lock:
-            if self._owners:
+            if self.owners:
                 return False
             if _LEASES.get(self._key) is self:  # else it was given up before, and there is a newer one
                 del _LEASES[self._key]
@@ -171,7 +170,7 @@ class ProcessLease:
     def due(self) -> Lease | None:
         """The lease to store now; ``None`` while it is not time, or no client holds it any more."""
         with _lock:
-            if not self._owners or self._renewed_at is None:
+            if not self.owners or self._renewed_at is None:
                 return None
         age_s = self._clock.time() - self._renewed_at
         return None if 0 <= age_s < self._renew_s else self._lease()
@@ -226,7 +225,7 @@ class ProcessLease:
             if self._process.holds(lease):
                 client = owner.removesuffix(_LEFT) if of_process else owner
                 with _lock:
-                    return not any(client in other._owners for other in _LEASES.values())
+                    return not any(client in other.owners for other in _LEASES.values())
             alive = self._process.sees_alive(lease)
             if alive is not None:
                 return not alive

@@ -1,4 +1,4 @@
-"""The server's questions (``inputRequests``) of one call: one lifecycle per key, each moving one way.
+"""The server's questions (``inputRequests``) of one call: one lifecycle per key. The first answer stays.
 
 ::
 
@@ -8,15 +8,15 @@
 
 ``asking`` goes back to ``open`` when a prompt is withdrawn. ``rejected`` becomes ``disputed`` with the
 next poll, whose snapshot tells whether the server still waits for the answer. Some servers acknowledge an
-answer and lose it: while snapshots go on to list its key, it is sent again after 5, 10, 20… of them. A server
-ignores answers that it does not wait for. Whatever the stage, the first answer stays.
+answer and lose it: while snapshots go on to list its key, it is sent again after 5, 10, 20… of them, or after
+as many as take five seconds. A server ignores answers that it does not wait for.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ..protocol import JSONObject
@@ -61,6 +61,9 @@ MAX_SIZE: Final = 20_000
 """JSON values in the questions of one snapshot. A string counts once more for every 200 characters."""
 
 _LISTED_TO_RESEND: Final = 5
+_LAG_S: Final = 5.0
+"""Seconds for which a server may go on listing a question whose answer it has."""
+
 _MAX_LEVELS: Final = 100
 _CHARACTERS: Final = 200
 
@@ -183,9 +186,16 @@ def acknowledge(questions: Questions, keys: Collection[str]) -> Questions:
     )
 
 
-def watch_acknowledged(questions: Questions, outstanding: Collection[str]) -> Questions:
-    """Note what a poll says of the answers that were acknowledged: those that came home are dropped."""
-    return tuple(map(partial(_watch, outstanding=outstanding), questions))
+def watch_acknowledged(questions: Questions, outstanding: Collection[str], interval_s: float) -> Questions:
+    """Note what a poll says of the answers that were acknowledged: those that came home are dropped.
+
+    Args:
+        questions: All of the call.
+        outstanding: What the server waits for, by the poll.
+        interval_s: Seconds between polls.
+    """
+    patience = max(_LISTED_TO_RESEND, math.ceil(_LAG_S / interval_s) if interval_s else 0)
+    return tuple(_watch(question, outstanding, patience) for question in questions)
 
 
 def has_lost(before: Questions, watched: Questions) -> bool:
@@ -193,13 +203,13 @@ def has_lost(before: Questions, watched: Questions) -> bool:
     return any(q.stage == "acknowledged" != w.stage for q, w in zip(before, watched, strict=True))
 
 
-def _watch(question: Question, outstanding: Collection[str]) -> Question:
+def _watch(question: Question, outstanding: Collection[str], patience: int) -> Question:
     if question.stage != "acknowledged" or question.answer is None:
         return question
     if question.key not in outstanding:
         return replace(question, answer=None, listed=0)
     listed = question.listed + 1
-    times, rest = divmod(listed, _LISTED_TO_RESEND)
+    times, rest = divmod(listed, patience)
     lost = rest == 0 and times.bit_count() == 1  # 1, 2, 4…
     return replace(question, listed=listed, stage="answered" if lost else "acknowledged")
 
@@ -210,7 +220,7 @@ def mark_unsent(questions: Questions, keys: Collection[str]) -> Questions:
 
 
 def mark_rejected(questions: Questions, keys: Collection[str], refusal: str) -> Questions:
-    """The server refused the answers to ``keys``, in these words. One that it refuses again, it has."""
+    """The server refused the answers to ``keys``, in these words. An answer that was sent again, it has."""
     return tuple(
         (replace(q, stage="acknowledged") if q.listed else replace(q, stage="rejected", refusal=refusal))
         if _is_sent(q, keys)

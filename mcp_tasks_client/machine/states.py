@@ -34,7 +34,7 @@ class Question:
     """As the host gave it; dropped once a snapshot shows that the server asks no more."""
 
     listed: int = 0
-    """Snapshots since the acknowledgement that show the server still asking. See :mod:`.input_requests`."""
+    """Snapshots since the first acknowledgement that show the server still asking."""
 
     refusal: str = ""
     """The server's words, where it rejected the answer."""

@@ -339,7 +339,7 @@ def _matters(before: Observing, after: Observing) -> bool:
 
 def _attend_to_questions(state: Observing, now: float, actions: tuple[Action, ...]) -> Step:
     """Ask what is open, send what is answered; park where neither can go on."""
-    watched = watch_acknowledged(state.questions, _outstanding(state))
+    watched = watch_acknowledged(state.questions, _outstanding(state), state.wait_s)
     if has_lost(state.questions, watched) and "answer_lost" not in state.reported:
         state = replace(state, reported=(*state.reported, "answer_lost"))
         actions = (*actions, Report("an answer was acknowledged, and its question is still asked"))
@@ -422,7 +422,7 @@ def _fail(
 
 
 def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
-    """Take up a call: ask what is open, send what is answered, keep the pace that was set."""
+    """Take up a call: send what is answered, and keep the pace that was set. The next snapshot asks."""
     # A rejected answer goes again as well: it never changes, but the server may have.
     questions = reopen(take_back(state.questions, "sending", "rejected", "disputed"))
     state = _doubt_cancel(replace(state, questions=questions))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ import pytest
 
 from mcp_tasks_client import MemoryJournal, SqliteJournal, TasksClient, TasksExtension
 from mcp_tasks_client.engine import process_lease
+from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.journal import sqlite_writer
 from mcp_tasks_client.journal.base import Journal, Lease
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.policy import PollPolicy
-from mcp_tasks_client.testing import completed, text_result, working
+from mcp_tasks_client.testing import ManualClock, completed, text_result, working
 from tests._requirements import requirement
 from tests.hosts.sdk.server import SdkServer, in_memory
 from tests.journal.files import stored
@@ -159,6 +161,26 @@ async def test_extensions_one_after_another_are_under_one_lease(kept: str, path:
         assert failed == []
         del journal
         await nothing_is_left()
+
+
+@requirement("law:13")
+async def test_a_clock_that_knows_who_has_the_client_does_not_keep_it() -> None:
+    """As a host's own parts do, which know each other."""
+
+    class Knowing(ManualClock):
+        host: object = None
+
+    await nothing_is_left()
+    clock = Knowing()
+    clock.host = extension = TasksExtension(
+        journal=MemoryJournal(), endpoint="scripted", environment=Environment(clock=clock)
+    )
+    assert extension.engine.store.unsaved == []
+    dropped = weakref.ref(extension)
+    del extension, clock
+    with anyio.fail_after(LIMIT_S):
+        await nothing_is_left()
+    assert dropped() is None
 
 
 @requirement("law:2", "law:5")

@@ -327,7 +327,7 @@ def an_answer_that_was_not_acknowledged_is_asked_for_again() -> AbstractContextM
 
 @mutant
 def an_answer_that_was_acknowledged_and_lost_is_not_sent_again() -> AbstractContextManager[Any]:
-    return patch.object(machine, "watch_acknowledged", lambda questions, outstanding: questions)
+    return patch.object(machine, "watch_acknowledged", lambda questions, *_: questions)
 
 
 # ── cancellation ──────────────────────────────────────────────────────────────────────────────
