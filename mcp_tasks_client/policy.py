@@ -113,8 +113,8 @@ class PollPolicy:
     def eager(cls) -> PollPolicy:
         """Looks up to four times within the first interval, then keeps the server's pace.
 
-        For tools that mostly finish long before their hint. Ends at the first sign of rate
-        limiting (see ``early_look``).
+        For tools that mostly finish long before their hint. Ends with the first request that
+        fails.
         """
         return cls(early_looks=len(_EARLY_LOOKS))
 
@@ -176,7 +176,7 @@ def poll_delay(
 ) -> float:
     """Seconds to wait before the next ``tasks/get``.
 
-    The server's ``pollIntervalMs`` is a floor and never shortened. Without one the wait grows
+    The server's ``pollIntervalMs`` is a floor, up to ``longest_wait_s``. Without one the wait grows
     from ``floor_s`` to ``ceiling_s`` while nothing changes.
 
     Args:
@@ -187,7 +187,7 @@ def poll_delay(
         first: Whether it is the first wait of a task.
 
     Returns:
-        Seconds, at least the hint.
+        Seconds, at least the hint, unless that is longer than ``longest_wait_s``.
 
     Raises:
         ValueError: ``unchanged_polls`` or ``jitter`` is out of range.

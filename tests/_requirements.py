@@ -246,6 +246,7 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
     "law:10": Requirement(LAW, "A task is no higher-trust channel: nothing is answered by default."),
     "law:11": Requirement(LAW, "What a server sends is bounded; what is beyond is a typed error."),
     "law:13": Requirement(LAW, "One of each in a process: one writer, one lease and one timer a file."),
+    "law:14": Requirement(LAW, "What is unambiguous is understood; what may have run is not harmless."),
     "law:15": Requirement(LAW, "An outcome is not gone because it was passed on."),
 }
 

@@ -69,7 +69,9 @@ BATCH: Final = 50
 """Calls that are taken up between two moments in which the event loop is free for others."""
 
 _TRIES_TO_LEAVE: Final = 3
-"""Without a pause, since a journal that is locked has waited already."""
+"""Times that a record is released, if the journal fails.
+
+Without a pause, since a journal that is locked has waited already."""
 
 
 class CallStore:

@@ -70,7 +70,7 @@ class LiveCall:
         record: What is known, and journaled as far as it has to be.
         tool_call: What ``tools/call`` was given; ``None`` for a task that was resumed or attached.
         ownership: Who may write the record.
-        journaled: Whether the journal has, or had, the record.
+        journaled: Whether the journal has the record, as far as is known here.
         due_is_exact: Whether the record's due time counts every poll that was sent. False after a crash of
             the owner, since unchanged polls are not journaled.
         next_send: The ``tools/call`` to send next; ``None`` if there is none to send.

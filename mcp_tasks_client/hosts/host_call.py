@@ -1,4 +1,4 @@
-"""A ``tools/call`` of a host: read from its HTTP request, and answered in the shape that it expects. Pure.
+"""A ``tools/call`` of a host: read from a JSON-RPC message, and answered in the shape that it expects.
 
 What a host can read depends on the version of the protocol that its own session negotiated. The call itself
 is made in whichever version the server offers tasks in.

@@ -162,7 +162,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violated:
-    """The task ended in a way that the protocol does not allow, such as without a result."""
+    """The call ended in a way that the protocol does not allow, such as a task without a result."""
 
     kind: Literal["violated"] = "violated"
     message: str

@@ -200,7 +200,7 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
         case TaskMissing():
             expired = ttl_passed(state.received_at, state.ttl_ms, event.now, policy)
             if not expired and not state.missing and state.task.known_status:
-                # One of several servers may not have heard of a task that others have shown.
+                # A known status: a reply has shown the task. One of several servers may not have heard of it.
                 return _fail(replace(state, missing=True), event, policy)
             return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
         case ObservationRefused():

@@ -1,9 +1,11 @@
 """The contract of a session: what can be asked of one endpoint, and what its tools look like.
 
-A session knows the wire and nothing of time: it neither polls nor repeats a request nor remembers
-a task. The versions of the protocol, and the ways of reaching a server, differ only behind it.
+A session knows the wire and nothing of time: it neither polls nor repeats a request. It remembers no
+task, unless the version has questions that come by themselves. The versions of the protocol, and the ways
+of reaching a server, differ only behind it.
 
-Every request raises :class:`SessionError` or a subclass, and nothing else of its own:
+Every request raises :class:`SessionError` or a subclass. What has no form on the wire is a
+:class:`ValueError` or a :class:`TypeError`. Of the former:
 
 - ``retryable`` says whether the same request may succeed later (a time-out, a 5xx, a 429);
 - ``not_executed`` says that the server surely did nothing with the request, so that a

@@ -7,9 +7,9 @@ servers reuse at once (mcp 1.30 takes an address in memory for one). So the log 
 - the same question once more: it has the ID of an open one, or reads like an open one whose stream has ended;
 - a new question: anything else, even if it reads like one that is answered.
 
-A question of the journal may have been answered just before its process died, so that only the core knows.
-The core sends the answers to all questions of a snapshot together. So a question that it was shown and leaves
-out has its answer, see :meth:`QuestionLog.infer_answered`.
+A question of the journal may have been answered just before its process died. Only the engine knows, which
+sends the answers to all questions of a snapshot together. So a question that it was shown and leaves out has
+its answer, see :meth:`QuestionLog.infer_answered`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Entry:
     restored: bool = False
     """Whether the question is from the journal, and the server has not sent it since."""
 
-    shown: Literal["no", "in a snapshot", "to the core"] = "no"
+    shown: Literal["no", "in a snapshot", "to the engine"] = "no"
     leaving: bool = False
     """Whether an answer is being sent. A request that comes from now on is another question."""
 
@@ -138,7 +138,7 @@ class QuestionLog:
     def show(self) -> JSONObject:
         """The questions for a snapshot, by their keys: those of the journal, and the oldest other one.
 
-        One at a time, because the core sends answers only all together, and each request has a time limit.
+        One at a time, because the engine sends answers only all together, and each request has a time limit.
         """
         shown = [entry for entry in self._open if entry.restored and entry.request_id is not None]
         fresh = [entry for entry in self._open if not entry.restored and entry.request_id is not None]
@@ -148,17 +148,17 @@ class QuestionLog:
         return {entry.key: entry.request for entry in shown}
 
     def begin_look(self) -> None:
-        """Note that the core asks for the next snapshot. By then it has taken the last one."""
+        """Note that the engine asks for the next snapshot. By then it has taken the last one."""
         for entry in self._open:
-            entry.shown = "to the core" if entry.shown == "in a snapshot" else entry.shown
+            entry.shown = "to the engine" if entry.shown == "in a snapshot" else entry.shown
 
     def infer_answered(self, keys: Collection[str]) -> None:
-        """Drop the questions of the journal that the core was shown, and has no answers to send for.
+        """Drop the questions of the journal that the engine was shown, and has no answers to send for.
 
         Args:
-            keys: The questions whose answers the core sends.
+            keys: The questions whose answers the engine sends.
         """
-        for entry in [one for one in self._open if one.restored and one.shown == "to the core"]:
+        for entry in [one for one in self._open if one.restored and one.shown == "to the engine"]:
             if entry.key not in keys:
                 self._close(entry)
 

@@ -48,7 +48,7 @@ from . import introspection
 
 __all__ = ["SdkSession", "host_callbacks"]
 
-introspection.send_request_code()
+introspection.send_request_code()  # fails now, not in the first call, if this SDK cannot be looked into
 
 _RAW: Final[TypeAdapter[Any]] = TypeAdapter(Any)
 """Has the SDK hand over a result as it came."""

@@ -81,7 +81,7 @@ async def test_a_status_counts_where_there_is_no_reply(
         assert str(status) in str(failed)
 
 
-@requirement("law:2")
+@requirement("law:2", "law:14")
 @pytest.mark.parametrize(
     ("status", "body"),
     [

@@ -17,6 +17,7 @@ from mcp_tasks_client.sessions.base import Limits
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.oddities import note_oddity
 
+from ..._requirements import requirement
 from .scripted import REF, TASK, TASK_ID, RawResponse, ScriptedServer, events, fail_to_get, result, rpc_id
 
 pytestmark = pytest.mark.anyio
@@ -119,6 +120,7 @@ async def test_a_message_of_nobody_on_a_stream_is_passed_over_and_told_once(
     assert type(await fail_to_get(session)) is ConnectionLostError
 
 
+@requirement("law:14")
 @pytest.mark.parametrize("reply_id", ['"ID"', "99", "null", "true", '"other"'])
 async def test_the_only_reply_to_a_request_is_its_own_whatever_its_id(
     server: ScriptedServer, session: HttpSession, reply_id: str, caplog: pytest.LogCaptureFixture

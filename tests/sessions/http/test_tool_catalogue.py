@@ -18,6 +18,7 @@ from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.oddities import note_oddity
 from mcp_tasks_client.sessions.tool_catalogue import OtherVersionError
 
+from ..._requirements import requirement
 from .scripted import REF, URL, Answer, ScriptedServer, Turnstile, error, http, result, send_call
 
 pytestmark = pytest.mark.anyio
@@ -161,6 +162,7 @@ async def test_a_list_that_is_none_is_refused(
     assert caught.value.not_executed
 
 
+@requirement("law:14")
 @pytest.mark.parametrize("cursors", [("",), ("a", ""), ("a", "b", "a"), ("a", "a")])
 async def test_a_list_ends_where_its_cursor_does_not_advance(
     server: ScriptedServer,
