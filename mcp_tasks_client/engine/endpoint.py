@@ -158,16 +158,19 @@ class Endpoint:
         given = {key: answer for key, answer in answers.items() if key in asked}
         try:
             for key, answer in given.items():
-                _check_given(key, asked[key], answer)
+                _check_given(quote(key, call.task_id), asked[key], answer)
             if given and not await self._store.take(call):
                 raise driven_elsewhere(call.record.tool)
-            for key, answer in given.items():
-                await self._runner.answer(call, key, answer)
+            await run_to_its_end(self._answer, call, given)  # all or none of what the host has said at once
         except BaseException:
             if not call.wanted:
                 await self._store.release_unfinished(call)
             raise
         return call
+
+    async def _answer(self, call: LiveCall, given: Mapping[str, JSONObject]) -> None:
+        for key, answer in given.items():
+            await self._runner.answer(call, key, answer)
 
     async def see_through(
         self,
@@ -510,13 +513,12 @@ class Endpoint:
             )
 
 
-def _check_given(key: str, request: JSONObject, answer: JSONObject) -> None:
+def _check_given(named: str, request: JSONObject, answer: JSONObject) -> None:
     try:
         check_answer(request, answer)
     except NoAnswerError as error:
         raise ValueError(
-            f"The answer to {quote(key)[:80]!r} was not taken: {error}. "
-            "Answer again, with the same requestState."
+            f"The answer to {named[:80]!r} was not taken: {error}. Answer again, with the same requestState."
         ) from error
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..machine.events import TaskCreated
 from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling
-from ..protocol.task import Task
+from ..protocol.task import UNKNOWN, Task
 from ..protocol.text import digest
 from .call_store import CallStore
 from .environment import Environment
@@ -95,7 +95,7 @@ class Recovery:
             return known
         self._store.live.pop(record_id, None)  # not found then, and asked for again now
         # No status was ever received, so none is claimed.
-        task = Task(task_id=task_id, status="unknown")
+        task = Task(task_id=task_id, status=UNKNOWN)
         now = self._environment.clock.time()
         first = TaskCreated(task=task, now=now, jitter=0.0, attached=True)
         return begin_with_task(self._store, self._scope, tool, first, record_id=record_id)

@@ -105,7 +105,8 @@ def _is_too_large(requests: JSONObject) -> bool:
 def open_question(key: str, request: Any) -> Question:
     """A question as first seen."""
     # A request that is no object is kept as one that nobody can answer, and says so when asked.
-    return Question(key=key, digest=digest(request), request=request if isinstance(request, dict) else {})
+    asked = request if isinstance(request, dict) else {}
+    return Question(key=key, digest=digest(_what_is_asked(request)), request=asked)
 
 
 def find_new(questions: Questions, requests: JSONObject) -> Questions:
@@ -130,7 +131,22 @@ def find_swapped(questions: Questions, requests: JSONObject) -> tuple[str, ...]:
 
 def _differs(question: Question, request: Any) -> bool:
     # Comparing is much cheaper than hashing. But NaN differs from itself, and an old request is not kept.
-    return question.request != request and question.digest != digest(request)
+    # An earlier version of this package has hashed the whole request.
+    return question.request != request and question.digest not in (
+        digest(_what_is_asked(request)),
+        digest(request),
+    )
+
+
+def _what_is_asked(request: Any) -> Any:
+    """A request without what may differ each time that it is listed: metadata, and the mode of a form."""
+    params = request.get("params") if isinstance(request, dict) else None
+    if not isinstance(params, dict):
+        return request
+    asked = {name: value for name, value in params.items() if name != "_meta"}
+    if asked.get("mode") == "form":
+        del asked["mode"]  # as without one
+    return {**request, "params": asked}
 
 
 def ask_open(questions: Questions, outstanding: Collection[str]) -> tuple[Questions, tuple[Ask, ...]]:
@@ -161,12 +177,14 @@ def collect_answers(questions: Questions, outstanding: Collection[str]) -> dict[
     """The answers to send, by key. Empty while an outstanding question is not answered.
 
     A server need not accept a partial set of answers, and an answer must be to a question that it
-    still asks.
+    still asks. Answers that it may have go apart from the others, should it refuse them.
     """
     wanted = [q for q in questions if q.key in outstanding]
     if any(q.stage in ("open", "asking", "unsent") for q in wanted):
         return {}
-    return {q.key: q.answer or {} for q in wanted if q.stage == "answered"}
+    ready = [q for q in wanted if q.stage == "answered"]
+    fresh = [q for q in ready if not q.listed]
+    return {q.key: q.answer or {} for q in fresh or ready}
 
 
 def mark_sending(questions: Questions, keys: Collection[str]) -> Questions:
@@ -187,7 +205,7 @@ def acknowledge(questions: Questions, keys: Collection[str]) -> Questions:
 
 
 def watch_acknowledged(questions: Questions, outstanding: Collection[str], interval_s: float) -> Questions:
-    """Note what a poll says of the answers that were acknowledged: those that came home are dropped.
+    """Count how often polls have listed what was answered and acknowledged, and find what was lost.
 
     Args:
         questions: All of the call.
@@ -207,7 +225,7 @@ def _watch(question: Question, outstanding: Collection[str], patience: int) -> Q
     if question.stage != "acknowledged" or question.answer is None:
         return question
     if question.key not in outstanding:
-        return replace(question, answer=None, listed=0)
+        return replace(question, listed=0) if question.listed else question
     listed = question.listed + 1
     times, rest = divmod(listed, patience)
     lost = rest == 0 and times.bit_count() == 1  # 1, 2, 4…

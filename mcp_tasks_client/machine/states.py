@@ -31,7 +31,7 @@ class Question:
     """As the server sent it; dropped once the answer is acknowledged, since it may be private."""
 
     answer: JSONObject | None = field(default=None, repr=False)
-    """As the host gave it; dropped once a snapshot shows that the server asks no more."""
+    """As the host gave it. Kept until the task ends, since a server may lose it."""
 
     listed: int = 0
     """Snapshots since the first acknowledgement that show the server still asking."""

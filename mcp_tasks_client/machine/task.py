@@ -51,7 +51,7 @@ from typing import assert_never
 from ..policy import PollPolicy, ttl_passed
 from ..protocol import JSONObject
 from ..protocol.replies import read_rpc_error
-from ..protocol.task import Task
+from ..protocol.task import UNKNOWN, Task
 from .actions import (
     Action,
     Finish,
@@ -199,8 +199,8 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             return due_after_cut(state, event.now, policy), ()
         case TaskMissing():
             expired = ttl_passed(state.received_at, state.ttl_ms, event.now, policy)
-            if not expired and not state.missing and state.task.known_status:
-                # A known status: a reply has shown the task. One of several servers may not have heard of it.
+            if not expired and not state.missing and state.task.status != UNKNOWN:
+                # A reply has shown the task. One of several servers may not have heard of it.
                 return _fail(replace(state, missing=True), event, policy)
             return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
         case ObservationRefused():

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from mcp_types import INTERNAL_ERROR
 
 from . import JSONObject, MalformedError
-from .task import Task, read_task
+from .task import UNKNOWN, Task, read_task
 from .text import is_encodable
 
 __all__ = [
@@ -72,7 +72,7 @@ def read_call_reply(raw: object) -> CallReply:
             # The ID must not be lost for want of a status; the first poll brings one.
             status = raw.get("status")
             usable = isinstance(status, str) and status != "" and is_encodable(status)
-            task = read_task(raw if usable else {**raw, "status": "unknown"})
+            task = read_task(raw if usable else {**raw, "status": UNKNOWN})
             return Created(task, task.request_state)
         case "input_required":
             requests, state = raw.get("inputRequests"), raw.get("requestState")

@@ -20,12 +20,15 @@ from pydantic.alias_generators import to_camel
 from . import JSONObject, MalformedError
 from .text import is_encodable, quote, shorten
 
-__all__ = ["TERMINAL_STATUSES", "Task", "TaskStatus", "read_task"]
+__all__ = ["TERMINAL_STATUSES", "UNKNOWN", "Task", "TaskStatus", "read_task"]
 
 TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "cancelled", "failed"]
 """The statuses of the specification, verbatim."""
 
 TERMINAL_STATUSES: Final[frozenset[str]] = frozenset({"completed", "cancelled", "failed"})
+UNKNOWN: Final = "unknown"
+"""Our word for the status of a task that no reply has shown yet."""
+
 _KNOWN_STATUSES: Final[frozenset[str]] = frozenset(get_args(TaskStatus))
 
 _IMMEDIATE_RESPONSE: Final = "io.modelcontextprotocol/model-immediate-response"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
+import anyio.lowlevel
 from mcp_types import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -43,6 +44,12 @@ _ATTEMPTS: Final = 3
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 """A server that asks for a longer one gets it from the caller, who knows how much time there is."""
+
+_SLICE: Final = 200
+"""Tools that are read before the event loop gets its turn."""
+
+_UNFINISHED: Final = "the list of tools has no end, ends with an empty nextCursor, or breaks off"
+"""What has come is used then. What has not can be called, as a tool that is not listed."""
 
 _MOST_PAGES: Final = 1000
 _MOST_TOOLS: Final = 100_000
@@ -190,19 +197,23 @@ class ToolCatalogue:
         faults: list[str] = []
         cursors: list[str | None] = [None]
         while True:
-            page = await self._repeat(partial(self._fetch_page, cursors[-1], context))
-            for entry in page["tools"]:
+            try:
+                page = await self._repeat(partial(self._fetch_page, cursors[-1], context))
+            except SessionError as error:
+                if error.retryable or len(cursors) == 1:
+                    raise
+                note_oddity(self._endpoint, _UNFINISHED)
+                break
+            for number, entry in enumerate(page["tools"], 1):
                 read_tool(entry, tools, faults)
+                if number % _SLICE == 0:
+                    await anyio.lowlevel.checkpoint()
             cursor = page.get("nextCursor")
             if cursor is None:
                 break
-            if (
-                cursor in ("", *cursors)
-                or len(cursors) == _MOST_PAGES
-                or len(tools) + len(faults) > _MOST_TOOLS
-            ):
-                # What has come is used, and what has not can be called as a tool that is not listed.
-                note_oddity(self._endpoint, "the list of tools has no end, or ends with an empty nextCursor")
+            is_lost = not isinstance(cursor, str) or cursor in ("", *cursors)
+            if is_lost or len(cursors) == _MOST_PAGES or len(tools) + len(faults) > _MOST_TOOLS:
+                note_oddity(self._endpoint, _UNFINISHED)
                 break
             cursors.append(cursor)
         self._tools = tools
@@ -221,10 +232,9 @@ class ToolCatalogue:
             if error.code == METHOD_NOT_FOUND:
                 return {"tools": []}
             raise
-        if not isinstance(page.get("tools"), list) or not isinstance(page.get("nextCursor"), str | None):
+        if not isinstance(page.get("tools"), list):
             raise RemoteProtocolError(
-                "The server's list of tools has no tools or no usable nextCursor; try again later.",
-                retryable=True,
+                "The server's list of tools has no tools; try again later.", retryable=True
             )
         return page
 

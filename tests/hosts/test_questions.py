@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Mapping
@@ -10,13 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import pytest
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, SqliteJournal
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
+from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.testing import ask as asking
+from mcp_tasks_client.testing import complete, form, text_result
 from tests._requirements import requirement
 
 from .http._host import OLDER, URL, Host, asking_server, count, hosted, recorded, resume
@@ -103,6 +108,19 @@ async def test_an_answer_that_is_none_to_its_question_is_refused_and_another_one
     assert update.params["inputResponses"] == {"name": accept("name")}
 
 
+@requirement("law:9")
+async def test_the_refusal_of_an_answer_shows_no_task_id() -> None:
+    """Some servers have the task ID in the key of a question."""
+    server = asking_server(new_task_id=lambda: "task-0123456789abcdef")
+    question = asking("task-0123456789abcdef:1", form("Who?", name="string"))
+    server.tool("tool", [question, complete(text_result("done"))], poll_interval_ms=1)
+    async with hosted(server) as host:
+        asked = await ask(host, "tool")
+        refused = await go_on(host, "tool", asked, {"task-0123456789abcdef:1": {"action": "accept"}})
+    assert "was not taken" in refused["error"]["message"]
+    assert "task-0123456789abcdef" not in refused["error"]["message"]
+
+
 async def test_the_first_answer_stays() -> None:
     server = asking_server()
     async with hosted(server) as host:
@@ -114,6 +132,32 @@ async def test_the_first_answer_stays() -> None:
         await ask(host, "asks_twice", inputResponses=answers, requestState=first["requestState"])
     (update,) = server.witness.log("tasks/update")
     assert update.params["inputResponses"]["a"] == accept("a", "first")
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
+async def test_answers_that_came_together_stay_together_whatever_cuts_the_call() -> None:
+    tasks: list[asyncio.Task[Any]] = []
+
+    class Cutting(MemoryJournal):
+        """Cancels the host's call natively in the commit of its first answer."""
+
+        async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+            await super().save(record, known=known)
+            if tasks:
+                tasks.pop().cancel()
+                await anyio.lowlevel.checkpoint()
+
+    server, journal = asking_server(), Cutting()
+    async with hosted(server, journal) as host:
+        asked = await ask(host, "asks_twice")
+        answers = {"a": accept("a"), "b": accept("b")}
+        cut = asyncio.create_task(go_on(host, "asks_twice", asked, answers))
+        tasks.append(cut)
+        with pytest.raises(asyncio.CancelledError):
+            await cut
+        again = await go_on(host, "asks_twice", asked, {})
+        assert set(again["result"]["inputRequests"]) == {"c"}, "nobody is asked for what was said"
 
 
 async def test_an_answer_that_comes_twice_at_once_is_one_answer() -> None:

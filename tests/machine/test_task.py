@@ -60,7 +60,7 @@ from mcp_tasks_client.machine.events import (
     UpdateFailed,
     UpdateRejected,
 )
-from mcp_tasks_client.machine.input_requests import MAX_OPEN, MAX_QUESTIONS, MAX_SIZE
+from mcp_tasks_client.machine.input_requests import MAX_OPEN, MAX_QUESTIONS, MAX_SIZE, find_swapped
 from mcp_tasks_client.machine.record import dump_state, load_state
 from mcp_tasks_client.machine.states import (
     Calling,
@@ -79,6 +79,7 @@ from mcp_tasks_client.machine.states import (
 )
 from mcp_tasks_client.policy import PollPolicy
 from mcp_tasks_client.protocol.task import Task, read_task
+from mcp_tasks_client.protocol.text import digest
 
 from .._requirements import requirement
 
@@ -761,6 +762,12 @@ def test_a_task_that_was_not_found_once_goes_on_and_has_a_second_look_each_time(
     assert ended(life) == Gone(why="not_found", message="Task not found")
 
 
+def test_a_task_of_any_status_that_was_shown_has_a_second_look() -> None:
+    life = working()
+    life.sees("queued")
+    assert life.missing() == (Wake(5.0),)
+
+
 def test_a_task_that_nobody_has_shown_is_not_found_at_once() -> None:
     life = Life()
     life.feed(TaskCreated(task=snapshot("unknown"), now=life.now, jitter=0.0, attached=True))
@@ -918,9 +925,8 @@ def test_an_acknowledged_answer_is_saved_as_such_and_its_private_parts_are_dropp
     assert life.acknowledged("name") == (Save(),)
     (question,) = life.observing.questions
     assert (question.stage, question.request, question.answer) == ("acknowledged", None, ADA)
-    assert life.sees()[0] == Save()
-    (question,) = life.observing.questions
-    assert (question.stage, question.answer) == ("acknowledged", None), "the server asks no more"
+    life.sees("completed", result=RESULT)
+    assert isinstance(life.state, Finished), "no question is kept of what is over"
 
 
 @requirement("law:3")
@@ -945,9 +951,38 @@ def test_an_answer_that_the_server_acknowledged_and_lost_goes_again_unchanged_an
     assert sent == [5, 10, 20]
     assert told == [Report("an answer was acknowledged, and its question is still asked")]
     life.sees()
-    assert not [life.asked(name=NAME) for _ in range(9) if only(SendAnswers, life.asked(name=NAME))], (
-        "it came"
-    )
+    again = [only(SendAnswers, life.asked(name=NAME)) for _ in range(5)]
+    assert again == [[]] * 4 + [[SendAnswers({"name": ADA})]], "it is asked once more, as after a rollback"
+
+
+def test_an_answer_that_goes_again_goes_apart_from_the_first_one_to_another_question() -> None:
+    """A server that refuses the one must not refuse the other with it."""
+    life = sending()
+    life.acknowledged("name")
+    for _ in range(4):
+        life.asked(name=NAME)
+    assert only(Ask, life.asked(name=NAME, age=AGE)) == [Ask("age", AGE)]
+    assert life.answers("age", BOB)[-1] == SendAnswers({"age": BOB})
+    life.acknowledged("age")
+    assert only(SendAnswers, life.asked(name=NAME, age=AGE)) == [SendAnswers({"name": ADA})]
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_question_is_the_same_one_whatever_its_metadata(answered: bool) -> None:
+    life = asking()
+    if answered:
+        life.answers("name")
+        life.acknowledged("name")
+    params = {"message": "Name?", "mode": "form", "_meta": {"traceparent": "00-1"}}
+    assert not only(Park, life.asked(name={**NAME, "params": params}))
+
+
+def test_a_digest_of_an_earlier_version_is_known() -> None:
+    traced = {**NAME, "params": {"message": "Name?", "_meta": {"traceparent": "00-1"}}}
+    old = Question(key="name", digest=digest(traced), stage="acknowledged")
+    assert not find_swapped((old,), {"name": traced})
+    assert find_swapped((old,), {"name": AGE}) == ("name",)
 
 
 def test_a_server_that_refuses_an_answer_for_the_second_time_has_it() -> None:

@@ -824,7 +824,7 @@ async def test_a_stream_that_the_server_closes_on_purpose_is_resumed_when_it_wan
     assert len(wire.of(method)) == 1
 
 
-@pytest.mark.parametrize("why", ["no event ID", "refused", "nothing comes"])
+@pytest.mark.parametrize("why", ["no event ID", "refused", "an error of the GET", "nothing comes"])
 async def test_a_call_whose_stream_cannot_be_resumed_is_lost(wire: Wire, why: str) -> None:
     clock, first = ManualClock(), Stream()
     first.event(None, event_id=None if why == "no event ID" else "e1")
@@ -833,6 +833,9 @@ async def test_a_call_whose_stream_cannot_be_resumed_is_lost(wire: Wire, why: st
     def resume(arrived: Arrived) -> Any:
         if why == "refused" or "last-event-id" not in arrived.headers:
             return httpx.Response(405)
+        if why == "an error of the GET":  # and not the reply to the call, whose ID it has not
+            error = {"code": -32600, "message": "Unknown event"}
+            return httpx.Response(200, json={"jsonrpc": "2.0", "id": "server-error", "error": error})
         empty = Stream()
         empty.end()
         return empty
@@ -850,7 +853,7 @@ async def test_a_call_whose_stream_cannot_be_resumed_is_lost(wire: Wire, why: st
         await clock.advance(120.0)
         await anyio.sleep_forever()
     resumed = [one for one in wire.of("GET") if "last-event-id" in one.headers]
-    assert len(resumed) == {"no event ID": 0, "refused": 1, "nothing comes": 5}[why]
+    assert len(resumed) == {"no event ID": 0, "nothing comes": 5}.get(why, 1)
 
 
 @requirement("law:4")

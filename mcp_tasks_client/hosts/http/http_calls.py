@@ -142,14 +142,25 @@ class _HttpCall(AsyncIterator[bytes]):
 
     async def respond(self) -> Any | None:
         """The response, once it can begin; ``None`` leaves the call to the host's own request."""
-        call, host = self._call, self._host
         try:
-            self.server = self._calls.servers.find(host, call)
-            if not await self.server.takes(call, host):
+            self.server = self._calls.servers.find(self._host, self._call)
+        except IdempotencyConflictError as error:
+            self._told = Made(as_rpc_error(error))
+            return self._respond_by_json()
+        self.server.calls += 1  # it is not closed for another user's, while it is asked for its version
+        try:
+            return await self._respond_by_server()
+        finally:
+            self.server.calls -= 1
+
+    async def _respond_by_server(self) -> Any | None:
+        call = self._call
+        try:
+            if not await self.server.takes(call, self._host):
                 return None
         except CredentialRefusedError as error:
             self._refuse(error)
-        except (IdempotencyConflictError, SessionError) as error:
+        except SessionError as error:
             self._told = Made(as_rpc_error(error))
         else:
             inputs = self.server.inputs

@@ -116,7 +116,9 @@ class HttpChannel:
         on_line: Callable[[], None] | None = None,
     ) -> ReplyReader:
         """Reads the reply to a message, see :class:`ReplyReader`."""
-        return ReplyReader(message.request_id, self._max_response_bytes, message.errors, on_message, on_line)
+        limit, errors = self._max_response_bytes, message.errors
+        resumes = message.verb == "GET"
+        return ReplyReader(message.request_id, limit, errors, on_message, on_line, resumes=resumes)
 
     async def exchange(
         self,

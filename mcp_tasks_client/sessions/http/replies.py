@@ -38,6 +38,8 @@ class ReplyReader:
         on_message: Called with each request and notification that comes before the reply, in the stream of a
             success. Any other body ends soon: it is bounded as a whole, and may be compressed.
         on_line: Called whenever a line of a stream has come.
+        resumes: Whether the response is to a GET, and not to the request itself. An error in it that does not
+            name the request is then about the GET.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class ReplyReader:
         errors: RequestErrors,
         on_message: Callable[[JSONObject], None] | None = None,
         on_line: Callable[[], None] | None = None,
+        *,
+        resumes: bool = False,
     ) -> None:
         self._request_id = request_id
         self._max_bytes = max_bytes
@@ -55,6 +59,8 @@ class ReplyReader:
         self._on_line = on_line
         self._status = 0
         self._hears = False
+        self._resumes = resumes
+        self._refusal: JSONObject | None = None
 
     @cached_property
     def events(self) -> EventParser:
@@ -101,6 +107,8 @@ class ReplyReader:
             reply = self._take(events.flush())
         except RemoteProtocolError:
             reply = None
+        if reply is None and self._refusal is not None:
+            reply = self._read_reply(self._refusal)
         if reply is None:
             raise self._errors.lost("its stream ended before it", self._status)
         return reply
@@ -110,9 +118,11 @@ class ReplyReader:
         try:
             for event in events:
                 message = self._read_message(event, "an event")
-                if _is_reply(message) and (self._is_ours(message) or self._is_refusal(message)):
+                if _is_reply(message) and self._is_ours(message):
                     return self._read_reply(message)
-                if not isinstance(message, dict) or "method" not in message:
+                if _is_reply(message) and self._is_refusal(message):
+                    self._refusal = message  # unless our reply follows
+                elif not isinstance(message, dict) or "method" not in message:
                     note_oddity(self._errors.server, "a stream has messages that belong to no request of it")
                 elif self._on_message is not None and self._hears:
                     self._on_message(message)
@@ -145,6 +155,8 @@ class ReplyReader:
     def _read_only_reply(self, message: object) -> Reply:
         if not _is_reply(message):
             raise self._malformed("JSON that is not a JSON-RPC reply")
+        if self._resumes and self._status < 300 and not self._is_ours(message):
+            raise self._malformed("a reply to another request, or to none")
         if not (self._is_ours(message) or self._is_refusal(message)):
             if isinstance(message.get("error"), dict) and self._may_have_run:
                 raise self._malformed("an error that names another request or none")
@@ -171,7 +183,8 @@ class ReplyReader:
 
     def _is_refusal(self, message: JSONObject) -> bool:
         """Whether it is the error of a server that has not read the request's ID, nor the request."""
-        return isinstance(message.get("error"), dict) and message.get("id") is None and not self._may_have_run
+        unnamed = isinstance(message.get("error"), dict) and message.get("id") is None
+        return unnamed and not self._may_have_run and not (self._resumes and self._status < 300)
 
     @property
     def _may_have_run(self) -> bool:

@@ -13,6 +13,7 @@ from mcp_tasks_client import MemoryJournal, TasksHttpTransport
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.hosts.http import servers
 from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.testing import Delayed
 
 from ._host import LIMIT_S, OLDER, QUICK, URL, Host, asking_server, count, hosted
 
@@ -71,6 +72,23 @@ async def test_the_session_that_is_closed_for_a_new_one_has_no_call_under_way(
         await call_as(host, "busy", {})
         assert count(server, "server/discover") == before == 4, "first twice, second once, busy once"
         calls.cancel_scope.cancel()
+
+
+async def test_more_users_at_once_than_sessions_are_kept_do_not_close_each_other_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(servers, "_MOST_SERVERS", 2)
+    server, answers = asking_server(), list[JSONObject]()
+    server.misbehave("server/discover", *[Delayed(0.05)] * 12)  # so that all are asked at the same time
+    async with hosted(server) as host, anyio.create_task_group() as calls:
+
+        async def call(user: str) -> None:
+            answers.append(await call_as(host, user, {"mcp-tasks-client/idempotency-key": user}))
+
+        for number in range(12):
+            calls.start_soon(call, f"user {number}")
+    assert [answer for answer in answers if "error" in answer] == []
+    assert count(server, "tools/call") == len(answers) == 12
 
 
 @pytest.mark.parametrize("other", ["another server", "another user", "the same"])

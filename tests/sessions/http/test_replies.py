@@ -12,13 +12,25 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError
-from mcp_tasks_client.sessions.base import Limits
+from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, SessionError
+from mcp_tasks_client.protocol.replies import Created
+from mcp_tasks_client.sessions.base import Limits, ToolCall
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.oddities import note_oddity
 
 from ..._requirements import requirement
-from .scripted import REF, TASK, TASK_ID, RawResponse, ScriptedServer, events, fail_to_get, result, rpc_id
+from .scripted import (
+    REF,
+    TASK,
+    TASK_ID,
+    RawResponse,
+    ScriptedServer,
+    events,
+    fail_to_get,
+    result,
+    rpc_id,
+    send_call,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -137,6 +149,24 @@ async def test_the_only_reply_to_a_request_is_its_own_whatever_its_id(
         assert (await session.get(REF)).task.task_id == "t"
     (told,) = caplog.messages
     assert session.endpoint in told
+
+
+@requirement("law:2")
+@pytest.mark.parametrize("head", ['"id":null,', ""])
+@pytest.mark.parametrize("code", [-32600, -32601, -32700, -32000])
+async def test_an_error_that_names_no_request_is_no_reply_where_our_own_follows(
+    server: ScriptedServer, session: HttpSession, head: str, code: int
+) -> None:
+    stray = '{"jsonrpc":"2.0",%s"error":{"code":%d,"message":"?"}}' % (head, code)  # noqa: UP031  # braces
+    task = '{"jsonrpc":"2.0","id":ID,"result":{"resultType":"task","taskId":"t","status":"working"}}'
+    server.answers("tools/call", events(f"data: {stray}\n\n", f"data: {task}\n\n"))
+    reply = await send_call(session, ToolCall(name="t"))
+    assert isinstance(reply, Created)
+    assert reply.task.task_id == "t"
+    server.answers("tools/call", events(f"data: {stray}\n\n"))
+    with pytest.raises(SessionError) as caught:
+        await send_call(session, ToolCall(name="t"))
+    assert caught.value.code == code, "it is the only word of the server"
 
 
 async def test_a_number_may_come_back_as_text_on_a_stream(

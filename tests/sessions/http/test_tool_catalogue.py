@@ -150,7 +150,7 @@ async def test_a_tool_with_marks_that_are_not_allowed_is_not_called_until_they_a
 
 @pytest.mark.parametrize(
     "page",
-    [{}, {"tools": None}, {"tools": {}}, {"tools": [], "nextCursor": 7}, {"tools": [], "resultType": "task"}],
+    [{}, {"tools": None}, {"tools": {}}, {"tools": [], "resultType": "task"}],
 )
 async def test_a_list_that_is_none_is_refused(
     server: ScriptedServer, session: HttpSession, page: object
@@ -163,11 +163,11 @@ async def test_a_list_that_is_none_is_refused(
 
 
 @requirement("law:14")
-@pytest.mark.parametrize("cursors", [("",), ("a", ""), ("a", "b", "a"), ("a", "a")])
+@pytest.mark.parametrize("cursors", [("",), (7,), (False,), ("a", ""), ("a", "b", "a"), ("a", "a")])
 async def test_a_list_ends_where_its_cursor_does_not_advance(
     server: ScriptedServer,
     session: HttpSession,
-    cursors: tuple[str, ...],
+    cursors: tuple[object, ...],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     note_oddity.cache_clear()
@@ -183,6 +183,16 @@ async def test_a_list_ends_where_its_cursor_does_not_advance(
     await send_call(session, ToolCall(name="on-a-later-page"))
     assert server.methods[-1] == "tools/call"
     assert len(caplog.messages) == 1
+
+
+@requirement("law:14")
+async def test_a_list_that_breaks_off_for_good_is_used_as_far_as_it_was_read(
+    server: ScriptedServer, session: HttpSession
+) -> None:
+    first = result({"tools": [{"name": "a", "inputSchema": {}}], "nextCursor": "2"})
+    server.answers("tools/list", first, error(-32602), first, error(-32602))
+    assert await session.tool("a") is not None
+    await send_call(session, ToolCall(name="b"))
 
 
 async def test_a_list_without_end_is_used_as_far_as_it_was_read(
