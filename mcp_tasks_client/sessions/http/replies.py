@@ -160,7 +160,8 @@ class ReplyReader:
         if not (self._is_ours(message) or self._is_refusal(message)):
             if isinstance(message.get("error"), dict) and self._may_have_run:
                 raise self._malformed("an error that names another request or none")
-            note_oddity(self._errors.server, "the reply to a request has another JSON-RPC ID than that")
+            if self._status < 400:  # beside a status, the SDK's servers say "server-error"
+                note_oddity(self._errors.server, "the reply to a request has another JSON-RPC ID than that")
         return self._read_reply(message)
 
     def _read_reply(self, message: JSONObject) -> Reply:
