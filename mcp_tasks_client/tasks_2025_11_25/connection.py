@@ -135,6 +135,7 @@ class Connection(ABC):
         makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
         lost: Whether the server has denied the session twice, and another one can be begun.
         acknowledges: Whether :meth:`answer` returns only when the server has the answer.
+        reaches_others: Whether a task of another MCP session can be gone on with there.
         calls: How many ``tools/call`` are under way.
         context: Of the call for whose sake the session was begun, or gone back to.
         listening: Set while no call has to wait: the server can be heard outside of replies, or it never will
@@ -142,6 +143,7 @@ class Connection(ABC):
     """
 
     acknowledges: ClassVar[bool] = True
+    reaches_others: ClassVar[bool] = True
     server = "the server"
     """Its name, for the log."""
 

@@ -227,7 +227,7 @@ class TaskTracker:
         )
         if data.session_id is not None and data.session_id != connection.session_id:
             task.questions.lose_session()
-            task.in_another = True
+            task.in_another = not connection.reaches_others  # else its own session has ended
         elif data.result_id is not None:
             task.abandoned = data.result_id, data.event_id
         self._tasks[ref.task_id] = task

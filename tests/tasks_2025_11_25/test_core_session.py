@@ -723,6 +723,22 @@ async def test_a_session_is_lost_if_a_ping_is_denied_as_well(
 
 
 @requirement("2025:lost-session", "law:7")
+async def test_a_task_of_another_process_whose_session_has_just_ended_is_not_found(wire: Wire) -> None:
+    """No other session has it that could be gone to, so that nobody is told to."""
+    wire.replies["tasks/get"] = lambda arrived: refusal(-32602, "Task not found", 200, arrived.message["id"])
+    async with wire.session() as session:
+        await start(session)
+        current = session._sessions.current
+        assert current is not None
+        assert current.session_id == "s1"
+        current.lost = True  # by a call that was refused at the same time
+        left = SessionData(owner=ANOTHERS, session_id="s1")
+        with pytest.raises(SessionError) as caught:
+            await session.get(TaskRef(TASK, left.write()))
+        assert (caught.value.code, caught.value.retryable) == (INVALID_PARAMS, False)
+
+
+@requirement("2025:lost-session", "law:7")
 async def test_a_session_that_only_one_of_several_servers_denies_is_asked_again(wire: Wire) -> None:
     replies: list[Any] = [refusal(-32600, "Session not found", 404)]
     wire.replies["tasks/get"] = lambda arrived: replies.pop() if replies else wire.task

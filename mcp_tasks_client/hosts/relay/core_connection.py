@@ -40,6 +40,7 @@ class RelayConnection(Connection):
     """
 
     acknowledges: ClassVar[bool] = False
+    reaches_others: ClassVar[bool] = False
 
     def __init__(
         self, relay: Relay, router: TaskRouter, hear: Hear, session_id: str | None, timeout_s: float
