@@ -158,10 +158,9 @@ class ReplyReader:
         if self._resumes and self._status < 300 and not self._is_ours(message):
             raise self._malformed("a reply to another request, or to none")
         if not (self._is_ours(message) or self._is_refusal(message)):
-            if isinstance(message.get("error"), dict) and self._may_have_run:
-                raise self._malformed("an error that names another request or none")
-            if self._status < 400:  # beside a status, the SDK's servers say "server-error"
-                note_oddity(self._errors.server, "the reply to a request has another JSON-RPC ID than that")
+            if self._status >= 400:  # then the status says more: the SDK's servers have the ID "server-error"
+                raise self._malformed("an error that names another request, or none")
+            note_oddity(self._errors.server, "the reply to a request has another JSON-RPC ID than that")
         return self._read_reply(message)
 
     def _read_reply(self, message: JSONObject) -> Reply:

@@ -169,13 +169,14 @@ async def test_an_error_that_names_no_request_is_no_reply_where_our_own_follows(
     assert caught.value.code == code, "it is the only word of the server"
 
 
-async def test_an_error_beside_a_status_needs_no_id_and_no_word_in_the_log(
+async def test_of_an_error_under_another_id_the_status_counts(
     server: ScriptedServer, session: HttpSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     note_oddity.cache_clear()
     said = {"jsonrpc": "2.0", "id": "server-error", "error": {"code": -32600, "message": "Session not found"}}
     server.answers("tasks/get", lambda request: httpx.Response(404, json=said))
-    assert (await fail_to_get(session)).code == -32600
+    failed = await fail_to_get(session)
+    assert (failed.code, failed.http_status, failed.retryable) == (None, 404, True)
     assert not caplog.messages
 
 
