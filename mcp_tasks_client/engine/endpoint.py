@@ -161,7 +161,8 @@ class Endpoint:
                 _check_given(quote(key, call.task_id), asked[key], answer)
             if given and not await self._store.take(call):
                 raise driven_elsewhere(call.record.tool)
-            await run_to_its_end(self._answer, call, given)  # all or none of what the host has said at once
+            # No cancellation parts what the host has said at once.
+            await run_to_its_end(self._answer, call, given)
         except BaseException:
             if not call.wanted:
                 await self._store.release_unfinished(call)

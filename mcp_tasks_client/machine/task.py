@@ -22,7 +22,8 @@ none of them ever waits for another:
   failure sets it anew and emits ``Wake``; ``Tick`` is the alarm going off. Before ``quiet_until``, which a
   ``Retry-After`` sets, nothing is sent at all;
 - the *questions*: ``open → asking → answered → sending → acknowledged``, one per key for the life
-  of the task. Answers go together, and only to what the latest snapshot asks. A refused answer is
+  of the task. Answers go together, and only to what the latest snapshot asks. An answer that is
+  acknowledged goes again, ever more seldom, while snapshots go on to list its question. A refused answer is
   ``rejected``: not an error yet, since the task may have moved on; it becomes one when a snapshot
   that was asked for after the refusal still asks;
 - the *cancellation*: ``no → requested → sending → acknowledged``. It silences questions, not
@@ -34,8 +35,8 @@ Rules that hold for every step, and that the tests check on every step of every 
 1. ``Save`` stands before every action that relies on what changed. An action before its
    ``Save`` could be forgotten by a crash and then be repeated differently.
 2. A step whose outcome is not worth keeping (an unchanged poll, a failed one) has no ``Save``.
-3. ``Ask`` is emitted once per key, and again while there is no answer: after ``Resumed``, and when
-   the question was withdrawn and is open again.
+3. ``Ask`` is emitted once per key, and again while there is no answer: by the first snapshot after
+   ``Resumed``, and when the question was withdrawn and is open again.
 4. ``Finish`` and ``Park`` end the driving of a call. Finished is forever; parked is until ``Resumed``.
 
 Events that cannot happen in a state raise :class:`ImpossibleEventError`: our mistake, never theirs.
@@ -201,7 +202,8 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             expired = ttl_passed(state.received_at, state.ttl_ms, event.now, policy)
             if not expired and not state.missing and state.task.status != UNKNOWN:
                 # A reply has shown the task. One of several servers may not have heard of it.
-                return _fail(replace(state, missing=True), event, policy)
+                failed = PollFailed(now=event.now, jitter=event.jitter)
+                return _fail(replace(state, missing=True), failed, policy)
             return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
         case ObservationRefused():
             questions = reopen(take_back(state.questions, "sending"))
@@ -407,17 +409,13 @@ def _look_again(
     return state, (*map(Report, fresh.values()), Wake(state.wait_s))
 
 
-def _fail(
-    state: Observing, event: PollFailed | TaskMissing | UpdateFailed | CancelFailed, policy: PollPolicy
-) -> Step:
+def _fail(state: Observing, event: PollFailed | UpdateFailed | CancelFailed, policy: PollPolicy) -> Step:
     """A request failed in a way that may pass."""
-    asked_s = None if isinstance(event, TaskMissing) else event.retry_after_s
-    failed = due_after_failure(state, event.now, event.jitter, asked_s, policy)
+    failed = due_after_failure(state, event.now, event.jitter, event.retry_after_s, policy)
     # The polls of a task whose other requests failed keep their own time, if that is later.
-    is_poll = isinstance(event, PollFailed | TaskMissing)
-    state = failed if is_poll else due_no_sooner(failed, state, event.now)
+    state = failed if isinstance(event, PollFailed) else due_no_sooner(failed, state, event.now)
     # Back-off can start over after a crash; what the server asked for cannot.
-    saved = (Save(),) if asked_s is not None else ()
+    saved = (Save(),) if event.retry_after_s is not None else ()
     return state, (*saved, Wake(state.wait_s))
 
 
