@@ -177,14 +177,13 @@ async def _play_stream(stream: Stream, request_id: Any, receive: Receive, send: 
 
 
 async def _break_connection(*, before_request: bool = False) -> None:
-    # Imported on use, because it takes longer to import than all of this package.
+    # Imported on use, because they take longer to import than all of this package.
+    import httpcore
     import httpx
 
-    raise (
-        httpx.ConnectError("connection refused")
-        if before_request
-        else httpx.ReadError("the connection broke")
-    )
+    if before_request:  # as httpx raises it, since it is only believed where httpcore says so
+        raise httpx.ConnectError("connection refused") from httpcore.ConnectError()
+    raise httpx.ReadError("the connection broke")
 
 
 async def _respond_json(

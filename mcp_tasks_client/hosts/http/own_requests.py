@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import httpx
 
+from ...errors import ConnectionLostError
 from ...protocol import RequestId
 from ...protocol.text import digest
 from ...sessions.http.transport import CONNECT_S, Request, Response, Transport, failures_of_httpx
@@ -124,7 +125,11 @@ class InnerTransport(Transport):
         """Send a request as the host would, whose request is its context."""
         host = request.context
         if not isinstance(host, HostRequest):
-            raise self._library.ConnectError("no request of the host's is served, so there is no credential")
+            raise ConnectionLostError(
+                "A request was not sent: no request of the host's is served, so there is no credential.",
+                retryable=True,
+                not_executed=True,
+            )
         ours = {name.lower() for name in request.headers}
         headers = [(name, value) for name, value in host.headers if name not in ours]
         headers += [*request.headers.items(), ("Content-Length", str(len(request.content)))]

@@ -47,15 +47,15 @@ def raise_for(errors: RequestErrors, error: Exception, failures: Failures) -> No
             auth flow, is raised as it is.
         failures: The library's exceptions, by what they mean.
     """
-    try:
-        raise error
-    except failures.not_sent:
+    if failures.not_sent(error):
         raise ConnectionLostError(
             f"{errors.method} could not be sent: {_reason(errors, error, failures)}. "
             "Check the URL and the network, then try again.",
             retryable=True,
             not_executed=True,
         ) from failures.as_cause(error)
+    try:
+        raise error
     except failures.unsendable:
         # Its text may be the credential.
         raise SessionError(

@@ -37,6 +37,13 @@ CLOSE_S: Final = 5.0
 # is being dropped has an unknown outcome, so ours are dropped before.
 KEEPALIVE_S: Final = 4.0
 
+_NOT_SENT: Final = frozenset(
+    {"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"}
+)
+"""In httpcore and in httpx, which raises its own from that of httpcore."""
+
+_CORES: Final = frozenset({"httpcore", "httpcore2"})
+
 Errors: TypeAlias = tuple[type[Exception], ...]
 
 
@@ -44,8 +51,8 @@ Errors: TypeAlias = tuple[type[Exception], ...]
 class Failures:
     """The exceptions that an HTTP library raises, by what they mean. The first match counts."""
 
-    not_sent: Errors
-    """The request surely never left."""
+    not_sent: Callable[[Exception], bool]
+    """Whether an exception says that the request surely never left."""
 
     unsendable: Errors = ()
     """The request is not valid HTTP. The exception's text quotes the offending header."""
@@ -79,7 +86,7 @@ def failures_of_httpx(library: object) -> Failures:
         return tuple(getattr(library, name) for name in names)
 
     return Failures(
-        not_sent=named("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"),
+        not_sent=_never_left,
         unsendable=named("LocalProtocolError"),
         decoding=named("DecodingError"),
         bad_url=(*named("InvalidURL"), UnicodeError),
@@ -87,6 +94,16 @@ def failures_of_httpx(library: object) -> Failures:
         # ssl.SSLError: anyio passes it through where a TLS record, or a client certificate, is refused.
         lost=(*named("HTTPError"), ssl.SSLError),
     )
+
+
+def _never_left(error: Exception) -> bool:
+    """Whether httpcore says so.
+
+    Transports over other libraries raise the same classes also for a server that hangs up without a reply.
+    """
+    cause = error.__cause__
+    name, package = type(cause).__name__, type(cause).__module__.partition(".")[0]
+    return name == type(error).__name__ and name in _NOT_SENT and package in _CORES
 
 
 class Response(ABC):

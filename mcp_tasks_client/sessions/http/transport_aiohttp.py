@@ -27,6 +27,10 @@ __all__ = ["AiohttpTransport"]
 _LONGEST_FIELD: Final = 100 * 1024
 
 
+def _never_left(error: Exception) -> bool:
+    return isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+
+
 def _describe(error: Exception) -> str:
     match error:
         case aiohttp.ClientConnectorError():
@@ -60,7 +64,7 @@ class AiohttpTransport(Transport):
     """
 
     failures = Failures(
-        not_sent=(aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError),
+        not_sent=_never_left,
         bad_url=(aiohttp.InvalidURL, httpx.InvalidURL, UnicodeError),
         # TimeoutError and OSError: where asyncio's own come through.
         lost=(aiohttp.ClientError, TimeoutError, OSError),

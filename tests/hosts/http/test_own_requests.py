@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from mcp_tasks_client.errors import ConnectionLostError
 from mcp_tasks_client.hosts.http.own_requests import HostRequest, InnerTransport
 from mcp_tasks_client.sessions.http.transport import Request
 
@@ -40,8 +41,9 @@ async def test_a_request_goes_with_the_credential_of_the_call_for_whose_sake_it_
 async def test_what_is_sent_for_the_sake_of_no_call_has_no_credential_and_is_not_sent(
     context: object,
 ) -> None:
-    with pytest.raises(httpx.ConnectError, match="no credential"):
+    with pytest.raises(ConnectionLostError, match="no credential") as caught:
         await send(context)
+    assert caught.value.not_executed
 
 
 async def test_what_says_something_of_the_hosts_own_request_does_not_go_with_ours() -> None:

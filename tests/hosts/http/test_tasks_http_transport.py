@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 import httpx
@@ -16,7 +16,13 @@ import httpx2
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, SqliteJournal, TasksHttpTransport
+from mcp_tasks_client import (
+    MemoryJournal,
+    OutcomeUnknownError,
+    SqliteJournal,
+    TasksClient,
+    TasksHttpTransport,
+)
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import JournalLockedError
 from mcp_tasks_client.hosts.http.reply_stream import ReplyStream
@@ -99,6 +105,34 @@ async def test_an_outcome_that_was_delivered_is_found_again_if_it_is_kept(
         found = await resume(server, journal, delivered_within_s=60.0)
         assert found == (["done"] if kept_s else [])
     assert count(server, "tools/call") == 1
+
+
+@requirement("law:2")
+async def test_a_transport_that_calls_every_failure_a_failed_connect_makes_no_call_run_twice(
+    library: ModuleType,
+) -> None:
+    server, lib = asking_server(), cast("Any", library)
+
+    class HangsUp(lib.AsyncBaseTransport):  # type: ignore[misc]  # of either library
+        inner = lib.ASGITransport(server.app)
+
+        async def handle_async_request(self, request: Any) -> Any:
+            response = await self.inner.handle_async_request(request)
+            if request.headers["mcp-method"] == "tools/call":
+                raise lib.ConnectError("server disconnected")
+            return response
+
+    meta = {"mcp-tasks-client/idempotency-key": "beneath"}
+    async with hosted(server, library=library, inner=HangsUp()) as host:
+        for _ in range(2):
+            failed = await host.call("slow", meta=meta)
+            assert "may have" in failed["error"]["message"]
+    async with lib.AsyncClient(transport=HangsUp()) as client:
+        async with TasksClient(URL, http_client=client, journal=MemoryJournal()) as ours:
+            for _ in range(2):
+                with pytest.raises(OutcomeUnknownError):
+                    await ours.call_tool("slow", idempotency_key="by URL")
+    assert count(server, "tools/call") == 2, "one for each way"
 
 
 async def test_what_the_host_never_read_is_given_out_again(library: ModuleType) -> None:

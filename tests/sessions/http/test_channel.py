@@ -6,16 +6,21 @@ import base64
 import logging
 import ssl
 from collections.abc import Generator
+from typing import Any
 
 import anyio
 import anyio.abc
+import httpcore
+import httpcore2
 import httpx
+import httpx2
 import pytest
 
 from mcp_tasks_client.errors import ConnectionLostError, RemoteProtocolError, SessionError
 from mcp_tasks_client.sessions.base import Limits
 from mcp_tasks_client.sessions.http.http_session import HttpSession
 
+from ..._requirements import requirement
 from .scripted import REF, TASK, TASK_ID, URL, Answer, ScriptedServer, fail_to_get, http, result, send_call
 
 pytestmark = pytest.mark.anyio
@@ -217,11 +222,7 @@ async def test_a_location_that_is_no_url_is_an_error_of_ours(
 @pytest.mark.parametrize(
     ("raised", "kind", "retryable", "not_executed"),
     [
-        (httpx.ConnectError("refused"), ConnectionLostError, True, True),
-        (httpx.ConnectTimeout("slow"), ConnectionLostError, True, True),
-        (httpx.PoolTimeout("full"), ConnectionLostError, True, True),
-        (httpx.ProxyError("407"), ConnectionLostError, True, True),
-        (httpx.UnsupportedProtocol("socks"), ConnectionLostError, True, True),
+        (httpx.ConnectError("refused"), ConnectionLostError, True, False),
         (httpx.ReadError("reset"), ConnectionLostError, True, False),
         (httpx.ReadTimeout("slow"), ConnectionLostError, True, False),
         (httpx.WriteError("reset"), ConnectionLostError, True, False),
@@ -246,6 +247,39 @@ async def test_what_httpx_raises_becomes_an_error_of_ours(
     assert (lost.retryable, lost.not_executed) == (retryable, not_executed)
     assert "secret" not in str(lost)
     assert lost.code is None
+
+
+@requirement("law:2")
+@pytest.mark.parametrize(
+    "name", ["ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"]
+)
+@pytest.mark.parametrize(
+    ("library", "core"), [(httpx, httpcore), (httpx2, httpcore2)], ids=["httpx", "httpx2"]
+)
+async def test_a_request_never_left_only_where_httpcore_says_so(library: Any, core: Any, name: str) -> None:
+    """Other transports raise the same classes for a server that hangs up on a request that it has read."""
+    causes = {
+        "httpcore": getattr(core, name)("?"),
+        "nothing": None,
+        "another library": ConnectionResetError("?"),
+        "another failure": core.ReadError("?"),
+    }
+    believed = {}
+    for what, cause in causes.items():
+
+        def handle(_: Any, cause: Exception | None = cause) -> Any:
+            raise getattr(library, name)("?") from cause
+
+        async with library.AsyncClient(transport=library.MockTransport(handle)) as client:
+            failed = await fail_to_get(HttpSession(URL, http_client=client))
+        assert (type(failed), failed.retryable) == (ConnectionLostError, True)
+        believed[what] = failed.not_executed
+    assert believed == {
+        "httpcore": True,
+        "nothing": False,
+        "another library": False,
+        "another failure": False,
+    }
 
 
 async def test_text_of_the_transport_does_not_tell_the_task_id() -> None:
