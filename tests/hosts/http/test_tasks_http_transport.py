@@ -127,11 +127,13 @@ async def test_a_transport_that_calls_every_failure_a_failed_connect_makes_no_ca
         for _ in range(2):
             failed = await host.call("slow", meta=meta)
             assert "may have" in failed["error"]["message"]
-    async with lib.AsyncClient(transport=HangsUp()) as client:
-        async with TasksClient(URL, http_client=client, journal=MemoryJournal()) as ours:
-            for _ in range(2):
-                with pytest.raises(OutcomeUnknownError):
-                    await ours.call_tool("slow", idempotency_key="by URL")
+    async with (
+        lib.AsyncClient(transport=HangsUp()) as client,
+        TasksClient(URL, http_client=client, journal=MemoryJournal()) as ours,
+    ):
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknownError):
+                await ours.call_tool("slow", idempotency_key="by URL")
     assert count(server, "tools/call") == 2, "one for each way"
 
 
