@@ -136,10 +136,12 @@ class RequestErrors:
             http_status=status,
         )
 
-    def too_large(self, max_bytes: int, status: int) -> RemoteProtocolError:
+    def too_large(
+        self, max_bytes: int, status: int | None, setting: str = "max_response_bytes"
+    ) -> RemoteProtocolError:
         """A body, or an event, of more bytes than the session takes."""
         return RemoteProtocolError(
-            f"The reply to {self.method} is larger than {max_bytes} bytes; raise max_response_bytes.",
+            f"The reply to {self.method} is larger than {max_bytes} bytes; raise {setting}.",
             http_status=status,
         )
 

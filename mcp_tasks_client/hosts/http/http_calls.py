@@ -233,10 +233,17 @@ class _HttpCall(AsyncIterator[bytes]):
         if self._is_read:
             raise StopAsyncIteration
         event = None if self._stream is None else await self._stream.next()
-        if event is None:
+        if event is not None:
+            return event
+        if self._stream is None:
             self._is_read = True
-            event = self._body if self._stream is None else as_event(self._encode())
-        return event
+            return self._body
+        if not self._body:
+            # In two pieces: a session that refuses an event for its size does not take the second.
+            self._body = as_event(self._encode())
+            return self._body[:-1]
+        self._is_read = True
+        return self._body[-1:]
 
     async def aclose(self) -> None:
         """End the call, if it has not ended, and note what has become of its outcome."""

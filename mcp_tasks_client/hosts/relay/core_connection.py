@@ -18,9 +18,10 @@ from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...tasks_2025_11_25.connection import PING_S, Connection, Hear, OwnRequest
 from ...tasks_2025_11_25.shapes import read_created_task
+from ..sdk.introspection import error_of
 from .core_router import TaskRouter
 from .introspection import denies_session
-from .relay import Relay, error_of
+from .relay import Relay
 
 __all__ = ["RelayConnection"]
 

@@ -21,15 +21,13 @@ from anyio.abc import ObjectReceiveStream, TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp_types import INTERNAL_ERROR
 
-from ...errors import SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError, id_in, reply_fields
 from ...protocol.text import quote
 from ...sessions.request_errors import RequestErrors
-from ..sdk.introspection import was_made_up
 from .messages import make_message, read_message
 
-__all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Served", "error_of"]
+__all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Served"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -445,13 +443,6 @@ class Relay:
         waiting.reply = said.get("error") or said.get("result", {})
         waiting.came.set()
         return True
-
-
-def error_of(errors: RequestErrors, reply: RpcError) -> SessionError:
-    """The error that an error reply means. Some are made up by the host's transport in the server's name."""
-    if reply.data is None and reply.code is not None and was_made_up(reply.code, reply.message):
-        return errors.lost(reply.message)
-    return errors.for_rpc_error(reply)
 
 
 def _resumes(message: Any) -> bool:

@@ -23,7 +23,8 @@ from ...sessions.base import BeforeSend, Limits
 from ...sessions.wire import WireRequest, WireSession
 from ..host_call import HostCall
 from ..questions import HostContext
-from .relay import Relay, error_of
+from ..sdk.introspection import error_of
+from .relay import Relay
 
 __all__ = ["RelaySession", "RelayedCall"]
 

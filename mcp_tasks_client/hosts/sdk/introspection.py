@@ -11,6 +11,7 @@ Importing this module imports neither package, because :func:`is_client` is aske
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -23,17 +24,22 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
 from ...protocol import JSONObject
 from ...protocol.params import declare_tasks
+from ...protocol.replies import RpcError
 
 if TYPE_CHECKING:
     from mcp import ClientSession
     from mcp.shared.dispatcher import ProgressFnT
     from mcp_types import Result
 
+    from ...errors import SessionError
+    from ...sessions.request_errors import RequestErrors
+
 __all__ = [
     "Address",
     "DeclaringMeta",
     "address_of",
     "client_being_made",
+    "error_of",
     "extensions_of",
     "fastmcp_created_task",
     "is_client",
@@ -62,6 +68,7 @@ _MADE_UP: Final = (
 """Code, and beginning of the message, of the errors that the SDK answers in a server's name."""
 
 _CLOSED: Final = (-32000, "Connection closed")
+_TOO_LARGE: Final = re.compile(r"SSE stream failed: Server-sent event exceeded the (\d+) byte limit")
 
 
 # ── the host's client ─────────────────────────────────────────────────────────────────────────────
@@ -203,6 +210,20 @@ def was_made_up(code: int, message: str) -> bool:
     reply that an HTTP server or a gateway garbled counts as the MCP server's own refusal.
     """
     return any(code == theirs and message.startswith(words) for theirs, words in _MADE_UP)
+
+
+def error_of(errors: RequestErrors, reply: RpcError) -> SessionError:
+    """The error that an error reply means, which the SDK may have made up.
+
+    Reads the words with which the SDK refuses an event that is too large. Without them such a reply counts as
+    lost, and the same poll is repeated in vain for as long as somebody waits.
+    """
+    if reply.data is not None or reply.code is None or not was_made_up(reply.code, reply.message):
+        return errors.for_rpc_error(reply)
+    too_large = _TOO_LARGE.match(reply.message)
+    if too_large is None:
+        return errors.lost(reply.message)
+    return errors.too_large(int(too_large[1]), None, setting="max_sse_event_size of the SDK's transport")
 
 
 # ── the code that has a reply in its hands ────────────────────────────────────────────────────────

@@ -251,10 +251,8 @@ def _session_error(error: Exception, session: ClientSession, errors: RequestErro
                 f"{method} has no reply, because the connection is closed. Connect again, and resume() what "
                 "is unfinished."
             )
-        case MCPError(code=code, message=message, data=None) if introspection.was_made_up(code, message):
-            return errors.lost(message)
         case MCPError(code=code, message=message, data=data):
-            return errors.for_rpc_error(RpcError(code, message, data))
+            return introspection.error_of(errors, RpcError(code, message, data))
         case ValidationError():
             return errors.malformed(f"it does not fit the core protocol, {error.error_count()} errors")
         case TimeoutError() | OSError() | anyio.BrokenResourceError() | anyio.ClosedResourceError():

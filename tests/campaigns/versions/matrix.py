@@ -23,7 +23,7 @@ FOLDER: Final = ROOT / ".pytest_cache" / "versions"
 LIMIT_S: Final = 120.0
 INSTALL_LIMIT_S: Final = 600.0
 
-PYTHONS: Final = ("3.11", "3.12", "3.13")
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 OLDEST: Final = PYTHONS[0]
 
 

@@ -669,6 +669,16 @@ async def test_an_error_that_the_sdk_made_up_is_a_lost_reply_and_the_poll_is_rep
         assert await session.reply_to(request_id) == RESULT
 
 
+async def test_a_result_that_is_too_large_for_the_sdk_ends_the_call_by_what_to_raise(wire: Wire) -> None:
+    words = "SSE stream failed: Server-sent event exceeded the 1048576 byte limit."
+    async with connected(wire) as session:
+        wire.replies["tasks/result"] = lambda params: RpcError(-32000, words, None)
+        wire.task["status"] = "completed"
+        reply = await session.reply_to(await session.send("tools/call", {"name": "slow"}))
+    assert reply.code == -32603
+    assert "larger than 1048576 bytes; raise max_sse_event_size" in reply.message
+
+
 @pytest.mark.parametrize(
     ("given", "known"), [(None, "the-session"), ("mine", "mine"), (lambda: "mine", "mine")]
 )
