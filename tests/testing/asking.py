@@ -36,6 +36,7 @@ __all__ = [
     "post",
     "refused",
     "serve",
+    "serve_app",
     "start",
 ]
 
@@ -109,15 +110,29 @@ async def post(server: ScriptedServer, message: object, headers: Mapping[str, st
 @contextmanager
 def serve(server: ScriptedServer) -> Iterator[str]:
     """The server behind real sockets, in a thread with an event loop of its own."""
+    with serve_app(server.app) as url:
+        yield url
+
+
+@contextmanager
+def serve_app(app: Any, **options: Any) -> Iterator[str]:
+    """The same for any ASGI application.
+
+    Args:
+        app: The application.
+        options: Of uvicorn.
+    """
     config = uvicorn.Config(
-        server.app, port=0, log_config=None, log_level="critical", lifespan="on", ws="none"
+        app, port=0, log_config=None, log_level="critical", lifespan="on", ws="none", **options
     )
     listener = config.bind_socket()
+    listener.listen()  # so that clients wait until the server is there
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run, args=([listener],))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        scheme = "https" if config.is_ssl else "http"
+        yield f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/mcp"
     finally:
         running.should_exit = True
         thread.join(10)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from ipaddress import ip_address
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
-from urllib.request import getproxies
 
+from ...sessions.http.variables import load_certificates, transports_by_pattern
 from .tasks_http_transport import TasksHttpTransport
 
 if TYPE_CHECKING:
@@ -62,7 +61,8 @@ def tasks_http_client(*, library: Library | None = None, **options: Any) -> Any:
     Raises:
         ImportError: The library is not installed.
         TypeError: An option is neither's.
-        ValueError: An option makes no sense.
+        ValueError: An option makes no sense, or an environment variable names a proxy or certificates that
+            cannot be used.
     """
     module = _library(library)
     tasks = {name: options.pop(name) for name in _OF_TASKS & options.keys()}
@@ -76,14 +76,19 @@ def tasks_http_client(*, library: Library | None = None, **options: Any) -> Any:
         of_connections = {name: options.pop(name) for name in _OF_CONNECTIONS & options.keys()}
         of_connections["trust_env"] = options.get("trust_env", True)
         proxy = options.pop("proxy", None)
-        inner = module.AsyncHTTPTransport(proxy=proxy, **of_connections)
+        if of_connections.get("verify", True) is True:
+            of_connections["verify"] = load_certificates(module, trust_env=of_connections["trust_env"])
+
+        def make_through(proxy: Any) -> TasksHttpTransport:
+            return make(module.AsyncHTTPTransport(proxy=proxy, **of_connections))
+
+        transport = make_through(proxy)
         if proxy is None and of_connections["trust_env"]:
             # The library itself looks at the environment only where it makes all transports.
-            options["mounts"] = {
-                pattern: make(module.AsyncHTTPTransport(proxy=url, **of_connections))
-                for pattern, url in _proxies_of_environment().items()
-            } | options.get("mounts", {})
-    return module.AsyncClient(transport=make(inner), **options)
+            options["mounts"] = transports_by_pattern(module, make_through) | (options.get("mounts") or {})
+    else:
+        transport = make(inner)
+    return module.AsyncClient(transport=transport, **options)
 
 
 @overload
@@ -134,27 +139,3 @@ def _library(name: Library | None) -> Any:
         name = "httpx2" if find_spec("httpx2") is not None else "httpx"
     module: ModuleType = import_module(name)
     return module
-
-
-def _proxies_of_environment() -> dict[str, str | None]:
-    """The proxies that the environment names, by the library's patterns; ``None`` for hosts without one."""
-    named = getproxies()
-    proxies: dict[str, str | None] = {
-        f"{scheme}://": url if "://" in url else f"http://{url}"
-        for scheme, url in named.items()
-        if scheme in ("http", "https", "all")
-    }
-    for host in map(str.strip, named.get("no", "").split(",")) if proxies else ():
-        if host == "*":
-            return {}
-        if host:
-            proxies[host if "://" in host else f"all://{_pattern(host)}"] = None
-    return proxies
-
-
-def _pattern(host: str) -> str:
-    try:
-        version = ip_address(host).version
-    except ValueError:
-        return host if host == "localhost" else f"*{host}"
-    return f"[{host}]" if version == 6 else host

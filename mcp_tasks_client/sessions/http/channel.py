@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from urllib.request import getproxies
 
 import anyio
 import httpx
@@ -32,6 +31,7 @@ from .http_errors import raise_for, read_retry_after
 from .replies import ReplyReader
 from .transport import Errors, Request, Response, Transport
 from .transport_httpx import HttpxTransport, library_of
+from .variables import is_proxied, load_certificates
 
 if TYPE_CHECKING:
     from .transport_aiohttp import AiohttpTransport
@@ -168,7 +168,8 @@ class HttpChannel:
         if self._closed or transport.closed:
             what = "http_client" if self._given and not self._closed else "session"
             raise message.errors.closed(what, sent=False)
-        request = Request(message.content, message.headers, silence_s, message.verb, message.context)
+        once = message.errors.method == "tools/call"
+        request = Request(message.content, message.headers, silence_s, message.verb, message.context, once)
         url = self._url
         try:
             for _ in range(_MOST_REDIRECTS + 1):
@@ -223,12 +224,17 @@ class HttpChannel:
             if self._transport is None:
                 if self._closed:
                     raise message.errors.closed("session", sent=False)
-                self._transport = await self._make_transport()
+                try:
+                    self._transport = await self._make_transport()
+                except ValueError as error:
+                    raise SessionError(
+                        f"{message.errors.method} was not sent: {error}", not_executed=True
+                    ) from error
         return self._transport
 
     async def _make_transport(self) -> Transport:
         # In a thread, because loading certificates and importing aiohttp take a tenth of a second.
-        if isinstance(self._auth, tuple | None) and on_asyncio() and not _is_proxied(self._url):
+        if isinstance(self._auth, tuple | None) and on_asyncio() and not is_proxied(self._url.scheme):
             secure = self._url.scheme == "https"
             transport, certificates = await to_thread.run_sync(_load_aiohttp, secure)
             return transport(self._auth, user_agent=self._user_agent, certificates=certificates)
@@ -240,7 +246,7 @@ def _load_aiohttp(secure: bool) -> tuple[type[AiohttpTransport], ssl.SSLContext 
     from .transport_aiohttp import AiohttpTransport  # its import takes half as long as all the rest
 
     # The certificates that httpx would trust.
-    return AiohttpTransport, httpx.create_ssl_context() if secure else None
+    return AiohttpTransport, load_certificates(httpx) if secure else None
 
 
 def _library(client: object, auth: object) -> ModuleType:
@@ -260,12 +266,6 @@ def _library(client: object, auth: object) -> ModuleType:
             f"http_client is of {library.__name__}, but auth of {of_auth.__name__}; give both of one library"
         )
     return library or of_auth or httpx
-
-
-def _is_proxied(url: httpx.URL) -> bool:
-    """Whether the environment names a proxy that may be meant for this URL. httpx knows best which."""
-    proxies = getproxies()
-    return url.scheme in proxies or "all" in proxies
 
 
 def _retry_after(response: Response) -> float | None:

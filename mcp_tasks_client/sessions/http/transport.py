@@ -18,6 +18,7 @@ import httpx
 __all__ = [
     "CLOSE_S",
     "CONNECT_S",
+    "JUST_USED_S",
     "KEEPALIVE_S",
     "Errors",
     "Failures",
@@ -36,6 +37,9 @@ CLOSE_S: Final = 5.0
 # Servers drop idle connections after 5 seconds (uvicorn, Node). A request on a connection that
 # is being dropped has an unknown outcome, so ours are dropped before.
 KEEPALIVE_S: Final = 4.0
+
+JUST_USED_S: Final = 0.5
+"""Seconds that a connection may have been idle before a request that is never repeated."""
 
 _NOT_SENT: Final = frozenset(
     {"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"}
@@ -147,6 +151,10 @@ class Request:
     verb: str = "POST"
     context: object = field(default=None, repr=False)
     """What the caller of the tool has brought along, if the request is made for the sake of a call."""
+
+    once: bool = False
+    """Whether it is never repeated. Some servers drop connections after a second, so it needs one that was
+    just used, or a new one."""
 
 
 class Transport(ABC):

@@ -19,7 +19,7 @@ import anyio
 import httpx
 from yarl import URL
 
-from .transport import CLOSE_S, CONNECT_S, KEEPALIVE_S, Failures, Request, Response, Transport
+from .transport import CLOSE_S, CONNECT_S, JUST_USED_S, KEEPALIVE_S, Failures, Request, Response, Transport
 
 __all__ = ["AiohttpTransport"]
 
@@ -76,17 +76,21 @@ class AiohttpTransport(Transport):
         self, basic: tuple[str, str] | None, *, user_agent: str, certificates: ssl.SSLContext | None
     ) -> None:
         self._basic = None if basic is None else _credential(*basic)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,  # the session's caps are the limit
-                keepalive_timeout=KEEPALIVE_S,
-                ssl=True if certificates is None else certificates,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": user_agent},
-            auto_decompress=False,
-            max_line_size=_LONGEST_FIELD,
-            max_field_size=_LONGEST_FIELD,
+        # Two, since only a connector as a whole says for how long its connections may be idle.
+        self._session, self._session_for_once = (
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=0,  # the session's caps are the limit
+                    keepalive_timeout=idle_s,
+                    ssl=True if certificates is None else certificates,
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": user_agent},
+                auto_decompress=False,
+                max_line_size=_LONGEST_FIELD,
+                max_field_size=_LONGEST_FIELD,
+            )
+            for idle_s in (KEEPALIVE_S, JUST_USED_S)
         )
         self._cookies = httpx.Cookies()
         self._has_cookies = False
@@ -106,7 +110,8 @@ class AiohttpTransport(Transport):
             headers["Authorization"] = self._basic
         if self._has_cookies:
             headers = self._add_cookies(url, headers)
-        response = await self._session.request(
+        session = self._session_for_once if request.once else self._session
+        response = await session.request(
             request.verb,
             self._target(url),
             data=request.content,
@@ -122,6 +127,7 @@ class AiohttpTransport(Transport):
         """Close all connections. aiohttp does not tell the readers of bodies under way: cancel them."""
         with anyio.move_on_after(CLOSE_S, shield=True):
             await self._session.close()
+            await self._session_for_once.close()
 
     def _add_cookies(self, url: httpx.URL, headers: Mapping[str, str]) -> Mapping[str, str]:
         request = httpx.Request("POST", url)

@@ -6,17 +6,29 @@ library it is of.
 
 from __future__ import annotations
 
+import ssl
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import cache
+from http.cookiejar import CookieJar
 from types import ModuleType
 from typing import Any, Final
 
 import anyio
 import httpx
 
-from .transport import CLOSE_S, CONNECT_S, KEEPALIVE_S, Request, Response, Transport, failures_of_httpx
+from .transport import (
+    CLOSE_S,
+    CONNECT_S,
+    JUST_USED_S,
+    KEEPALIVE_S,
+    Request,
+    Response,
+    Transport,
+    failures_of_httpx,
+)
+from .variables import load_certificates, transports_by_pattern
 
 __all__ = ["WRITE_S", "HttpxResponse", "HttpxTransport", "body_class", "class_in", "library_of"]
 
@@ -47,10 +59,13 @@ class HttpxTransport(Transport):
 
     Args:
         library: The module ``httpx`` or ``httpx2``.
-        client: Used with all that it brings, and left open. ``None``: one of our own, whose making loads
+        client: Used with all that it brings, and left open. ``None``: of our own, whose making loads
             certificates, so do that in a thread.
         auth: For each request, as the library takes it; ``None`` leaves it to the client.
-        max_idle: Connections of our own client that may stay open unused.
+        max_idle: Connections of our own that may stay open unused.
+
+    Raises:
+        ValueError: An environment variable names a proxy or certificates that cannot be used.
     """
 
     def __init__(self, library: ModuleType, client: Any | None, auth: Any | None, *, max_idle: int) -> None:
@@ -61,14 +76,15 @@ class HttpxTransport(Transport):
         self._no_wish = self._library.Timeout(5.0)
         self._body = body_class(library)
         self._ours = client is None
-        # The session's caps are the limit. One more in the pool could only fill up, with the
-        # connections that httpcore forgets when it is cancelled at the wrong moment.
-        self._client = client or self._library.AsyncClient(
-            limits=self._library.Limits(
-                max_connections=None, max_keepalive_connections=max_idle, keepalive_expiry=KEEPALIVE_S
-            ),
-            timeout=self._no_wish,
-        )
+        if client is not None:
+            self._client = self._client_for_once = client
+        else:
+            certificates, cookies = load_certificates(library), CookieJar()
+            # Two, since only a client as a whole says for how long its connections may be idle.
+            self._client, self._client_for_once = (
+                self._make_client(certificates, cookies, max_idle, idle_s)
+                for idle_s in (KEEPALIVE_S, JUST_USED_S)
+            )
 
     @property
     def closed(self) -> bool:
@@ -77,7 +93,8 @@ class HttpxTransport(Transport):
 
     async def send(self, url: httpx.URL, request: Request) -> Response:
         """Send a request through the client, its auth and its hooks."""
-        built = self._client.build_request(
+        client = self._client_for_once if request.once else self._client
+        built = client.build_request(
             request.verb,
             str(url),
             content=request.content,
@@ -92,7 +109,7 @@ class HttpxTransport(Transport):
             extensions=built.extensions,
         )
         sent.read()  # so that hooks and auth flows see its content
-        response = await self._client.send(sent, auth=self._auth, follow_redirects=False, stream=True)
+        response = await client.send(sent, auth=self._auth, follow_redirects=False, stream=True)
         return HttpxResponse(response)
 
     async def aclose(self) -> None:
@@ -100,6 +117,26 @@ class HttpxTransport(Transport):
         if self._ours:
             with anyio.move_on_after(CLOSE_S, shield=True):
                 await self._client.aclose()
+                await self._client_for_once.aclose()
+
+    def _make_client(
+        self, certificates: ssl.SSLContext, cookies: CookieJar, max_idle: int, idle_s: float
+    ) -> Any:
+        # The session's caps are the limit. One more in the pool could only fill up, with the
+        # connections that httpcore forgets when it is cancelled at the wrong moment.
+        limits = self._library.Limits(
+            max_connections=None, max_keepalive_connections=max_idle, keepalive_expiry=idle_s
+        )
+
+        def make_transport(proxy: str | None = None) -> Any:
+            return self._library.AsyncHTTPTransport(verify=certificates, limits=limits, proxy=proxy)
+
+        return self._library.AsyncClient(
+            transport=make_transport(),
+            mounts=transports_by_pattern(self._library, make_transport),
+            cookies=cookies,
+            timeout=self._no_wish,
+        )
 
     def _timeout(self, silence_s: float) -> Any:
         if self._client.timeout != self._no_wish:

@@ -104,6 +104,24 @@ def test_the_proxies_of_the_environment_count_as_in_the_library_s_own_client(
     assert not tasks_http_client(library=library, journal=MemoryJournal(), trust_env=False)._mounts
 
 
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_addresses_in_brackets_and_networks_have_no_proxy(
+    monkeypatch: pytest.MonkeyPatch, library: Any
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "[::1],*.b.test,[fe80::1]:81,fd07:b51a:cc66:f0::/64,10.0.0.0/8,::2/128")
+    direct = ["http://[::1]", "http://[::1]:8080", "http://x.b.test", "http://[fe80::1]:81", "http://[::2]"]
+    in_networks = ["http://[fd07:b51a:cc66:f0::5]", "http://10.1.2.3"]
+    proxied = ["http://b.test", "http://[fe80::1]", "http://[fd07::5]", "http://11.1.2.3"]
+    # httpx has no patterns for networks.
+    (direct if library == "httpx2" else proxied).extend(in_networks)
+    lib: Any = {"httpx": httpx, "httpx2": httpx2}[library]
+    client = tasks_http_client(library=library, journal=MemoryJournal())
+    for url in [*direct, *proxied]:
+        pool = type(client._transport_for_url(lib.URL(url))._inner._pool).__name__
+        assert ("Proxy" in pool) == (url in proxied), url
+
+
 def test_a_proxy_that_is_given_is_that_of_all_requests() -> None:
     client = tasks_http_client(journal=MemoryJournal(), proxy="http://127.0.0.1:9")
     assert type(client._transport._inner._pool).__name__ == "AsyncHTTPProxy"
