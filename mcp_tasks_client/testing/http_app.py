@@ -41,13 +41,16 @@ class HttpApp:
     Args:
         requests: Answers the requests.
         event_stream: Whether responses are event streams instead of JSON.
+        ids_as_text: Whether a JSON-RPC ID that is a number comes back as text, as from some gateways.
 
     Attributes:
         event_stream: As given. Holds for the responses from now on.
+        ids_as_text: The same.
     """
 
-    def __init__(self, requests: RequestHandler, *, event_stream: bool) -> None:
+    def __init__(self, requests: RequestHandler, *, event_stream: bool, ids_as_text: bool) -> None:
         self.event_stream = event_stream
+        self.ids_as_text = ids_as_text
         self._requests = requests
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -83,6 +86,7 @@ class HttpApp:
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
+        request_id = str(message["id"]) if self.ids_as_text else message["id"]
         params = message.get("params")
         exchange = self._requests.receive(
             message["method"], params if isinstance(params, dict) else {}, headers
@@ -94,9 +98,9 @@ class HttpApp:
                 return
         if isinstance(exchange.reply, Stream):
             self._requests.note_reply(exchange)
-            await _play_stream(exchange.reply, message["id"], receive, send)
+            await _play_stream(exchange.reply, request_id, receive, send)
         else:
-            await self._reply(exchange, exchange.reply, message["id"], send)
+            await self._reply(exchange, exchange.reply, request_id, send)
 
     async def _reply(self, exchange: Exchange, reply: Reply, request_id: Any, send: Send) -> None:
         if isinstance(reply, dict | ErrorReply | HttpError | Garbled):

@@ -47,6 +47,8 @@ class ScriptedServer:
             By default both, the arguments as JSON with sorted keys.
         new_task_id: Makes the task IDs; by default ``task-1``, ``task-2``…
         event_stream: Whether HTTP responses are event streams instead of JSON; ``app.event_stream`` later.
+        ids_as_text: Whether over HTTP a JSON-RPC ID that is a number comes back as text, as from some
+            gateways; ``app.ids_as_text`` later.
         tolerance_s: Seconds by which a poll may come early, see :class:`Witness`.
 
     Attributes:
@@ -64,6 +66,7 @@ class ScriptedServer:
         identify: Callable[[str, JSONObject], Hashable] | None = None,
         new_task_id: Callable[[], str] | None = None,
         event_stream: bool = False,
+        ids_as_text: bool = False,
         tolerance_s: float = 0.001,
     ) -> None:
         self.clock = clock or SystemClock()
@@ -73,7 +76,7 @@ class ScriptedServer:
         self._requests = RequestHandler(
             self.clock, self.witness, identify or identify_by_arguments, new_task_id
         )
-        self.app = HttpApp(self._requests, event_stream=event_stream)
+        self.app = HttpApp(self._requests, event_stream=event_stream, ids_as_text=ids_as_text)
 
     # ── the script ────────────────────────────────────────────────────────────────────────────
 

@@ -72,9 +72,9 @@ Open: TypeAlias = Callable[[pytest.FixtureRequest, str], AbstractAsyncContextMan
 Opened: TypeAlias = Callable[..., AbstractAsyncContextManager[Session]]
 
 
-def scripted_server(*, event_stream: bool = False) -> ScriptedServer:
+def scripted_server(**options: bool) -> ScriptedServer:
     """The tools as timelines."""
-    server = ScriptedServer(event_stream=event_stream)
+    server = ScriptedServer(**options)
     done = complete(text_result("1"))
     server.tool("plain", [reply(text_result("1"))])
     server.tool("fast", [work(0.05), done])
@@ -118,10 +118,10 @@ async def doze(seconds: float) -> None:
     await anyio.sleep(seconds / 100)
 
 
-def open_app(*, event_stream: bool) -> Open:
+def open_app(**options: bool) -> Open:
     @asynccontextmanager
     async def open_session(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[Session]:
-        transport = httpx.ASGITransport(scripted_server(event_stream=event_stream).app)
+        transport = httpx.ASGITransport(scripted_server(**options).app)
         async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
             yield HttpSession("http://server.test/mcp", http_client=client, sleep=doze)
 
@@ -249,8 +249,9 @@ async def open_core(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[
 WAYS: Final[Mapping[str, Open]] = {
     "scripted": open_scripted,
     "server in memory": open_in_memory,
-    "server as app": open_app(event_stream=False),
+    "server as app": open_app(),
     "server as app, events": open_app(event_stream=True),
+    "server as app, IDs as text": open_app(event_stream=True, ids_as_text=True),
     "http": open_http,
     "sdk": open_sdk,
     "relay": open_relay,

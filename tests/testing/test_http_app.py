@@ -156,6 +156,18 @@ async def test_responses_are_json_or_event_streams_as_wished(server: ScriptedSer
     assert json.loads(data) == plain.json()
 
 
+async def test_ids_come_back_as_text_as_wished(server: ScriptedServer) -> None:
+    server.tool("tool", [work(math.inf)])
+    await start(server.session())
+    unknown = {"method": "tasks/get", "params": {"taskId": "task-1", "_meta": {}}}
+    for ids_as_text, came in ((False, [7, 7, "a"]), (True, ["7", "7", "a"])):
+        server.app.ids_as_text = ids_as_text
+        messages = [{"id": 7, **GET}, {"id": 7, **unknown}, {"id": "a", **GET}]
+        replies = [(await post(server, {"jsonrpc": "2.0", **one}, HEADERS)).json() for one in messages]
+        assert [one["id"] for one in replies] == came
+        assert [("error" in one) for one in replies] == [False, True, False]
+
+
 async def test_the_catalogue_tells_the_version_and_the_tools(server: ScriptedServer) -> None:
     output = {"type": "object", "required": ["n"]}
     server.tool("tool", [reply(DONE)], output_schema=output)

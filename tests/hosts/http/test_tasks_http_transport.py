@@ -51,12 +51,16 @@ async def answer(context: Any, params: Any) -> ElicitResult:
 # ── calls ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("event_stream", [False, True], ids=["json", "events"])
+@pytest.mark.parametrize(
+    "form",
+    [{}, {"event_stream": True}, {"event_stream": True, "ids_as_text": True}],
+    ids=["json", "events", "IDs as text"],
+)
 @pytest.mark.parametrize("version", [CURRENT, OLDER, "2024-11-05"])
 async def test_a_host_of_any_version_gets_what_its_call_comes_to(
-    library: ModuleType, version: str, event_stream: bool
+    library: ModuleType, version: str, form: dict[str, bool]
 ) -> None:
-    server = asking_server(event_stream=event_stream)
+    server = asking_server(**form)
     async with hosted(server, library=library, host_options={"version": version}, elicitation=answer) as host:
         assert await host.text("plain") == "plain"
         assert await host.text("slow") == "done"
