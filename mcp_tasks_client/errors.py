@@ -159,11 +159,20 @@ class InputUnansweredError(TasksClientError):
 
     Attributes:
         keys: Keys of the questions without a usable answer.
+        declined: Whether it is a URL to be visited before the call, and the answer was no.
     """
 
-    def __init__(self, message: str, *, keys: Sequence[str] = (), handle: Handle | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        keys: Sequence[str] = (),
+        declined: bool = False,
+        handle: Handle | None = None,
+    ) -> None:
         super().__init__(message, handle=handle)
         self.keys = tuple(keys)
+        self.declined = declined
 
 
 class OutcomeUnknownError(TasksClientError):

@@ -83,6 +83,12 @@ class PollPolicy:
     polls_in_flight: int = 16
     """Polls under way at once at one endpoint."""
 
+    wait_for_slot_s: float = 0.0
+    """Seconds in all that a ``tools/call`` waits for a slot, where the server refuses it with HTTP 429.
+
+    It goes again when the server's ``Retry-After`` is over, or else after the back-off. If the next wait went
+    beyond these seconds, the refusal is raised at once. 0 waits for nothing."""
+
     call_grace_s: float = 2.0
     """Seconds that ``tools/call`` is left to finish after its caller stopped waiting, so that a
     task ID on its way is still journaled."""
@@ -101,6 +107,8 @@ class PollPolicy:
         for floor, ceiling in (("floor_s", "ceiling_s"), ("backoff_floor_s", "backoff_ceiling_s")):
             if not getattr(self, ceiling) >= getattr(self, floor):
                 raise ValueError(f"{ceiling} must be at least {floor}, got {getattr(self, ceiling)}")
+        if not self.wait_for_slot_s >= 0:
+            raise ValueError(f"wait_for_slot_s cannot be negative, got {self.wait_for_slot_s}")
         for name in ("jitter", "ttl_grace_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} cannot be negative or endless, got {getattr(self, name)}")

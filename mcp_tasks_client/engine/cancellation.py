@@ -89,6 +89,7 @@ class Cancellation:
                 call.attempt.cut(0.0)
             elif call.attempt is None:  # it has not been sent, and will not be
                 call.next_send = None
+                call.ring()  # the driver may wait for the time to send it
                 if isinstance(call.record.state, Calling):
                     await self._step(call, CallRefused())
             return False

@@ -103,7 +103,7 @@ class Prompts:
 
     async def _put_in_turn(self) -> None:
         try:
-            while self._elicitations and not self._parks:
+            while self._elicitations and not (self._parks or self._call.over):
                 await self._put(self._elicitations.popleft())
         finally:
             if not self._parks:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 
+from mcp_types import URL_ELICITATION_REQUIRED
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from ..callbacks import InputContext, Inputs, NoAnswerError
@@ -40,7 +41,7 @@ from ..machine.events import (
 )
 from ..machine.states import Observing
 from ..protocol import JSONObject
-from ..protocol.replies import Created, InputRequired, Returned
+from ..protocol.replies import Created, InputRequired, Returned, read_url_requests
 from ..protocol.text import is_encodable, shorten
 from ..sessions.base import (
     GATEWAY_STATUSES,
@@ -50,6 +51,7 @@ from ..sessions.base import (
     Session,
     Snapshot,
 )
+from ..sessions.request_errors import TOO_MANY_REQUESTS
 from .environment import Environment
 from .live_call import LiveCall
 from .observer import ASK, CALL, CANCEL, GET, UPDATE, ObservedSteps
@@ -96,8 +98,10 @@ class Requests:
             reply = await self._observed(call, CALL, self.session.call, request, before_send)
         except SessionError as error:
             if error.not_executed:
-                for_good = error.code in REFUSED_CODES and not error.retryable
-                return CallRefused(for_good=for_good), _refusal(error)
+                return self._refused(call, error), _refusal(error)
+            urls = read_url_requests(error.data) if error.code == URL_ELICITATION_REQUIRED else None
+            if urls is not None:
+                return InputAsked(requests=urls, request_state=None), None
             if error.code is not None and error.http_status not in GATEWAY_STATUSES:
                 return CallFailed(code=error.code, message=error.remote_message, data=error.data), None
             return CallLost(), error
@@ -109,6 +113,18 @@ class Requests:
             case Created(task, session_data):
                 now, jitter = self._clock.time(), self._jitter()
                 return TaskCreated(task=task, session_data=session_data, now=now, jitter=jitter), None
+
+    def _refused(self, call: LiveCall, error: SessionError) -> Event:
+        limited = error.http_status == TOO_MANY_REQUESTS
+        if limited:
+            logger.info("%s has no slot at the server: %s", _name(call), error)
+        return CallRefused(
+            for_good=error.code in REFUSED_CODES and not error.retryable,
+            limited=limited,
+            retry_after_s=error.retry_after_s,
+            now=self._clock.time(),
+            jitter=self._jitter(),
+        )
 
     async def get(self, call: LiveCall) -> Event:
         """Send ``tasks/get``, once."""

@@ -4,7 +4,7 @@
 left, and then goes from state to state until the call is finished, parks, or nobody waits for it:
 
 - ``Calling``: send ``tools/call``, once, and take the step that its reply is;
-- ``Gathering``: put the server's questions to the host, then call again with the answers;
+- ``Gathering``: put the server's questions to the host, or wait for a slot; then call again;
 - ``Observing``: wait until the next poll is due, poll, and take the step that the snapshot is. Questions
   are before the host meanwhile, in a task group that is open only while there are any;
 - ``OutcomeUnknown``, ``Finished``: nothing is left to do.
@@ -52,6 +52,7 @@ from ..machine.pacing import quiet_left
 from ..machine.states import Calling, Finished, Gathering, Observing, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
+from ..protocol.replies import is_url_key
 from ..protocol.task import Task
 from ..protocol.text import quote
 from ..uncut import is_being_cancelled, run_to_its_end
@@ -224,10 +225,11 @@ class Runner:
             call.attempt = None
         if isinstance(event, CallRefused) and not attempt.has_left:
             call.next_send = send  # for whoever waits again, or when what failed is mended
+        kept = call.next_send
         await self.step(call, event)
         if isinstance(event, CallLost):
             raise lost_reply(call.record, error)
-        if isinstance(event, CallRefused) and not call.record.finished:
+        if isinstance(event, CallRefused) and call.next_send is kept and not call.record.finished:
             if error is not None:
                 raise error
             # It was taken back, because nobody waited. Whoever waits again has it sent after all.
@@ -237,7 +239,7 @@ class Runner:
             call.tool_call = None  # it is not sent again, and its arguments may be large
 
     async def _gather(self, call: LiveCall) -> None:
-        """Have the host answer what the server asks before it begins; then call again."""
+        """Have the host answer what the server asks before it begins, or wait for a slot; then call again."""
         if call.next_send is None:
             async with Prompts(call, self._requests, self.step) as prompts:
                 asks, call.asks = call.asks, ()
@@ -245,7 +247,8 @@ class Runner:
             await anyio.lowlevel.checkpoint_if_cancelled()  # the end of a task group need not be one
         if call.next_send is not None and not call.over:
             send = call.next_send
-            await self._clock.sleep(send.after_s)
+            while call.next_send is send and not (call.over or await call.wait_until_due(self._clock)):
+                pass  # it was rung for something else
             await self.store.settle(call)  # a cancellation may be committed just now
             if call.next_send is send and not call.over:  # it may have been cancelled meanwhile
                 await self.step(call, CallBegun())
@@ -295,6 +298,7 @@ class Runner:
                     call.stop_asking()
                 case SendCall():
                     call.next_send = action
+                    call.set_due(self._clock.monotonic() + action.after_s)
                 case SendAnswers(answers):
                     await self._update(call, answers)
                 case SendCancel():
@@ -353,11 +357,15 @@ def _park_error(call: LiveCall, reason: Unanswered | Exception) -> Exception:
         return reason
     if call.record.task_id is not None:
         then = "The task waits for it and can be resumed."
+    elif any(map(is_url_key, reason.keys)):
+        then = "Nothing was called. Repeat the call, under its key if it has one."
     elif call.record.idempotency_key is not None:
         then = "Repeat the call under its key; what was answered is kept."
     else:
         then = "Await the handle's result to be asked again, or make a new call."
     why = quote(reason.why, call.record.task_id)
-    error = InputUnansweredError(f"The server's question got no answer: {why}. {then}", keys=reason.keys)
+    error = InputUnansweredError(
+        f"The server's question got no answer: {why}. {then}", keys=reason.keys, declined=reason.declined
+    )
     error.__cause__ = reason.cause
     return error

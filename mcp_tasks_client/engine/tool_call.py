@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import anyio
 import anyio.lowlevel
@@ -55,7 +56,7 @@ class ToolCallAttempt:
             with self._scope:
                 event, error = await request(self._before_send)
                 if isinstance(event, CallRefused) and not self.has_left:
-                    event = CallRefused()  # what was refused was to list the tools
+                    event = replace(event, for_good=False)  # what was refused was to list the tools
                 return event, error
         except Exception as error:
             return self._unanswered(), foreign_error("tools/call", error, "repeat the call")
@@ -86,7 +87,7 @@ def missing_arguments(record: TaskRecord) -> InputUnansweredError:
     state = record.state
     questions = state.questions if isinstance(state, Gathering) else ()
     return InputUnansweredError(
-        f"The server asked before it began {record.tool!r}, and the arguments are not in the journal. "
+        f"The server has not begun {record.tool!r} yet, and the arguments are not in the journal. "
         "Repeat the call with its arguments and its idempotency key; what was answered is kept.",
         keys=tuple(q.key for q in questions if q.unanswered),
     )

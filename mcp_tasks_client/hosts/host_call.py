@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from ..engine.idempotency import OnUnknown
 from ..protocol import PROTOCOL_VERSION, JSONObject, RequestId
-from ..protocol.replies import Reply, id_in, reply_fields
+from ..protocol.replies import Reply, id_in, is_url_key, reply_fields
 from ..protocol.text import quote
 from ..sessions.base import ToolCall
 from .idempotency_key import read_key
@@ -31,6 +31,7 @@ __all__ = [
     "ASKED_BY",
     "HostCall",
     "as_event",
+    "can_be_asked",
     "encode_message",
     "encode_reply",
     "is_current",
@@ -53,6 +54,20 @@ ASKED_BY: Final[Mapping[str, str]] = {
     "roots/list": "roots",
 }
 """The client capability behind each kind of question."""
+
+
+def can_be_asked(request: JSONObject, declared: Mapping[str, Any]) -> bool:
+    """Whether a host that declares these client capabilities can answer a server's request.
+
+    Raises nothing, whatever the server's request looks like.
+    """
+    method, params = request.get("method"), request.get("params")
+    capability = ASKED_BY.get(method) if isinstance(method, str) else None
+    if capability is None or capability not in declared:
+        return False
+    # Without a mode in the capability, as in older clients, it is for forms only.
+    by_url = isinstance(params, dict) and params.get("mode") == "url"
+    return not by_url or "url" in declared[capability]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +99,11 @@ class HostCall:
     """Of the call that this goes on with, such as one whose questions it answers; ``None`` begins one."""
 
     answers: Mapping[str, JSONObject] = field(default_factory=dict, repr=False)
+
+    @property
+    def declined(self) -> bool:
+        """Whether the host was to visit a URL before the call, and has said no."""
+        return any(is_url_key(key) and one.get("action") != "accept" for key, one in self.answers.items())
 
 
 def read_message(content: bytes) -> JSONObject | None:
@@ -135,7 +155,7 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
             name=name,
             arguments=arguments if isinstance(arguments, dict) else {},
             meta={name: value for name, value in meta.items() if name not in _OF_THE_PROTOCOL},
-            input_responses={} if ours else answers,
+            input_responses={} if ours else {k: one for k, one in answers.items() if not is_url_key(k)},
             request_state=None if ours else state,
         ),
         key=key,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from mcp_types import INTERNAL_ERROR
+from mcp_types import INTERNAL_ERROR, URL_ELICITATION_REQUIRED
 
 from ..engine.cancellation import OnAbandon
 from ..engine.endpoint import Endpoint
@@ -29,13 +29,15 @@ from ..journal.sqlite import choose_journal
 from ..machine.states import Gathering, Observing
 from ..policy import PollPolicy
 from ..protocol import JSONObject
-from ..protocol.replies import Reply, RpcError
+from ..protocol.replies import Reply, RpcError, is_url_key
 from ..sessions.base import INVALID_PARAMS, Limits
-from .host_call import ASKED_BY, HostCall, questions_for, result_for
+from .host_call import HostCall, can_be_asked, questions_for, result_for
 
 __all__ = ["HostCalls", "Made", "make_engine", "make_limits"]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+_DECLINED: Final = "A URL has to be visited before the call, and that was declined. Nothing was called."
 
 _CALLS_IN_FLIGHT: Final = 2**31
 """A host limits its calls itself. It may have stopped waiting for some of them without a word."""
@@ -101,6 +103,8 @@ class HostCalls:
         """
         if call.fault is not None:
             return Made(RpcError(INVALID_PARAMS, call.fault, None))
+        if call.declined:
+            return Made(as_rpc_error(InputUnansweredError(_DECLINED)))
         try:
             await self._engine.open_journal()
         except JournalError as error:
@@ -153,12 +157,18 @@ class HostCalls:
         questions: dict[str, JSONObject] = {}
         if isinstance(state, Observing | Gathering):
             questions = {q.key: q.request for q in state.questions if live.is_open(q.key) and q.request}
-        declared = call.capabilities or {}
-        answerable = all(ASKED_BY.get(str(q.get("method"))) in declared for q in questions.values())
-        if not (endpoint.inputs.leaves_questions and call.is_current and questions and answerable):
+        urls = [q.get("params") for key, q in questions.items() if is_url_key(key)]
+        answerable = all(can_be_asked(q, call.capabilities or {}) for q in questions.values())
+        asks = endpoint.inputs.leaves_questions and call.is_current and bool(questions) and answerable
+        if urls or not asks:
             await endpoint.release(live)  # any process may have it
+        if not asks and urls and not error.declined:
+            # The host may know what the server has said, and then it asks by itself.
+            return RpcError(URL_ELICITATION_REQUIRED, str(error), {"elicitations": urls})
+        if not asks:
             return as_rpc_error(error)
-        record_id = live.record.record_id if live.journaled else None
+        # Once URLs were visited, the host's next call makes the call anew, with or without a key.
+        record_id = live.record.record_id if live.journaled and not urls else None
         server_state = state.request_state if isinstance(state, Gathering) else None
         return questions_for(questions, state=server_state, record_id=record_id)
 

@@ -10,7 +10,7 @@ from ..callbacks import InputContext, Inputs, NoAnswerError, check_answer
 from ..protocol import JSONObject
 from ..protocol.replies import Reply, RpcError
 from ..protocol.text import quote
-from .host_call import ASKED_BY
+from .host_call import ASKED_BY, can_be_asked
 
 __all__ = ["AskHost", "HostContext", "HostInputs", "read_answer"]
 
@@ -46,12 +46,10 @@ class HostInputs(Inputs):
         """The host's answer, if the host can be asked now. Else the call parks, and its reply asks."""
         host = context.context
         ask = host.ask if isinstance(host, HostContext) else None
-        method = request.get("method")
-        capability = ASKED_BY.get(method) if isinstance(method, str) else None
-        if capability is None or capability not in self._capabilities:
+        if not can_be_asked(request, self._capabilities):
             raise NoAnswerError(
-                f"the host's session declares nothing that could answer {quote(str(method))}; give the "
-                "session a callback, or the transport"
+                f"the host's session declares nothing that could answer {quote(str(request.get('method')))}; "
+                "give the session a callback, or the transport"
             )
         if ask is None:
             raise NoAnswerError("the reply to the call asks the host")

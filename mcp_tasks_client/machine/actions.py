@@ -92,6 +92,7 @@ class Unanswered:
     keys: tuple[str, ...] = field(repr=False)
     why: str
     cause: BaseException | None = None
+    declined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

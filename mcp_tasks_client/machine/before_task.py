@@ -1,4 +1,9 @@
-"""Before there is a task: ``tools/call``, and its further rounds where the server asks first.
+"""Before there is a task: ``tools/call``, and its further rounds.
+
+A call that certainly did not run goes again from ``Gathering``, for one of three reasons: the server asks
+first (``input_required``), it wants URLs to be visited first (``-32042``), or it has no slot (HTTP 429).
+Answers to the first go with the call. A visit to a URL has no answer that could be sent: either it is
+accepted, or the call parks.
 
 The theory of operation is in :mod:`mcp_tasks_client.machine.task`.
 """
@@ -8,6 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar, assert_never
 
+from ..policy import PollPolicy, backoff_delay
+from ..protocol.replies import is_url_key
 from .actions import Action, Finish, Forget, Park, Save, SendCall, StopAsking, Unanswered
 from .events import (
     AnswerReady,
@@ -23,7 +30,7 @@ from .events import (
     InputAsked,
     Resumed,
 )
-from .input_requests import answer, ask_open, collect_answers, find_excess, find_new, reopen
+from .input_requests import Questions, answer, ask_open, find_excess, find_new, reopen
 from .states import (
     Calling,
     Cancelled,
@@ -57,7 +64,9 @@ class ImpossibleEventError(AssertionError):
         super().__init__(f"{type(event).__name__} cannot happen in {type(state).__name__}")
 
 
-def advance_before_task(state: Calling | Gathering | OutcomeUnknown, event: Event) -> Step:
+def advance_before_task(
+    state: Calling | Gathering | OutcomeUnknown, event: Event, policy: PollPolicy
+) -> Step:
     """The next state of a call that has no task yet, and what to do, in order.
 
     Raises:
@@ -65,16 +74,16 @@ def advance_before_task(state: Calling | Gathering | OutcomeUnknown, event: Even
     """
     match state:
         case Calling():
-            return _calling(state, event)
+            return _calling(state, event, policy)
         case Gathering():
             return _gathering(state, event)
         case OutcomeUnknown():
-            return _outcome_unknown(state, event)
+            return _outcome_unknown(state, event, policy)
         case _:
             assert_never(state)
 
 
-def _calling(state: Calling, event: Event) -> Step:
+def _calling(state: Calling, event: Event, policy: PollPolicy) -> Step:
     match event:
         case CallReturned():
             return _end(Completed(result=event.result))
@@ -83,8 +92,12 @@ def _calling(state: Calling, event: Event) -> Step:
         case CallRefused() if state.cancel_wanted:
             return _give_up(state)
         case CallRefused():
-            if state.gathered is not None and not event.for_good:
-                return state.gathered, (Save(),)
+            before = state.gathered or _begun_anew(state)
+            waiting = _wait_for_slot(before, event, policy) if event.limited else None
+            if waiting is not None:
+                return waiting, (Save(), *_next_round(waiting, event.now))
+            if (before.questions or before.request_state is not None) and not event.for_good:
+                return replace(before, refusals=0, waited_s=0.0), (Save(),)
             # The refusal of this request says nothing about an earlier one, whose reply was lost.
             return (OutcomeUnknown(), (Save(),)) if state.again else (state, (Forget(),))
         case CallLost():
@@ -109,10 +122,28 @@ def _gather(state: Calling, event: InputAsked) -> Step:
     if excess is not None:
         return _end(Violated(message=f"The call was not begun: {excess}."))
     questions, asks = ask_open(find_new((), event.requests), event.requests)
-    gathering = Gathering(
-        round=state.round, request_state=event.request_state, questions=questions, again=state.again
-    )
+    gathering = replace(state.gathered or _begun_anew(state), round=state.round + 1, refusals=0, due_at=0.0)
+    if any(map(is_url_key, event.requests)):
+        # The same call goes again, with what it was sent with.
+        gathering = replace(gathering, questions=(*_without_urls(gathering.questions), *questions))
+    else:
+        gathering = replace(gathering, questions=questions, request_state=event.request_state)
     return gathering, (Save(), *asks, *_next_round(gathering))
+
+
+def _begun_anew(state: Calling) -> Gathering:
+    """From where the first round is sent again."""
+    return Gathering(round=state.round, request_state=None, questions=(), again=state.again)
+
+
+def _wait_for_slot(state: Gathering, event: CallRefused, policy: PollPolicy) -> Gathering | None:
+    """The call goes again when the server may have a slot; ``None`` if that takes too long."""
+    refusals = state.refusals + 1
+    wait_s = backoff_delay(None, refusals, event.retry_after_s, policy, event.jitter)
+    waited_s = state.waited_s + wait_s
+    if waited_s > policy.wait_for_slot_s:
+        return None
+    return replace(state, refusals=refusals, waited_s=waited_s, due_at=event.now + wait_s)
 
 
 def _gathering(state: Gathering, event: Event) -> Step:
@@ -121,40 +152,53 @@ def _gathering(state: Gathering, event: Event) -> Step:
             questions = answer(state.questions, event.key, event.answer)
             if questions == state.questions:
                 return state, ()  # not the first answer, so there is nothing to send for it either
+            action = event.answer.get("action")
+            if is_url_key(event.key) and action != "accept":
+                why = f"a URL has to be visited before the call, and the answer was {action!r}"
+                return park_unanswered(state, AnswerUnavailable(key=event.key, why=why, declined=True))
             state = replace(state, questions=questions)
             return state, (Save(), *_next_round(state))
         case AnswerUnavailable():
             return park_unanswered(state, event)
         case CallBegun():
             # From here on it is a call again: were its reply lost, the outcome would be unknown.
-            return Calling(round=state.round + 1, gathered=state, again=state.again), (Save(),)
+            return Calling(round=state.round, gathered=state, again=state.again), (Save(),)
         case CancelRequested():
             after, actions = _give_up(state)
             return after, (Save(), StopAsking(), *(a for a in actions if not isinstance(a, Save)))
         case Resumed():
-            questions = reopen(state.questions)
+            questions = _without_urls(reopen(state.questions))
+            if len(questions) < len(state.questions):
+                # They may have been visited meanwhile, or be out of date. The server says what holds now.
+                state = replace(state, round=0)
             questions, asks = ask_open(questions, [q.key for q in questions])
             state = replace(state, questions=questions)
-            return state, (Save(), *asks, *_next_round(state))
+            return state, (Save(), *asks, *_next_round(state, event.now))
         case _:
             raise ImpossibleEventError(state, event)
 
 
-def _next_round(state: Gathering) -> tuple[Action, ...]:
-    if not state.questions:
-        # The server only handed out state; it is given a moment before it is asked again.
-        return (SendCall(request_state=state.request_state, after_s=_STATE_ONLY_DELAY_S),)
-    ready = collect_answers(state.questions, [q.key for q in state.questions])
-    return (SendCall(ready, state.request_state),) if ready else ()
+def _next_round(state: Gathering, now: float = 0.0) -> tuple[Action, ...]:
+    if any(question.unanswered for question in state.questions):
+        return ()
+    answers = {q.key: q.answer or {} for q in _without_urls(state.questions)}
+    # A clock that was set back makes no wait longer. A server that only handed out state is given a moment.
+    slot_s = max(0.0, min(state.due_at - now, state.waited_s))
+    after_s = slot_s if state.questions else max(slot_s, _STATE_ONLY_DELAY_S)
+    return (SendCall(answers, state.request_state, after_s),)
 
 
-def _outcome_unknown(state: OutcomeUnknown, event: Event) -> Step:
+def _without_urls(questions: Questions) -> Questions:
+    return tuple(question for question in questions if not is_url_key(question.key))
+
+
+def _outcome_unknown(state: OutcomeUnknown, event: Event, policy: PollPolicy) -> Step:
     match event:
         case CallAgain():
             return Calling(again=True), (Save(), SendCall())
         case CallReturned() | CallFailed() | InputAsked():
             # A reply that came, or could be committed, only now.
-            return _calling(Calling(again=True, cancel_wanted=state.cancel_wanted), event)
+            return _calling(Calling(again=True, cancel_wanted=state.cancel_wanted), event, policy)
         case CancelRequested():
             return replace(state, cancel_wanted=True), (Save(),)
         case CallLost() | CallRefused():
@@ -167,7 +211,7 @@ def _outcome_unknown(state: OutcomeUnknown, event: Event) -> Step:
 
 def park_unanswered(state: StateT, event: AnswerUnavailable) -> tuple[StateT, tuple[Action, ...]]:
     """A question that the server waits for has no answer: the call is parked."""
-    parked = Park(Unanswered((event.key,), event.why, event.cause))
+    parked = Park(Unanswered((event.key,), event.why, event.cause, event.declined))
     return replace(state, questions=reopen(state.questions)), (StopAsking(), parked)
 
 

@@ -36,13 +36,20 @@ class CallFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRefused:
-    """The server surely did not run this ``tools/call``. Its record is forgotten, with three exceptions.
+    """The server surely did not run this ``tools/call``. Its record is forgotten, with these exceptions.
 
+    Where the host waits for a slot, the call goes again.
     An earlier send whose reply was lost stays of unknown outcome. A wanted cancellation ends the call. The
     answers of a later round are kept, unless the server will not have them at all (``for_good``).
     """
 
     for_good: bool = False
+    limited: bool = False
+    """Only for want of a slot (HTTP 429)."""
+
+    retry_after_s: float | None = None
+    now: float = 0.0
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +64,7 @@ class CallAgain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputAsked:
-    """``tools/call`` answered ``input_required``."""
+    """``tools/call`` answered ``input_required``, or that URLs have to be visited first."""
 
     requests: JSONObject = field(repr=False)
     request_state: str | None
@@ -150,6 +157,8 @@ class AnswerUnavailable:
     key: str = field(repr=False)
     why: str
     cause: BaseException | None = None
+    declined: bool = False
+    """Whether somebody was asked, and said no to what cannot be told to the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,13 +47,21 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:
-    """The server asked before it started; answers are being collected for the next round."""
+    """The call has not begun. It goes again with answers that are collected, or when there is a slot."""
 
     kind: Literal["gathering"] = "gathering"
     round: int
     request_state: str | None
     questions: tuple[Question, ...]
     again: bool = False
+    refusals: int = 0
+    """How often in a row the call was refused for want of a slot."""
+
+    waited_s: float = 0.0
+    """Seconds of waiting for a slot in all, up to ``due_at``."""
+
+    due_at: float = 0.0
+    """Local wall clock, seconds, before which the call does not go again for want of a slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +71,7 @@ class Calling:
     kind: Literal["calling"] = "calling"
     round: int = 0
     gathered: Gathering | None = None
-    """What this round answers, to begin it again should the server refuse it unread."""
+    """From where this round was sent, to go on there should the server refuse it unread."""
 
     again: bool = False
     """The reply to an earlier one was lost: the tool may have run, whatever becomes of this one."""

@@ -11,7 +11,7 @@ carry the time and the jitter, so a history can be replayed exactly.
 
     Calling ──► Finished            a plain result, or a JSON-RPC error
        │  ▲
-       │  └──── Gathering           multi round-trip: the server asks first, then the call is sent again
+       │  └──── Gathering           the server asks first, or has no slot; then the call is sent again
        ├──────► OutcomeUnknown      the reply is lost; back to ``Calling`` only when the caller allows it
        └──────► Observing ──► Finished
 
@@ -154,7 +154,7 @@ def advance(state: State, event: Event, policy: PollPolicy) -> Step:
         case Calling() | OutcomeUnknown() if isinstance(event, TaskCreated):
             return _create(state, event, policy)
         case Calling() | Gathering() | OutcomeUnknown():
-            return advance_before_task(state, event)
+            return advance_before_task(state, event, policy)
         case Observing():
             return _observing(state, event, policy)
         case Finished():

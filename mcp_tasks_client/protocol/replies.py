@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from mcp_types import INTERNAL_ERROR
 
@@ -19,10 +19,15 @@ __all__ = [
     "Returned",
     "RpcError",
     "id_in",
+    "is_url_key",
     "read_call_reply",
     "read_rpc_error",
+    "read_url_requests",
     "reply_fields",
 ]
+
+
+_URL_KEY: Final = "mcp-tasks-client/url:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,31 @@ def read_rpc_error(raw: object) -> RpcError:
         message=message if isinstance(message, str) else "",
         data=error.get("data"),
     )
+
+
+def read_url_requests(data: object) -> JSONObject | None:
+    """The URLs that have to be visited before a call, as input requests under keys of ours.
+
+    Args:
+        data: Of the error ``-32042`` (URL elicitation required), whose ``elicitations`` they are.
+
+    Returns:
+        ``None`` if there is none, or something else among them.
+    """
+    entries = data.get("elicitations") if isinstance(data, dict) else None
+    if not isinstance(entries, list) or not all(map(_is_by_url, entries)):
+        return None
+    requests = [{"method": "elicitation/create", "params": {**entry, "mode": "url"}} for entry in entries]
+    return {f"{_URL_KEY}{number}": request for number, request in enumerate(requests, 1)} or None
+
+
+def _is_by_url(entry: object) -> bool:
+    return isinstance(entry, dict) and entry.get("mode", "url") == "url" and isinstance(entry.get("url"), str)
+
+
+def is_url_key(key: str) -> bool:
+    """Whether a key is one of :func:`read_url_requests`. The server takes no answer under it."""
+    return key.startswith(_URL_KEY)
 
 
 def id_in(fields: object, name: str) -> str | int | None:

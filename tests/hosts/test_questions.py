@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +23,7 @@ from mcp_tasks_client.testing import ask as asking
 from mcp_tasks_client.testing import complete, form, text_result
 from tests._requirements import requirement
 
-from .http._host import OLDER, URL, Host, asking_server, count, hosted, recorded, resume
+from .http._host import OLDER, Host, OlderHost, asking_server, count, hosted, recorded, resume
 
 pytestmark = pytest.mark.anyio
 
@@ -319,36 +318,6 @@ async def test_a_callback_of_the_transport_answers_instead_of_the_host() -> None
 
 
 # ── before 2026-07-28, on the stream ──────────────────────────────────────────────────────────
-
-
-class OlderHost:
-    """A host whose session is asked on the stream of the call's reply."""
-
-    def __init__(self, host: Host, answers: Mapping[str, JSONObject]) -> None:
-        self.host = host
-        self.asked: list[JSONObject] = []
-        self._answers = answers
-
-    async def initialize(self) -> None:
-        params = {"protocolVersion": OLDER, "capabilities": {"elicitation": {}}, "clientInfo": {"name": "h"}}
-        await self.host.post({"jsonrpc": "2.0", "id": "init", "method": "initialize", "params": params})
-
-    async def call(self, tool: str) -> JSONObject:
-        body, replies = self.host.body(tool), list[JSONObject]()
-        stream = self.host.client.stream("POST", URL, content=json.dumps(body), headers=self.host.headers)
-        async with stream as response:
-            async for line in response.aiter_lines():
-                if line.startswith(("{", "data: ")):
-                    message = json.loads(line.removeprefix("data: "))
-                    if "method" not in message:
-                        replies.append(message)
-                    elif "id" in message:
-                        self.asked.append(message)
-                        reply = {"jsonrpc": "2.0", "id": message["id"], **self._answers[message["method"]]}
-                        assert (await self.host.post(reply)).status_code == 202
-        (reply,) = replies
-        assert reply["id"] == body["id"]
-        return reply
 
 
 @pytest.mark.parametrize("tool", ["asks", "asks_first"])

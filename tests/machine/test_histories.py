@@ -79,6 +79,7 @@ from mcp_tasks_client.machine.states import (
     State,
 )
 from mcp_tasks_client.policy import PollPolicy, hint_s, poll_delay
+from mcp_tasks_client.protocol.replies import read_url_requests
 from mcp_tasks_client.protocol.task import Task, read_task
 
 from .._requirements import requirement
@@ -118,6 +119,10 @@ class Chance:
         """Mostly what a key always means; now and then something else, which no server may do."""
         asked = self.die.sample(KEYS, self.pick(1, 1, 2, 3))
         return {k: self.pick("no object", {"ask": "other"}) if self.one_in(20) else {"ask": k} for k in asked}
+
+    def urls(self) -> dict[str, Any]:
+        """URLs that have to be visited before the call."""
+        return read_url_requests({"elicitations": [{"url": "https://auth.test"}] * self.pick(1, 2)}) or {}
 
     def snapshot(self, *statuses: str) -> Task:
         raw: dict[str, Any] = {"taskId": TASK_ID, "status": self.pick(*statuses)}
@@ -266,6 +271,7 @@ class History:
             self.given.setdefault(event.key, event.answer)
         after, actions = advance(before, event, self.policy)
         self.state = after
+        self.driven = self.driven or any(isinstance(action, SendCall) for action in actions)
 
         if isinstance(before, Finished):
             assert (after, actions) == (before, ()), "something changed after the end"
@@ -474,6 +480,9 @@ class History:
     def the_server_asks_first(self) -> None:
         self.calling = False
         state_only = self.chance.one_in(4)
+        if self.chance.one_in(3):
+            self.feed(InputAsked(requests=self.chance.urls(), request_state=None))
+            return
         self.feed(InputAsked(requests={} if state_only else self.chance.requests(), request_state="s"))
 
     def the_call_ends(self) -> None:
@@ -482,7 +491,10 @@ class History:
 
     def the_call_does_not_get_through(self) -> None:
         self.calling = False
-        self.feed(self.chance.pick(CallLost(), CallLost(), CallRefused(), CallRefused(for_good=True)))
+        limited = CallRefused(limited=True, now=self.now, jitter=self.chance.jitter())
+        self.feed(
+            self.chance.pick(CallLost(), CallLost(), CallRefused(), CallRefused(for_good=True), limited)
+        )
 
     def the_caller_allows_a_second_call(self) -> None:
         self.feed(CallAgain())
@@ -544,7 +556,8 @@ class History:
         key = self.chance.pick(*self.before_host)
         del self.before_host[key]
         self.answers += 1  # a person asked twice need not say the same
-        self.feed(AnswerReady(key=key, answer={"n": self.answers}, now=self.now))
+        action = self.chance.pick("accept", "accept", "decline")
+        self.feed(AnswerReady(key=key, answer={"n": self.answers, "action": action}, now=self.now))
 
     def an_answer_comes_twice(self) -> None:
         self.answers += 1
@@ -710,7 +723,11 @@ REACHED = {
 
 
 @requirement("law:1", "law:2", "law:3", "law:4")
-@pytest.mark.parametrize("policy", [PollPolicy(), PollPolicy.eager()], ids=["default", "eager"])
+@pytest.mark.parametrize(
+    "policy",
+    [PollPolicy(), PollPolicy.eager(), PollPolicy(wait_for_slot_s=10.0)],
+    ids=["default", "eager", "patient"],
+)
 def test_no_history_breaks_a_law(policy: PollPolicy) -> None:
     tally: Counter[tuple[str, str]] = Counter()
     broken: list[tuple[list[str], Exception]] = []

@@ -78,6 +78,7 @@ from mcp_tasks_client.machine.states import (
     Violated,
 )
 from mcp_tasks_client.policy import PollPolicy
+from mcp_tasks_client.protocol.replies import read_url_requests
 from mcp_tasks_client.protocol.task import Task, read_task
 from mcp_tasks_client.protocol.text import digest
 
@@ -90,6 +91,7 @@ NAME = {"method": "elicitation/create", "params": {"message": "Name?"}}
 AGE = {"method": "elicitation/create", "params": {"message": "Age?"}}
 ADA = {"action": "accept", "content": {"name": "Ada"}}
 BOB = {"action": "accept", "content": {"name": "Bob"}}
+ACCEPTED = {"action": "accept"}
 
 
 def snapshot(status: str = "working", **fields: Any) -> Task:
@@ -103,6 +105,12 @@ def snapshot(status: str = "working", **fields: Any) -> Task:
         **fields,
     }
     return read_task({key: value for key, value in raw.items() if value is not ...})
+
+
+def url_requests(*names: str) -> dict[str, Any]:
+    """As the session reads the data of the error."""
+    entries = [{"mode": "url", "message": name, "url": f"https://auth.test/{name}"} for name in names]
+    return read_url_requests({"elicitations": entries}) or {}
 
 
 class Life:
@@ -157,6 +165,14 @@ class Life:
 
     def ticks(self) -> tuple[Action, ...]:
         return self.feed(Tick(now=self.now, jitter=0.0))
+
+    def urls(self, *names: str) -> tuple[Action, ...]:
+        """The call is refused until these were visited."""
+        return self.feed(InputAsked(requests=url_requests(*names), request_state=None))
+
+    def limited(self, retry_after_s: float | None = None) -> tuple[Action, ...]:
+        """The call is refused for want of a slot."""
+        return self.feed(CallRefused(limited=True, retry_after_s=retry_after_s, now=self.now))
 
     def missing(self) -> tuple[Action, ...]:
         return self.feed(TaskMissing(message="Task not found", now=self.now))
@@ -389,6 +405,143 @@ def test_a_server_that_asks_for_ever_is_stopped_after_the_last_round(requests: d
     outcome = Violated(message="The server put the call off 32 times and never began it.")
     assert actions == (Save(), Finish())
     assert ended(life) == outcome
+
+
+# ── URLs that have to be visited before the call ──────────────────────────────────────────────
+
+
+def test_the_call_goes_again_as_it_was_once_every_url_is_accepted() -> None:
+    life = Life()
+    first, second = url_requests("a", "b").items()
+    assert life.urls("a", "b") == (Save(), Ask(*first), Ask(*second))
+    assert life.answers(first[0], ACCEPTED) == (Save(),)
+    assert life.answers(second[0], ACCEPTED) == (Save(), SendCall())
+    life.feed(CallBegun())
+    assert life.urls("a") == (Save(), Ask(*first)), "the server asks again"
+
+
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+def test_a_url_that_is_declined_parks_the_call_since_nothing_can_be_told_to_the_server(action: str) -> None:
+    life = Life()
+    life.urls("a", "b")
+    one, other = url_requests("a", "b")
+    life.answers(one, ACCEPTED)
+    stop, parked = life.answers(other, {"action": action})
+    assert stop == StopAsking()
+    assert parked == Park(Unanswered((other,), parked.reason.why, None, declined=True))  # type: ignore[union-attr]
+    assert action in parked.reason.why  # type: ignore[union-attr]
+    assert life.answers(one, {"action": action}) == (), "it was accepted"
+
+
+@pytest.mark.parametrize("how", ["resumes", "crashes"])
+def test_a_call_that_waited_for_a_url_goes_again_at_once_when_it_is_taken_up(how: str) -> None:
+    """The URL may have been visited meanwhile, or be out of date."""
+    life = Life()
+    life.urls("a")
+    assert getattr(life, how)() == (SendCall(after_s=0.25),)
+    assert life.answers(next(iter(url_requests("a"))), {"action": "decline"}) == (), "too late"
+
+
+def test_a_url_keeps_what_the_refused_round_had_answered() -> None:
+    life = Life()
+    life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    life.answers("name")
+    life.feed(CallBegun())
+    life.urls("a")
+    again = SendCall({"name": ADA}, "s")
+    assert life.answers(next(iter(url_requests("a"))), ACCEPTED) == (Save(), again)
+    assert life.crashes() == (again,)
+
+
+def test_a_key_under_which_a_url_is_never_visited_stays_usable() -> None:
+    life = Life()
+    for _ in range(MAX_ROUNDS + 1):
+        life.urls("a")
+        life.answers(next(iter(url_requests("a"))), {"action": "decline"})
+        life.resumes()
+        life.feed(CallBegun())
+    assert isinstance(life.state, Calling)
+
+
+# ── waiting for a slot ────────────────────────────────────────────────────────────────────────
+
+
+def patient(wait_for_slot_s: float = 60.0, **options: Any) -> Life:
+    return Life(policy=PollPolicy(wait_for_slot_s=wait_for_slot_s, **options))
+
+
+def test_without_a_wish_to_wait_a_call_without_a_slot_is_forgotten() -> None:
+    life = Life()
+    assert life.limited(retry_after_s=0.1) == (Forget(),)
+    assert life.state == Calling()
+
+
+def test_a_call_without_a_slot_goes_again_with_a_back_off() -> None:
+    life = patient()
+    for wait_s in (1.0, 2.0, 4.0):
+        assert life.limited() == (Save(), SendCall(after_s=wait_s))
+        life.now += wait_s
+        assert life.feed(CallBegun()) == (Save(),)
+        assert isinstance(life.state, Calling)
+        assert life.state.round == 0, "no round of questions"
+
+
+@requirement("law:4")
+def test_a_retry_after_counts_up_to_the_longest_wait() -> None:
+    assert patient().limited(retry_after_s=30.0) == (Save(), SendCall(after_s=30.0))
+    assert patient().limited(retry_after_s=0.1) == (Save(), SendCall(after_s=1.0)), "the back-off counts too"
+    assert patient(longest_wait_s=5.0).limited(retry_after_s=30.0) == (Save(), SendCall(after_s=5.0))
+
+
+def test_no_wait_goes_beyond_what_the_caller_allows_in_all() -> None:
+    life = patient(10.0)
+    assert life.limited(retry_after_s=11.0) == (Forget(),)
+    for retry_after_s in (6.0, 4.0):
+        life.limited(retry_after_s=retry_after_s)
+        life.feed(CallBegun())
+    assert life.limited() == (Forget(),)
+
+
+def test_the_wait_is_bounded_over_rounds_of_questions_as_well() -> None:
+    life = patient(10.0)
+    life.limited(retry_after_s=6.0)
+    life.feed(CallBegun())
+    life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    assert life.answers("name") == (Save(), SendCall({"name": ADA}, "s"))
+    life.feed(CallBegun())
+    assert life.limited(retry_after_s=6.0) == (Save(),), "what was answered is kept"
+    assert life.resumes() == (SendCall({"name": ADA}, "s"),)
+    life.feed(CallBegun())
+    assert life.limited(retry_after_s=6.0) == (Save(), SendCall({"name": ADA}, "s", 6.0)), "another caller's"
+
+
+@requirement("law:2", "law:4")
+def test_a_process_that_dies_while_it_waits_leaves_a_call_that_certainly_did_not_run() -> None:
+    life = patient()
+    life.limited(retry_after_s=30.0)
+    life.now += 10.0
+    assert life.crashes() == (SendCall(after_s=20.0),), "the due time counts"
+    life.now -= 1000.0
+    assert life.crashes() == (SendCall(after_s=30.0),), "a clock that was set back makes no longer wait"
+    assert life.cancels() == (Save(), StopAsking(), Finish())
+    assert ended(life) == Cancelled()
+
+
+def test_a_resent_call_that_waits_for_a_slot_stays_one_that_may_have_run() -> None:
+    life = patient()
+    life.feed(CallLost())
+    life.feed(CallAgain())
+    assert life.limited() == (Save(), SendCall(after_s=1.0))
+    life.feed(CallBegun())
+    assert life.limited(retry_after_s=100.0) == (Save(),)
+    assert life.state == OutcomeUnknown()
+
+
+def test_a_call_that_is_to_be_cancelled_waits_for_no_slot() -> None:
+    life = patient()
+    life.cancels()
+    assert life.limited() == (Save(), Finish())
+    assert ended(life) == Cancelled()
 
 
 def test_a_call_may_become_a_task_after_the_last_round() -> None:
@@ -1976,7 +2129,7 @@ TABLE = """
 CallBegun            -                  calling            -                -          -
 CallReturned         finished           -                  finished         -         -
 CallFailed           finished           -                  finished         -         -
-CallRefused          calling|outcome_unknown -                  outcome_unknown  -         -
+CallRefused          calling|gathering|outcome_unknown - outcome_unknown  -         -
 CallLost             outcome_unknown    -                  outcome_unknown  -         -
 CallAgain            -                  -                  calling          -          -
 InputAsked           gathering          -                  gathering        -         -
@@ -2043,6 +2196,7 @@ def sample_events() -> list[Event]:
         CallReturned(result=RESULT),
         CallFailed(code=1, message="", data=None),
         CallRefused(),
+        CallRefused(limited=True, **at),
         CallLost(),
         CallAgain(),
         CallBegun(),
@@ -2093,7 +2247,7 @@ def test_every_event_in_every_state_leads_where_the_table_says_or_is_impossible(
     for state in sample_states():
         for event in sample_events():
             with suppress(ImpossibleEventError):
-                after, actions = advance(state, event, PollPolicy())
+                after, actions = advance(state, event, PollPolicy(wait_for_slot_s=60.0))
                 assert {type(action) for action in actions} <= set(get_args(Action))
                 reached[type(event).__name__, state.kind].add(after.kind)
     assert reached == read_table()

@@ -39,6 +39,7 @@ __all__ = [
     "QUICK",
     "URL",
     "Host",
+    "OlderHost",
     "asking_server",
     "count",
     "hosted",
@@ -172,6 +173,39 @@ class Host:
     async def text(self, name: str, arguments: JSONObject | None = None, **params: Any) -> str:
         answer = await self.call(name, arguments, **params)
         return str(answer["result"]["content"][0]["text"])
+
+
+class OlderHost:
+    """A host whose session is asked on the stream of the call's reply."""
+
+    def __init__(
+        self, host: Host, answers: Mapping[str, JSONObject], capabilities: JSONObject | None = None
+    ) -> None:
+        self.host = host
+        self.asked: list[JSONObject] = []
+        self._answers = answers
+        self._capabilities = {"elicitation": {}} if capabilities is None else capabilities
+
+    async def initialize(self) -> None:
+        params = {"protocolVersion": OLDER, "capabilities": self._capabilities, "clientInfo": {"name": "h"}}
+        await self.host.post({"jsonrpc": "2.0", "id": "init", "method": "initialize", "params": params})
+
+    async def call(self, tool: str) -> JSONObject:
+        body, replies = self.host.body(tool), list[JSONObject]()
+        stream = self.host.client.stream("POST", URL, content=json.dumps(body), headers=self.host.headers)
+        async with stream as response:
+            async for line in response.aiter_lines():
+                if line.startswith(("{", "data: ")):
+                    message = json.loads(line.removeprefix("data: "))
+                    if "method" not in message:
+                        replies.append(message)
+                    elif "id" in message:
+                        self.asked.append(message)
+                        reply = {"jsonrpc": "2.0", "id": message["id"], **self._answers[message["method"]]}
+                        assert (await self.host.post(reply)).status_code == 202
+        (reply,) = replies
+        assert reply["id"] == body["id"]
+        return reply
 
 
 @asynccontextmanager
