@@ -263,29 +263,11 @@ async def test_what_the_server_was_told_before_goes_with_the_call_again() -> Non
     assert urls == ["https://auth.test/a"]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        None,
-        {},
-        {"elicitations": []},
-        {"elicitations": ["https://auth.test"]},
-        {"elicitations": [{"mode": "url", "message": "no URL"}]},
-        {"elicitations": [{"mode": "form", "message": "Name?", "url": "https://auth.test"}]},
-    ],
-)
-async def test_an_error_without_urls_is_the_error_of_the_call(data: Any) -> None:
-    server = gateway(ErrorReply(-32042, "no", data))
+async def test_an_error_without_urls_is_the_error_of_the_call() -> None:
+    data = {"elicitations": [{"mode": "form", "message": "Name?"}]}
     with pytest.raises(TaskFailedError) as raised:
-        await make(by_client, server, elicitation=Person())
+        await make(by_client, gateway(ErrorReply(-32042, "no", data)), elicitation=Person())
     assert (raised.value.code, raised.value.data) == (-32042, data)
-
-
-async def test_an_entry_that_does_not_say_that_it_is_a_url_is_one() -> None:
-    entry = {name: value for name, value in url_data("a")["elicitations"][0].items() if name != "mode"}
-    server, person = gateway(ErrorReply(-32042, "no", {"elicitations": [entry]})), Person()
-    assert await make(by_client, server, elicitation=person) == "done"
-    assert person.shown == ["https://auth.test/a"]
 
 
 @requirement("law:8")

@@ -75,6 +75,8 @@ def test_a_policy_cannot_be_changed_and_its_fields_have_names() -> None:
         ({"backoff_floor_s": 2.0, "backoff_ceiling_s": 1.9}, "backoff_ceiling_s must be at least"),
         ({"jitter": -0.1}, "cannot be negative"),
         ({"ttl_grace_s": -1}, "cannot be negative"),
+        ({"wait_for_slot_s": -0.1}, "wait_for_slot_s cannot be negative, got -0.1"),
+        ({"wait_for_slot_s": math.nan}, "wait_for_slot_s cannot be negative, got nan"),
         ({"early_looks": -1}, "early_looks must be between 0 and 4, got -1"),
         ({"early_looks": 5}, "early_looks must be between 0 and 4, got 5"),
         ({"polls_in_flight": 0}, "polls_in_flight must be at least 1"),
@@ -95,6 +97,7 @@ def test_a_policy_that_makes_no_sense_is_refused_and_the_message_names_the_field
         {"backoff_floor_s": 60.0},
         {"jitter": 0, "ttl_grace_s": 0},
         {"early_looks": 4},
+        {"wait_for_slot_s": math.inf},
         {"polls_in_flight": 1},
     ],
 )

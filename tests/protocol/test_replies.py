@@ -14,8 +14,10 @@ from mcp_tasks_client.protocol.replies import (
     Returned,
     RpcError,
     id_in,
+    is_url_key,
     read_call_reply,
     read_rpc_error,
+    read_url_requests,
     reply_fields,
 )
 from mcp_tasks_client.protocol.task import read_task
@@ -137,3 +139,35 @@ def test_an_error_keeps_its_code_message_and_data_and_lacks_what_is_no_such_thin
 )
 def test_an_id_is_a_text_or_a_whole_number(fields: object, found: RequestId | None) -> None:
     assert id_in(fields, "id") == found
+
+
+def test_urls_that_have_to_be_visited_are_questions_under_keys_of_ours() -> None:
+    """One that does not say its mode can be nothing else."""
+    entries = [
+        {"mode": "url", "message": "A", "url": "https://a.test", "elicitationId": "1"},
+        {"message": "B", "url": "https://b.test", "elicitationId": "1"},
+    ]
+    requests = read_url_requests({"elicitations": entries, "more": None})
+    assert requests is not None
+    assert list(requests.values()) == [
+        {"method": "elicitation/create", "params": {**entry, "mode": "url"}} for entry in entries
+    ]
+    assert all(map(is_url_key, requests))
+    assert not is_url_key("name")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        {},
+        {"elicitations": []},
+        {"elicitations": {"url": "https://a.test"}},
+        {"elicitations": ["https://a.test"]},
+        {"elicitations": [{"mode": "url", "message": "no URL"}]},
+        {"elicitations": [{"url": "https://a.test"}, {"mode": "form", "url": "https://b.test"}]},
+    ],
+)
+def test_data_with_no_url_or_something_else_among_them_is_no_question(data: object) -> None:
+    assert read_url_requests(data) is None
