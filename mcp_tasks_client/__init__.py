@@ -43,6 +43,7 @@ from .journal.base import Journal, Judge, Lease, LeaseSource, Taken
 from .journal.memory import MemoryJournal
 from .journal.sqlite import SqliteJournal
 from .machine.record import Scope, TaskRecord
+from .machine.states import LastFailure
 from .policy import PollPolicy, ReceivePolicy
 from .protocol.task import Task, TaskStatus
 from .sessions.base import Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
@@ -89,6 +90,7 @@ __all__ = [
     "JournalLockedError",
     "JournalSchemaError",
     "Judge",
+    "LastFailure",
     "Lease",
     "LeaseSource",
     "Limits",

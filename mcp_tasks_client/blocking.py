@@ -24,6 +24,7 @@ from .client import TasksClient
 from .errors import TasksClientError
 from .handle import TaskHandle, TaskReference
 from .hosts.sdk.introspection import is_client
+from .machine.states import LastFailure
 from .protocol.task import Task
 
 __all__ = ["BlockingTaskHandle", "BlockingTasksClient"]
@@ -144,6 +145,11 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
     def task(self) -> Task | None:
         """The latest snapshot."""
         return self._inner.task
+
+    @property
+    def last_failure(self) -> LastFailure | None:
+        """Why the task is not seen, and since when; ``None`` while requests for it get through."""
+        return self._inner.last_failure
 
     @property
     def immediate_response(self) -> str | None:

@@ -8,7 +8,7 @@
     │ ├ TaskCancelledError           the task was cancelled; never asyncio's CancelledError
     │ ├ TaskExpiredError             the server dropped it after its ttlMs
     │ └ TaskNotFoundError            the server does not know it
-    ├ WaitTimeoutError               (also TimeoutError) we stopped waiting; the task lives
+    ├ WaitTimeoutError               .last_failure (also TimeoutError) we stopped waiting; the task lives
     ├ InputUnansweredError           .keys: a question of the server's has no answer yet
     ├ OutcomeUnknownError            .record: tools/call was sent and its reply was lost
     ├ IdempotencyConflictError       the key belongs to another tool or other arguments
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import mcp_types
 
     from .machine.record import TaskRecord, TaskReference
+    from .machine.states import LastFailure
 
 __all__ = [
     "ConnectionLostError",
@@ -151,7 +152,17 @@ class TaskNotFoundError(TaskError):
 
 
 class WaitTimeoutError(TasksClientError, TimeoutError):
-    """Waiting ended by its time limit. The task goes on; ``handle`` picks it up again."""
+    """Waiting ended by its time limit. The task goes on; ``handle`` picks it up again.
+
+    Attributes:
+        last_failure: Why the task was not seen, and since when; ``None`` while requests got through.
+    """
+
+    def __init__(
+        self, message: str, *, last_failure: LastFailure | None = None, handle: Handle | None = None
+    ) -> None:
+        super().__init__(message, handle=handle)
+        self.last_failure = last_failure
 
 
 class InputUnansweredError(TasksClientError):

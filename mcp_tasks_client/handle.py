@@ -12,6 +12,7 @@ from .engine.endpoint import Endpoint
 from .engine.live_call import LiveCall
 from .errors import TasksClientError
 from .machine.record import TaskReference
+from .machine.states import LastFailure
 from .protocol.task import Task
 from .protocol.text import quote, shorten
 
@@ -59,6 +60,11 @@ class TaskHandle:
         return self._task if self._call is None else self._call.task
 
     @property
+    def last_failure(self) -> LastFailure | None:
+        """Why the task is not seen, and since when; ``None`` while requests for it get through."""
+        return None if self._call is None else self._call.record.last_failure
+
+    @property
     def immediate_response(self) -> str | None:
         """What the server would have the model be told while the task goes on; ``None`` if nothing."""
         return self.task.immediate_response if self.task is not None else None
@@ -101,12 +107,16 @@ class TaskHandle:
         is over it returns the last snapshot at once.
 
         Raises:
+            TaskError: The server does not know the task any more.
+            SessionError: The poll failed. ``last_failure`` says since when; the task is polled on if somebody
+                waits for it.
             TasksClientError: As :meth:`result`; also if the server made no task of the call.
         """
         endpoint, call = self._attached()
-        if call.record.finished and call.task is not None:
-            return call.task
-        await endpoint.refresh(call)
+        if not call.record.finished or call.task is None:
+            await endpoint.refresh(call)
+        if call.record.gone:
+            await endpoint.deliver(call, None)  # raises
         if call.task is None:
             raise TasksClientError("The server answered this call at once; there is no task.", handle=self)
         return call.task

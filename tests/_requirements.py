@@ -248,6 +248,7 @@ REQUIREMENTS: Final[dict[str, Requirement]] = {
     "law:13": Requirement(LAW, "One of each in a process: one writer, one lease and one timer a file."),
     "law:14": Requirement(LAW, "What is unambiguous is understood; what may have run is not harmless."),
     "law:15": Requirement(LAW, "An outcome is not gone because it was passed on."),
+    "law:16": Requirement(LAW, "Whoever waits can see why: the last failure, and since when."),
 }
 
 

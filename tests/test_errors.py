@@ -37,7 +37,7 @@ from mcp_tasks_client.errors import (
     WaitTimeoutError,
 )
 from mcp_tasks_client.machine.record import Scope, TaskRecord
-from mcp_tasks_client.machine.states import Observing
+from mcp_tasks_client.machine.states import LastFailure, Observing
 from mcp_tasks_client.protocol.task import read_task
 
 RECORD = TaskRecord(
@@ -67,7 +67,7 @@ ATTRIBUTES: dict[type[TasksClientError], dict[str, Any]] = {
     TaskCancelledError: {},
     TaskExpiredError: {},
     TaskNotFoundError: {},
-    WaitTimeoutError: {},
+    WaitTimeoutError: {"last_failure": LastFailure(message="HTTP 503", count=2, since=1.0)},
     InputUnansweredError: {"keys": ("name", "age"), "declined": True},
     OutcomeUnknownError: {"record": RECORD},
     DrivenElsewhereError: {},
@@ -92,6 +92,7 @@ NOTHING: dict[str, Any] = {
     "keys": (),
     "declined": False,
     "record": None,
+    "last_failure": None,
     "retryable": False,
     "not_executed": False,
     "remote_message": "",

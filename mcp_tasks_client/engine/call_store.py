@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
@@ -41,6 +41,7 @@ from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, OutcomeUnknown
 from ..policy import PollPolicy
 from ..uncut import run_to_its_end
+from .call_log import log_commit, log_delivery
 from .environment import Environment
 from .live_call import LiveCall, Nobody, Ours, Theirs, forgotten, overtaken
 from .observer import (
@@ -216,7 +217,8 @@ class CallStore:
                 call.record = record
                 call.uncommitted = tuple(kept for kept in call.uncommitted if kept is not event)
                 raise
-            call.record = record
+            before, call.record = call.record, record
+            log_commit(before, record, event)
         return _to_do(actions)
 
     def _note_uncommitted(self, call: LiveCall, event: Event) -> None:
@@ -311,6 +313,15 @@ class CallStore:
                 raise overtaken(call)
             else:
                 raise forgotten(call)
+
+    async def learn_end(self, call: LiveCall) -> None:
+        """Learn whether another client has brought a call to its end that is parked here."""
+        if call.ours:
+            return
+        with suppress(JournalError):  # then what parked the call is told
+            record = await self.journal.by_id(call.record.record_id)
+            if record is not None and record.finished and not call.ours:
+                call.record, call.error, call.ownership = record, None, Nobody(ours_until=None)
 
     async def take_pending(self, scope: Scope) -> Sequence[LiveCall]:
         """Become the owner of every free record of a scope that has a task, or an undelivered outcome.
@@ -409,6 +420,7 @@ class CallStore:
             if call.record.delivered_at is None and isinstance(call.record.state, Finished):
                 if call.journaled and not isinstance(call.ownership, Theirs):
                     fences[call.record.record_id] = call.record.fence
+                    log_delivery(call.record)
                 call.record = replace(call.record, delivered_at=now, owner=None)
                 call.ownership = Nobody(ours_until=call.record.fence)
         if not fences:

@@ -21,7 +21,7 @@ from ..machine.events import TaskCreated
 from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling
 from ..protocol import JSONObject
-from ..protocol.text import digest, quote
+from ..protocol.text import digest, name_tool, quote
 from ..sessions.base import Session, Snapshot, ToolCall
 from ..uncut import run_to_its_end
 from .call_store import BATCH
@@ -322,13 +322,18 @@ class Endpoint:
             if call.driver is None:
                 self.engine.drive(call, self._runner)  # whoever had it driven has gone
             await call.change()
+        if call.error is not None and not call.error_told:
+            await self._store.learn_end(call)  # another client may have gone on with it since
         if not call.record.finished and call.error is not None:
             call.error_told = True
-            error = call.error
-            if isinstance(error, TasksClientError):
-                error = copy.copy(error)
-                error.handle = self.engine.handle_of(self, call)
-            raise error from call.error.__cause__
+            raise self._as_told(call, call.error) from call.error.__cause__
+
+    def _as_told(self, call: LiveCall, error: Exception) -> Exception:
+        """An error of a call, for one of those who wait for it."""
+        if isinstance(error, TasksClientError):
+            error = copy.copy(error)
+            error.handle = self.engine.handle_of(self, call)
+        return error
 
     async def deliver(self, call: LiveCall, deadline: float | None) -> CallToolResult:
         """Give the host the outcome of a finished call, and only then note that the host has it.
@@ -383,7 +388,7 @@ class Endpoint:
         """Wait for the next poll of a call. It keeps the server's pace.
 
         Raises:
-            Exception: What parked the call.
+            Exception: What parked the call, or what the poll failed with.
         """
         async with self.held(call):
             polls, call.refreshing = call.polls, call.refreshing + 1
@@ -391,6 +396,8 @@ class Endpoint:
                 await self.wait(call, lambda c: c.polls > polls)
             finally:
                 call.refreshing -= 1
+        if call.poll_failed is not None and not call.record.finished:
+            raise self._as_told(call, call.poll_failed) from call.poll_failed.__cause__
 
     async def cancel(self, call: LiveCall) -> None:
         """Cancel a call: journal the wish, and tell the server; see :meth:`TaskHandle.cancel`.
@@ -456,10 +463,13 @@ class Endpoint:
             )
         else:
             message = (
-                f"No outcome of {tool!r} within {timeout} seconds. Unless it was cancelled, the task goes "
-                "on: await error.handle.result(), or resume() later."
+                f"No outcome of {name_tool(tool)} within {timeout} seconds. Unless it was cancelled, the "
+                "task goes on: await error.handle.result(), or resume() later."
             )
-        return WaitTimeoutError(message, handle=self.engine.handle_of(self, call))
+        failure = call.record.last_failure
+        if failure is not None:
+            message = f"{message} The task is not seen: {failure}"
+        return WaitTimeoutError(message, last_failure=failure, handle=self.engine.handle_of(self, call))
 
     # ── what the journal holds ────────────────────────────────────────────────────────────────
 
@@ -477,8 +487,6 @@ class Endpoint:
 
     async def attach(self, wanted: str | TaskReference) -> LiveCall:
         """Observe a task that is known by its ID or reference; see :meth:`TasksClient.attach`."""
-        if wanted == "":
-            raise ValueError("a task ID cannot be empty")
         call = await self._recovery.find(wanted)
         is_new = isinstance(call.record.state, Calling) and bool(call.uncommitted)
         self.drive_in_background(call)

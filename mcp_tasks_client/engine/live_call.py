@@ -15,7 +15,9 @@ from ..machine.events import Event, TaskCreated
 from ..machine.record import TaskRecord
 from ..machine.states import Observing
 from ..protocol.task import Task
+from ..protocol.text import name_tool
 from ..sessions.base import TaskRef, ToolCall
+from .call_log import log_park
 from .environment import Clock
 from .signal import Signal, make_signal
 from .tool_call import ToolCallAttempt
@@ -112,6 +114,7 @@ class LiveCall:
         "listeners",
         "next_send",
         "ownership",
+        "poll_failed",
         "polls",
         "prompts",
         "record",
@@ -138,6 +141,7 @@ class LiveCall:
         self.error_told = False
         self.followed = False
         self.polls = 0
+        self.poll_failed: Exception | None = None
         self.refreshing = 0
         self.listeners: tuple[OnUpdate, ...] = ()
         self.waiters = 0
@@ -239,14 +243,20 @@ class LiveCall:
             self._changed = make_signal()
         return self._changed.wait()
 
-    def count_poll(self) -> None:
-        """Count a poll that has ended. Only those who wait for just that are woken."""
+    def count_poll(self, failed: Exception | None = None) -> None:
+        """Count a poll that has ended. Only those who wait for just that are woken.
+
+        Args:
+            failed: What it failed with.
+        """
         self.polls += 1
+        self.poll_failed = failed
         if self.refreshing:
             self.publish()
 
     def park(self, error: Exception) -> None:
         """Stop driving for a reason that whoever waits has to hear. The task lives on."""
+        log_park(self.record, error)
         self.error, self.error_told = error, False
         self.stop_asking()
         self.ring()
@@ -308,6 +318,6 @@ def overtaken(call: LiveCall) -> OvertakenError:
 def forgotten(call: LiveCall) -> JournalError:
     """The error of a call whose outcome others have had, and nobody has any more."""
     return JournalError(
-        f"The journal has forgotten the call of {call.record.tool!r}: another client brought it to its end. "
-        "If the server still knows the task, attach its ID."
+        f"The journal has forgotten the call of {name_tool(call.record.tool)}: another client brought it to "
+        "its end. If the server still knows the task, attach its ID."
     )

@@ -20,7 +20,7 @@ from ..machine.record import TaskRecord
 from ..machine.states import Cancelled, Completed, Failed, Finished, Gone, Violated
 from ..protocol import JSONObject
 from ..protocol.replies import RpcError
-from ..protocol.text import quote
+from ..protocol.text import name_tool, quote
 from ..sessions.base import GATEWAY_STATUSES, Session
 from .tool_result import OutputSchema, read_result
 
@@ -49,16 +49,16 @@ async def read_outcome(
     """
     state = record.state
     assert isinstance(state, Finished)
-    tool, task_id = record.tool, record.task_id
+    tool, task_id = name_tool(record.tool), record.task_id
     again = "make a new call" + (" under a new idempotency key" if record.idempotency_key is not None else "")
     match state.outcome:
         case Completed(result=raw):
-            return await read_result(raw, tool, task_id, session, deadline, context, output_schema)
+            return await read_result(raw, record.tool, task_id, session, deadline, context, output_schema)
         case Failed() as failed:
             why = "failed without saying why" if failed.code is None else f"ended in error {failed.code}"
             said = f": {quote(failed.message, task_id).rstrip('.')}" if failed.message else ""
             raise TaskFailedError(
-                f"The call of {tool!r} {why}{said}. To try again, {again}.",
+                f"The call of {tool} {why}{said}. To try again, {again}.",
                 code=failed.code,
                 message=failed.message,
                 data=failed.data,
@@ -66,10 +66,10 @@ async def read_outcome(
             )
         case Cancelled(status_message=message):
             said = f": {quote(message, task_id).rstrip('.')}" if message else ""
-            raise TaskCancelledError(f"The task of {tool!r} was cancelled{said}. To try again, {again}.")
+            raise TaskCancelledError(f"The task of {tool} was cancelled{said}. To try again, {again}.")
         case Gone(why="expired"):
             raise TaskExpiredError(
-                f"The task of {tool!r} is gone: its time-to-live has passed. Resume tasks before "
+                f"The task of {tool} is gone: its time-to-live has passed. Resume tasks before "
                 f"their ttlMs is over, or {again}.",
             )
         case Gone(message=message):
@@ -78,7 +78,7 @@ async def read_outcome(
             if session is not None and session.ephemeral:
                 lost = "It died with the server's process, which ended with an earlier connection"
             raise TaskNotFoundError(
-                f"The server does not know the task of {tool!r}{said}. {lost}; "
+                f"The server does not know the task of {tool}{said}. {lost}; "
                 f"{again} if the tool may run again. attach(task_id) looks for the task once more.",
             )
         case Violated(message=message):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..machine.events import TaskCreated
 from ..machine.record import Scope, TaskRecord, TaskReference
@@ -54,8 +54,10 @@ class Recovery:
         """The live call of a task that is known by its ID or reference.
 
         Raises:
-            ValueError: The reference is another scope's, or there is nothing to find by it.
+            ValueError: It is neither a task ID nor a reference; or the reference is another scope's, or there
+                is nothing to find by it.
         """
+        check_wanted(wanted)
         if isinstance(wanted, str):
             task_id, tool, record_id = wanted, None, None
         else:
@@ -99,6 +101,27 @@ class Recovery:
         now = self._environment.clock.time()
         first = TaskCreated(task=task, now=now, jitter=0.0, attached=True)
         return begin_with_task(self._store, self._scope, tool, first, record_id=record_id)
+
+
+def check_wanted(wanted: object) -> None:
+    """Refuse what is neither a task ID nor a reference.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if wanted == "":
+        raise ValueError("a task ID cannot be empty")
+    texts = TaskReference.__required_keys__
+    if not isinstance(wanted, str) and not (
+        isinstance(wanted, Mapping)
+        and all(isinstance(wanted.get(name, 0), str | None) for name in texts)
+        and None not in (wanted["endpoint"], wanted["principal"], wanted["record_id"])
+    ):
+        raise ValueError(
+            "attach() takes a task ID, or a reference as handle.reference gives it: a dict with the texts "
+            f"{', '.join(sorted(texts))}. It was given {type(wanted).__name__}"
+            + (f" without {', '.join(sorted(texts - set(wanted)))}" if isinstance(wanted, Mapping) else "")
+        )
 
 
 def begin_with_task(

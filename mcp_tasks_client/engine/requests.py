@@ -52,6 +52,7 @@ from ..sessions.base import (
     Snapshot,
 )
 from ..sessions.request_errors import TOO_MANY_REQUESTS
+from .call_log import log_question
 from .environment import Environment
 from .live_call import LiveCall
 from .observer import ASK, CALL, CANCEL, GET, UPDATE, ObservedSteps
@@ -98,7 +99,7 @@ class Requests:
             reply = await self._observed(call, CALL, self.session.call, request, before_send)
         except SessionError as error:
             if error.not_executed:
-                return self._refused(call, error), _refusal(error)
+                return self._call_refused(call, error), _refusal(error)
             urls = read_url_requests(error.data) if error.code == URL_ELICITATION_REQUIRED else None
             if urls is not None:
                 return InputAsked(requests=urls, request_state=None), None
@@ -114,7 +115,7 @@ class Requests:
                 now, jitter = self._clock.time(), self._jitter()
                 return TaskCreated(task=task, session_data=session_data, now=now, jitter=jitter), None
 
-    def _refused(self, call: LiveCall, error: SessionError) -> Event:
+    def _call_refused(self, call: LiveCall, error: SessionError) -> Event:
         limited = error.http_status == TOO_MANY_REQUESTS
         if limited:
             logger.info("%s has no slot at the server: %s", _name(call), error)
@@ -126,30 +127,39 @@ class Requests:
             jitter=self._jitter(),
         )
 
-    async def get(self, call: LiveCall) -> Event:
-        """Send ``tasks/get``, once."""
+    async def get(self, call: LiveCall) -> tuple[Event, Exception | None]:
+        """Send ``tasks/get``, once.
+
+        Returns:
+            The event, and what the request failed with.
+        """
         try:
             snapshot = await self._observed(call, GET, self.session.get, call.ref)
         except SessionError as error:
             if _is_unknown(error):
-                logger.info("%s is not known to the server: %s", _name(call), error)
-                return TaskMissing(
-                    message=error.remote_message, now=self._clock.time(), jitter=self._jitter()
-                )
+                logger.debug("%s is not known to the server: %s", _name(call), error)
+                now, jitter = self._clock.time(), self._jitter()
+                return TaskMissing(message=error.remote_message, now=now, jitter=jitter), error
             if error.retryable:
-                logger.info("%s will be polled again: %s", _name(call), error)
-                return PollFailed(
-                    now=self._clock.time(), jitter=self._jitter(), retry_after_s=error.retry_after_s
+                logger.debug("%s will be polled again: %s", _name(call), error)
+                failed = PollFailed(
+                    why=str(error),
+                    now=self._clock.time(),
+                    jitter=self._jitter(),
+                    retry_after_s=error.retry_after_s,
                 )
-            return ObservationRefused(error=error)
+                return failed, error
+            return self._refused(error), error
         except Exception as error:
-            return ObservationRefused(error=foreign_error("tasks/get", error, "resume the task"))
-        return Observed(
+            foreign = foreign_error("tasks/get", error, "resume the task")
+            return self._refused(foreign), foreign
+        observed = Observed(
             task=snapshot.task,
             session_data=snapshot.session_data,
             now=self._clock.time(),
             jitter=self._jitter(),
         )
+        return observed, None
 
     async def update(self, call: LiveCall, answers: Mapping[str, JSONObject]) -> Event:
         """Send ``tasks/update``, once."""
@@ -160,16 +170,17 @@ class Requests:
             if _is_unknown(error):
                 return UpdateRejected(keys=keys, message=error.remote_message)
             if error.retryable:
-                logger.info("The answers to %s will be sent again: %s", _name(call), error)
+                logger.debug("The answers to %s will be sent again: %s", _name(call), error)
                 return UpdateFailed(
+                    why=str(error),
                     keys=keys,
                     now=self._clock.time(),
                     jitter=self._jitter(),
                     retry_after_s=error.retry_after_s,
                 )
-            return ObservationRefused(error=error)
+            return self._refused(error)
         except Exception as error:
-            return ObservationRefused(error=foreign_error("tasks/update", error, "resume the task"))
+            return self._refused(foreign_error("tasks/update", error, "resume the task"))
         return UpdateAcknowledged(keys=keys)
 
     async def cancel(self, call: LiveCall) -> tuple[Event | None, SessionError | None]:
@@ -205,7 +216,10 @@ class Requests:
             told.__cause__ = error
             if not error.retryable:
                 return None, told
-            return CancelFailed(now=now(), jitter=self._jitter(), retry_after_s=error.retry_after_s), told
+            failed = CancelFailed(
+                why=str(error), now=now(), jitter=self._jitter(), retry_after_s=error.retry_after_s
+            )
+            return failed, told
         except Exception as error:
             return None, foreign_error("tasks/cancel", error, "resume the task")
         return CancelAcknowledged(now=now()), None
@@ -213,6 +227,7 @@ class Requests:
     async def ask(self, call: LiveCall, ask: Ask) -> Event:
         """Put one question to the host."""
         record = call.record
+        log_question(record, str(ask.request.get("method")))
         context = InputContext(tool=record.tool, key=ask.key, task=record.task, context=call.context)
         try:
             answer = await self._observed(call, ASK, self.inputs.answer, context, ask.request)
@@ -239,11 +254,15 @@ class Requests:
 
     def fail_cancel(self) -> Event:
         """``tasks/cancel`` got no answer in time."""
-        return CancelFailed(now=self._clock.time(), jitter=self._jitter())
+        why = "tasks/cancel got no answer in time"
+        return CancelFailed(why=why, now=self._clock.time(), jitter=self._jitter())
 
     def cut_poll(self) -> Event:
         """A poll was cut off before its reply."""
         return PollCut(now=self._clock.time())
+
+    def _refused(self, error: Exception) -> Event:
+        return ObservationRefused(error=error, now=self._clock.time())
 
     def resume(self, call: LiveCall) -> Event:
         """The call is taken up again, by us or after another owner."""

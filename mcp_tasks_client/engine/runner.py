@@ -325,14 +325,14 @@ class Runner:
         if call.over or not isinstance(state, Observing) or quiet_left(state, self._clock.time()) > 0:
             return  # what was sent a moment ago was answered by the end, or by a Retry-After
         try:
-            event = await self._requests.get(call)
+            event, error = await self._requests.get(call)
         except anyio.get_cancelled_exc_class():
             # Cut off. The server may see the poll only now, and the next one keeps its distance from it.
             with suppress(DrivenElsewhereError):
                 await self.store.apply(call, self._requests.cut_poll())
             raise
         await self.step(call, event)
-        call.count_poll()
+        call.count_poll(error)
 
     async def _update(self, call: LiveCall, answers: Mapping[str, JSONObject]) -> None:
         if isinstance(call.record.state, Observing):

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ..errors import RemoteProtocolError
 from ..protocol import JSONObject, MalformedError
 from ..protocol.json_schema import MAX_STEPS, TooCostlyError, UnusableSchemaError, find_mismatch
-from ..protocol.text import quote
+from ..protocol.text import name_tool, quote
 from ..sessions.base import Session
 
 __all__ = ["OutputSchema", "check_output_schema", "read_result"]
@@ -63,7 +63,7 @@ async def read_result(
         result = await _read(raw)
     except MalformedError as error:
         raise RemoteProtocolError(
-            f"The result of {tool!r} is not a CallToolResult, {quote(str(error), task_id)}. It is "
+            f"The result of {name_tool(tool)} is not a CallToolResult, {quote(str(error), task_id)}. It is "
             "in the error's data as it came; report it to the server's author.",
             data=raw,
         ) from None

@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from ..errors import DrivenElsewhereError, JournalCorruptError, JournalError
 from ..machine.record import Scope, TaskRecord, dump_state, load_state
 from ..machine.states import Observing
+from ..protocol.text import name_tool
 
 __all__ = [
     "Row",
@@ -181,8 +182,8 @@ def not_open(path: Path | None = None) -> JournalError:
 def driven_elsewhere(tool: str | None) -> DrivenElsewhereError:
     """The error for an owner whose record another client has taken, and perhaps forgotten since."""
     return DrivenElsewhereError(
-        f"Another client has taken over the call of {tool!r}, so it is not driven here any more. Await the "
-        "handle again for what becomes of it there."
+        f"Another client has taken over the call of {name_tool(tool)}, so it is not driven here any more. "
+        "Await the handle again for what becomes of it there."
     )
 
 

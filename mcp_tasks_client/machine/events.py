@@ -113,6 +113,7 @@ class Notified:
 class PollFailed:
     """A poll failed in a way that may pass."""
 
+    why: str
     now: float
     jitter: float
     retry_after_s: float | None = None
@@ -139,6 +140,7 @@ class ObservationRefused:
     """The server will not let us look: a credential, a capability, the protocol itself."""
 
     error: Exception
+    now: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +174,7 @@ class UpdateAcknowledged:
 class UpdateFailed:
     """``tasks/update`` failed in a way that may pass; the same answers go again."""
 
+    why: str
     keys: tuple[str, ...] = field(repr=False)
     now: float
     jitter: float
@@ -204,6 +207,7 @@ class CancelAcknowledged:
 class CancelFailed:
     """``tasks/cancel`` failed in a way that may pass; it is said again."""
 
+    why: str
     now: float
     jitter: float
     retry_after_s: float | None = None

@@ -63,9 +63,9 @@ def due_after_reply(
     if look is not None:
         state = replace(state, looks=state.looks + 1)
     wait = look or poll_delay(state.poll_interval_ms, state.unchanged, policy, jitter, first=first)
-    if state.failures:
+    if state.failure is not None:
         # Polls get through, but an answer does not. The answer goes with the polls, and has to back off.
-        wait = max(wait, backoff_delay(state.poll_interval_ms, state.failures, None, policy, jitter))
+        wait = max(wait, backoff_delay(state.poll_interval_ms, state.failure.count, None, policy, jitter))
     planned = _left(state.due_at, state.wait_s, now) if look is None and not saved else 0.0
     wait = _until_expiry(state, now, max(wait, planned), policy)
     return _due(state, now, max(wait, quiet_left(state, now)))
@@ -74,10 +74,10 @@ def due_after_reply(
 def due_after_failure(
     state: Observing, now: float, jitter: float, retry_after_s: float | None, policy: PollPolicy
 ) -> Observing:
-    """A request failed: back off, obey ``Retry-After``, and take no early looks any more."""
-    failures = state.failures + 1
-    wait = backoff_delay(state.poll_interval_ms, failures, retry_after_s, policy, jitter)
-    state = replace(state, failures=failures, looks=policy.early_looks)
+    """A request failed, as the state says: back off, obey ``Retry-After``, take no early looks any more."""
+    assert state.failure is not None
+    wait = backoff_delay(state.poll_interval_ms, state.failure.count, retry_after_s, policy, jitter)
+    state = replace(state, looks=policy.early_looks)
     if retry_after_s is not None:
         # Two of them may run at once; the longer one counts.
         wait = max(wait, quiet_left(state, now))
@@ -114,7 +114,7 @@ def due_after_restart(
         wait = _interval(state, policy) * (1 + policy.jitter * jitter)
     wait = max(wait, silence)
     # How many early looks a crash has cost is not known, and the first interval is over or nearly so.
-    return _due(replace(state, failures=0, looks=policy.early_looks), now, wait)
+    return _due(replace(state, failure=None, looks=policy.early_looks), now, wait)
 
 
 def due_no_sooner(state: Observing, other: Observing, now: float) -> Observing:

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter
 
 from ..protocol.task import Task
 from ..protocol.text import quote, shorten
-from .states import Completed, Failed, Finished, Gone, Observing, State
+from .states import Completed, Failed, Finished, Gone, LastFailure, Observing, State
 
 __all__ = ["Scope", "TaskRecord", "TaskReference", "dump_state", "load_state"]
 
@@ -123,6 +123,15 @@ class TaskRecord:
     def pending(self) -> bool:
         """Whether there is a task to observe, or an outcome that nobody has received yet."""
         return isinstance(self.state, Observing) or (self.finished and self.delivered_at is None)
+
+    @property
+    def last_failure(self) -> LastFailure | None:
+        """Why the task is not seen, and since when; ``None`` while requests for it get through.
+
+        The journal is written when requests begin to fail, and when one gets through again. Of the last one,
+        and of how many there were, only the client that drives the task knows the newest.
+        """
+        return self.state.failure if isinstance(self.state, Observing) else None
 
     @property
     def expires_at(self) -> float | None:

@@ -7,6 +7,7 @@ members of a union apart.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from ..protocol import JSONObject
@@ -43,6 +44,24 @@ class Question:
     def unanswered(self) -> bool:
         """Whether it has no answer yet."""
         return self.stage in ("open", "asking")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastFailure:
+    """Why a task is not seen: the requests for it that have failed since one last got through."""
+
+    message: str
+    """What the last of them failed with."""
+
+    count: int
+    """How many have failed, one after the other."""
+
+    since: float
+    """Local wall clock, seconds since the epoch, when the first of them failed."""
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since, UTC).isoformat(timespec="seconds")
+        return f"{self.count} requests have failed since {since}, the last one so: {self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +138,8 @@ class Observing:
 
     unchanged: int = 0
     """Unchanged snapshots in a row. Without a hint the waits grow with them."""
-    failures: int = 0
-    """Failed requests in a row. Each one doubles the wait."""
+    failure: LastFailure | None = None
+    """What keeps the task from being seen. Each one more doubles the wait."""
     missing: bool = False
     """Whether the last poll was answered as if the server did not know the task. A second one decides."""
 

@@ -34,7 +34,7 @@ Rules that hold for every step, and that the tests check on every step of every 
 
 1. ``Save`` stands before every action that relies on what changed. An action before its
    ``Save`` could be forgotten by a crash and then be repeated differently.
-2. A step whose outcome is not worth keeping (an unchanged poll, a failed one) has no ``Save``.
+2. A step whose outcome is not worth keeping has no ``Save``: an unchanged poll, or one more that failed.
 3. ``Ask`` is emitted once per key, and again while there is no answer: by the first snapshot after
    ``Resumed``, and when the question was withdrawn and is open again.
 4. ``Finish`` and ``Park`` end the driving of a call. Finished is forever; parked is until ``Resumed``.
@@ -47,7 +47,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from typing import assert_never
+from typing import Final, assert_never
 
 from ..policy import PollPolicy, ttl_passed
 from ..protocol import JSONObject
@@ -134,6 +134,7 @@ from .states import (
     Finished,
     Gathering,
     Gone,
+    LastFailure,
     Observing,
     Outcome,
     OutcomeUnknown,
@@ -142,6 +143,9 @@ from .states import (
 )
 
 __all__ = ["advance"]
+
+_TOLD_AT_MOST: Final = 500
+"""Characters of an error that are kept. Those of a host's own session may be of any length."""
 
 
 def advance(state: State, event: Event, policy: PollPolicy) -> Step:
@@ -202,12 +206,14 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             expired = ttl_passed(state.received_at, state.ttl_ms, event.now, policy)
             if not expired and not state.missing and state.task.status != UNKNOWN:
                 # A reply has shown the task. One of several servers may not have heard of it.
-                failed = PollFailed(now=event.now, jitter=event.jitter)
+                why = "the server says that it does not know the task, and is asked once more"
+                failed = PollFailed(why=why, now=event.now, jitter=event.jitter)
                 return _fail(replace(state, missing=True), failed, policy)
             return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
         case ObservationRefused():
             questions = reopen(take_back(state.questions, "sending"))
-            return replace(state, questions=questions), (StopAsking(), Park(event.error))
+            state = _note_failure(replace(state, questions=questions), str(event.error), event.now)
+            return state, (StopAsking(), Park(event.error))
         case AnswerReady():
             questions = answer(state.questions, event.key, event.answer)
             state, send = _send_answers(replace(state, questions=questions), event.now)
@@ -279,7 +285,7 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         session_data=event.session_data if event.session_data is not None else state.session_data,
         unchanged=0 if changed else state.unchanged + 1,
         missing=False,
-        failures=state.failures if has_undelivered(state.questions) else 0,
+        failure=state.failure if has_undelivered(state.questions) else None,
     )
     saved = seed or _matters(before, state)
     outcome = _outcome_of(task, seed=seed)
@@ -336,6 +342,7 @@ def _matters(before: Observing, after: Observing) -> bool:
         or after.ttl_ms != before.ttl_ms
         or after.poll_interval_ms != before.poll_interval_ms
         or after.session_data != before.session_data
+        or (after.failure is None) != (before.failure is None)
     )
 
 
@@ -411,12 +418,20 @@ def _look_again(
 
 def _fail(state: Observing, event: PollFailed | UpdateFailed | CancelFailed, policy: PollPolicy) -> Step:
     """A request failed in a way that may pass."""
+    before, state = state, _note_failure(state, event.why, event.now)
     failed = due_after_failure(state, event.now, event.jitter, event.retry_after_s, policy)
     # The polls of a task whose other requests failed keep their own time, if that is later.
     state = failed if isinstance(event, PollFailed) else due_no_sooner(failed, state, event.now)
-    # Back-off can start over after a crash; what the server asked for cannot.
-    saved = (Save(),) if event.retry_after_s is not None else ()
+    # Back-off can start over after a crash; what the server asked for cannot. And whoever reads the journal
+    # can see since when requests fail.
+    saved = (Save(),) if event.retry_after_s is not None or before.failure is None else ()
     return state, (*saved, Wake(state.wait_s))
+
+
+def _note_failure(state: Observing, why: str, now: float) -> Observing:
+    """One more request has failed, since one last got through."""
+    last = state.failure or LastFailure(message="", count=0, since=now)
+    return replace(state, failure=replace(last, message=why[:_TOLD_AT_MOST], count=last.count + 1))
 
 
 def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:

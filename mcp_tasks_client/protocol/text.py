@@ -13,7 +13,7 @@ from typing import Final
 
 from . import MalformedError
 
-__all__ = ["digest", "header_value", "is_encodable", "quote", "redact", "shorten"]
+__all__ = ["digest", "header_value", "is_encodable", "name_tool", "quote", "redact", "shorten"]
 
 LONGEST_QUOTE: Final = 300
 """Characters of foreign text that one message quotes, at most."""
@@ -35,6 +35,11 @@ def quote(text: str, task_id: str | None = None) -> str:
     text = redact(text[: 4 * LONGEST_QUOTE], task_id)
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return f"{line[:LONGEST_QUOTE]}…" if cut or len(line) > LONGEST_QUOTE else line
+
+
+def name_tool(tool: str | None) -> str:
+    """The name of a tool for a message. That of a task which was attached by its ID is not known."""
+    return "an unknown tool" if tool is None else repr(tool)
 
 
 def shorten(task_id: str) -> str:

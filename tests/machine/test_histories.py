@@ -371,14 +371,15 @@ class History:
             foreign = event.task.task_id != before.task.task_id
             news = isinstance(self.state, Finished) or not same_but_for_words(event.task, before.task)
             # A snapshot that came unasked gives no hint and no time-to-live; the poll that repeats it does.
-            news = news or (before.poll_interval_ms, before.ttl_ms) != (
+            news = news or (before.poll_interval_ms, before.ttl_ms, before.failure) != (
                 self.observing.poll_interval_ms,
                 self.observing.ttl_ms,
+                self.observing.failure,
             )
             if foreign or not news:
                 assert Save() not in actions
-        if isinstance(event, PollFailed) and event.retry_after_s is None:
-            assert Save() not in actions
+        if isinstance(before, Observing) and isinstance(event, PollFailed) and event.retry_after_s is None:
+            assert (Save() in actions) == (before.failure is None), "a server that fails set the disk's pace"
         assert actions.count(Save()) <= 1
 
     def check_that_nobody_is_asked_twice(self, event: Event, action: Action) -> None:
@@ -534,19 +535,21 @@ class History:
     def a_poll_fails(self) -> None:
         self.polls -= 1
         retry_after_s = self.chance.retry_after()
-        self.feed(PollFailed(now=self.now, jitter=self.chance.jitter(), retry_after_s=retry_after_s))
+        self.feed(
+            PollFailed(why="no", now=self.now, jitter=self.chance.jitter(), retry_after_s=retry_after_s)
+        )
 
     def a_poll_is_refused(self) -> None:
         self.polls -= 1
-        refused = ObservationRefused(error=ConnectionLostError("no"))
+        refused = ObservationRefused(error=ConnectionLostError("no"), now=self.now)
         self.feed(self.chance.pick(refused, refused, TaskMissing(message="m", now=self.now)))
 
     def an_update_is_answered(self) -> None:
         keys = tuple(self.updates.pop(self.chance.die.randrange(len(self.updates))))
         jitter, retry_after_s = self.chance.jitter(), self.chance.retry_after()
         acknowledged = UpdateAcknowledged(keys=keys)
-        failed = UpdateFailed(keys=keys, now=self.now, jitter=jitter, retry_after_s=retry_after_s)
-        refused = ObservationRefused(error=ConnectionLostError("no"))
+        failed = UpdateFailed(why="no", keys=keys, now=self.now, jitter=jitter, retry_after_s=retry_after_s)
+        refused = ObservationRefused(error=ConnectionLostError("no"), now=self.now)
         rejected = UpdateRejected(keys=keys, message="m")
         self.feed(self.chance.pick(acknowledged, acknowledged, failed, failed, rejected, rejected, refused))
 
@@ -572,7 +575,7 @@ class History:
     def a_cancellation_is_acknowledged(self) -> None:
         self.cancels -= 1
         failed = CancelFailed(
-            now=self.now, jitter=self.chance.jitter(), retry_after_s=self.chance.retry_after()
+            why="no", now=self.now, jitter=self.chance.jitter(), retry_after_s=self.chance.retry_after()
         )
         self.feed(self.chance.pick(CancelAcknowledged(now=self.now), failed))
 
@@ -653,11 +656,11 @@ class History:
     def something_comes_too_late(self) -> None:
         late = (
             Resumed(now=self.now, jitter=self.chance.jitter()),
-            PollFailed(now=self.now, jitter=self.chance.jitter(), retry_after_s=1.0),
+            PollFailed(why="no", now=self.now, jitter=self.chance.jitter(), retry_after_s=1.0),
             UpdateRejected(keys=KEYS, message="m"),
             TaskMissing(message="m", now=self.now),
             AnswerReady(key="name", answer={}, now=1.0),
-            ObservationRefused(error=ConnectionLostError("no")),
+            ObservationRefused(error=ConnectionLostError("no"), now=self.now),
         )
         self.feed(self.chance.pick(*late))
         assert load_state(self.saved) == kept_of(self.state), "the end that was saved is another one"

@@ -13,6 +13,7 @@ from mcp_tasks_client.machine.states import (
     Failed,
     Finished,
     Gone,
+    LastFailure,
     Observing,
     Outcome,
     State,
@@ -56,6 +57,14 @@ def test_an_observed_task_is_pending_and_expires_when_its_ttl_says_so() -> None:
     assert observing().pending
     assert observing().task == read_task(snapshot())
     assert observing().status == "working"
+
+
+def test_what_fails_is_known_of_an_observed_task_only() -> None:
+    failure = LastFailure(message="HTTP 503", count=2, since=1.0)
+    state = observing().state
+    assert isinstance(state, Observing)
+    assert record(replace(state, failure=failure)).last_failure == failure
+    assert record(Calling()).last_failure is None
 
 
 def test_the_snapshot_of_a_finished_call_has_its_outcome() -> None:

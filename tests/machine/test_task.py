@@ -70,6 +70,7 @@ from mcp_tasks_client.machine.states import (
     Finished,
     Gathering,
     Gone,
+    LastFailure,
     Observing,
     Outcome,
     OutcomeUnknown,
@@ -92,6 +93,7 @@ AGE = {"method": "elicitation/create", "params": {"message": "Age?"}}
 ADA = {"action": "accept", "content": {"name": "Ada"}}
 BOB = {"action": "accept", "content": {"name": "Bob"}}
 ACCEPTED = {"action": "accept"}
+FAILED = LastFailure(message="no", count=3, since=1.0)
 
 
 def snapshot(status: str = "working", **fields: Any) -> Task:
@@ -138,10 +140,12 @@ class Life:
         return self.sees("input_required", inputRequests=requests)
 
     def poll_fails(self, retry_after_s: float | None = None) -> tuple[Action, ...]:
-        return self.feed(PollFailed(now=self.now, jitter=0.0, retry_after_s=retry_after_s))
+        return self.feed(PollFailed(why="no", now=self.now, jitter=0.0, retry_after_s=retry_after_s))
 
     def update_fails(self, *keys: str, retry_after_s: float | None = None) -> tuple[Action, ...]:
-        return self.feed(UpdateFailed(keys=keys, now=self.now, jitter=0.0, retry_after_s=retry_after_s))
+        return self.feed(
+            UpdateFailed(why="no", keys=keys, now=self.now, jitter=0.0, retry_after_s=retry_after_s)
+        )
 
     def acknowledged(self, *keys: str) -> tuple[Action, ...]:
         return self.feed(UpdateAcknowledged(keys=keys))
@@ -153,7 +157,7 @@ class Life:
         return self.feed(CancelRequested(now=self.now))
 
     def cancel_fails(self, retry_after_s: float | None = None) -> tuple[Action, ...]:
-        return self.feed(CancelFailed(now=self.now, jitter=0.0, retry_after_s=retry_after_s))
+        return self.feed(CancelFailed(why="no", now=self.now, jitter=0.0, retry_after_s=retry_after_s))
 
     def asked_once_more(self, **requests: Any) -> tuple[Action, ...]:
         """A poll that is sent now, and its reply."""
@@ -752,7 +756,7 @@ def test_jitter_is_added_to_the_waits_of_our_own_and_a_tenth_of_it_to_the_server
     assert first.after_s == pytest.approx(5.05)
     life.now += first.after_s
     assert life.feed(Observed(task=snapshot(), now=life.now, jitter=0.5)) == (Wake(5.0),)
-    assert life.feed(PollFailed(now=life.now, jitter=0.5)) == (Wake(5.5),)
+    assert only(Wake, life.feed(PollFailed(why="no", now=life.now, jitter=0.5))) == [Wake(5.5)]
     life = working(policy, pollIntervalMs=...)
     hintless = Observed(task=snapshot(pollIntervalMs=...), now=life.now, jitter=0.5)
     waits = [only(Wake, life.feed(hintless))[0].after_s for _ in range(30)]
@@ -780,15 +784,58 @@ def test_an_eager_client_looks_no_more_after_a_restart() -> None:
 def test_an_eager_client_looks_no_more_once_a_poll_has_failed() -> None:
     life = Life(policy=PollPolicy.eager())
     assert only(Wake, life.created(pollIntervalMs=16_000)) == [Wake(1.0)]
-    assert life.poll_fails() == (Wake(16.0),)
-    assert life.sees(pollIntervalMs=16_000) == (Wake(16.0),)
+    assert only(Wake, life.poll_fails()) == [Wake(16.0)]
+    assert only(Wake, life.sees(pollIntervalMs=16_000)) == [Wake(16.0)]
 
 
-def test_failing_polls_are_repeated_with_back_off_that_never_undercuts_the_hint_and_is_not_saved() -> None:
+def test_failing_polls_are_repeated_with_back_off_that_never_undercuts_the_hint() -> None:
     life = working()
-    failures = [life.poll_fails() for _ in range(8)]
-    assert failures == [(Wake(wait),) for wait in (5.0, 5.0, 5.0, 8.0, 16.0, 32.0, 60.0, 60.0)]
+    waits = [wake.after_s for _ in range(8) for wake in only(Wake, life.poll_fails())]
+    assert waits == [5.0, 5.0, 5.0, 8.0, 16.0, 32.0, 60.0, 60.0]
     assert life.observing.due_at == life.now + 60.0
+
+
+@requirement("law:16")
+def test_what_keeps_a_task_from_being_seen_is_known_and_since_when() -> None:
+    life = working()
+    assert life.observing.failure is None
+    for number in range(1, 4):
+        life.feed(PollFailed(why=f"HTTP 50{number}", now=life.now + number, jitter=0.0))
+    assert life.observing.failure == LastFailure(message="HTTP 503", count=3, since=life.now + 1)
+    life.ticks()
+    life.sees()
+    assert life.observing.failure is None
+
+
+@requirement("law:16")
+def test_only_the_first_of_several_failures_and_the_end_of_them_are_saved() -> None:
+    """A server that fails must not set the disk's pace, but whoever reads the journal sees since when."""
+    life = working()
+    assert [Save() in life.poll_fails() for _ in range(4)] == [True, False, False, False]
+    assert [Save() in life.sees() for _ in range(2)] == [True, False]
+    assert Save() in life.cancel_fails()
+
+
+@requirement("law:16")
+def test_what_parks_a_task_is_its_last_failure_too() -> None:
+    life = working()
+    life.feed(ObservationRefused(error=CredentialRefusedError("HTTP 401"), now=life.now))
+    assert life.observing.failure == LastFailure(message="HTTP 401", count=1, since=life.now)
+    life.resumes()
+    assert life.observing.failure is None
+
+
+def test_of_an_error_only_the_first_characters_are_kept() -> None:
+    life = working()
+    life.feed(PollFailed(why="x" * 10_000, now=life.now, jitter=0.0))
+    assert life.observing.failure == LastFailure(message="x" * 500, count=1, since=life.now)
+
+
+def test_a_last_failure_says_when_the_first_one_was_by_universal_time() -> None:
+    failure = LastFailure(message="HTTP 503.", count=3, since=1_000_000_000.5)
+    assert (
+        str(failure) == "3 requests have failed since 2001-09-09T01:46:40+00:00, the last one so: HTTP 503."
+    )
 
 
 def test_a_poll_that_succeeds_ends_the_back_off() -> None:
@@ -796,8 +843,8 @@ def test_a_poll_that_succeeds_ends_the_back_off() -> None:
     for _ in range(5):
         life.poll_fails()
     life.ticks()
-    assert life.sees() == (Wake(5.0),)
-    assert life.poll_fails() == (Wake(5.0),)
+    assert only(Wake, life.sees()) == [Wake(5.0)]
+    assert only(Wake, life.poll_fails()) == [Wake(5.0)]
 
 
 @requirement("law:4")
@@ -899,7 +946,7 @@ def test_a_task_the_server_no_longer_knows_is_expired_only_if_its_time_had_passe
     life.now += age_s
     outcome = Gone(why=why, message="Task not found")
     if why == "not_found":
-        assert life.missing() == (Wake(5.0),), "one of several servers may not have heard of it"
+        assert life.missing() == (Save(), Wake(5.0)), "one of several servers may not have heard of it"
     assert life.missing() == (Save(), StopAsking(), Finish())
     assert ended(life) == outcome
 
@@ -908,7 +955,7 @@ def test_a_task_the_server_no_longer_knows_is_expired_only_if_its_time_had_passe
 def test_a_task_that_was_not_found_once_goes_on_and_has_a_second_look_each_time() -> None:
     life = working()
     for _ in range(3):
-        assert life.missing() == (Wake(5.0),)
+        assert life.missing() == (Save(), Wake(5.0))
         assert life.sees()[-1] == Wake(5.0)
     life.missing()
     life.missing()
@@ -918,7 +965,7 @@ def test_a_task_that_was_not_found_once_goes_on_and_has_a_second_look_each_time(
 def test_a_task_of_any_status_that_was_shown_has_a_second_look() -> None:
     life = working()
     life.sees("queued")
-    assert life.missing() == (Wake(5.0),)
+    assert life.missing() == (Save(), Wake(5.0))
 
 
 def test_a_task_that_nobody_has_shown_is_not_found_at_once() -> None:
@@ -953,13 +1000,13 @@ def test_a_time_to_live_that_makes_no_sense_does_not_take_the_last_one_back(junk
 def test_a_refused_credential_parks_at_once_and_the_task_lives_on() -> None:
     life = asking()
     error = CredentialRefusedError("401")
-    assert life.feed(ObservationRefused(error=error)) == (StopAsking(), Park(error))
+    assert life.feed(ObservationRefused(error=error, now=life.now)) == (StopAsking(), Park(error))
     assert life.stage("name") == "open"
 
 
 def test_a_refused_observation_leaves_answers_on_their_way_to_be_sent_again() -> None:
     life = sending()
-    life.feed(ObservationRefused(error=CredentialRefusedError("401")))
+    life.feed(ObservationRefused(error=CredentialRefusedError("401"), now=life.now))
     assert life.stage("name") == "answered"
     assert SendAnswers({"name": ADA}) in life.resumes()
 
@@ -1393,7 +1440,7 @@ def test_a_question_without_a_usable_answer_parks_and_stays_open() -> None:
 
 def test_a_failed_update_goes_again_with_the_next_poll_and_the_very_same_answers() -> None:
     life = sending()
-    assert life.update_fails("name") == (Wake(5.0),)
+    assert life.update_fails("name") == (Save(), Wake(5.0))
     assert life.stage("name") == "unsent"
     assert life.ticks() == (SendAnswers({"name": ADA}), Poll())
 
@@ -1649,7 +1696,7 @@ def test_a_cancellation_that_did_not_get_through_is_said_again_with_the_next_pol
     life = working()
     life.cancels()
     assert life.ticks() == (Poll(),)  # one is on its way
-    assert life.cancel_fails() == (Wake(5.0),)
+    assert life.cancel_fails() == (Save(), Wake(5.0))
     assert life.ticks() == (SendCancel(), Poll())
 
 
@@ -1816,7 +1863,7 @@ def test_back_off_starts_over_on_resume() -> None:
     for _ in range(6):
         life.poll_fails()
     life.resumes()
-    assert life.poll_fails() == (Wake(1.0),)
+    assert only(Wake, life.poll_fails()) == [Wake(1.0)]
 
 
 def test_a_resume_is_saved_before_anything_is_done() -> None:
@@ -1873,7 +1920,7 @@ def test_stopping_to_wait_while_a_poll_is_on_its_way_does_not_bring_the_next_pol
 def test_a_clock_that_was_set_back_does_not_stretch_the_retry_of_an_update() -> None:
     life = sending()
     life.now -= 86_400.0
-    assert life.update_fails("name") == (Wake(5.0),)
+    assert life.update_fails("name") == (Save(), Wake(5.0))
 
 
 def test_a_host_that_keeps_crashing_gets_to_its_poll_all_the_same() -> None:
@@ -2180,7 +2227,7 @@ def sample_states() -> list[State]:
         Calling(again=True),
         OutcomeUnknown(),
         base,
-        replace(base, task=snapshot("completed"), poll_interval_ms=5000.0, failures=3),
+        replace(base, task=snapshot("completed"), poll_interval_ms=5000.0, failure=FAILED),
         replace(base, questions=(open_, *answered)),
         replace(base, questions=answered, cancel="requested"),
         replace(base, cancel="sending", missing=True),
@@ -2217,18 +2264,18 @@ def sample_events() -> list[Event]:
             for s in ("working", "input_required", "completed", "cancelled")
         ],
         Notified(task=snapshot(taskId="another"), now=1.0),
-        PollFailed(**at),
+        PollFailed(why="no", **at),
         PollCut(now=1.0),
         TaskMissing(message="", now=1.0),
-        ObservationRefused(error=CredentialRefusedError("401")),
+        ObservationRefused(error=CredentialRefusedError("401"), now=1.0),
         AnswerReady(key="name", answer=ADA, now=1.0),
         AnswerUnavailable(key="name", why=""),
         UpdateAcknowledged(keys=("sending",)),
-        UpdateFailed(keys=("sending",), **at),
+        UpdateFailed(why="no", keys=("sending",), **at),
         UpdateRejected(keys=("sending",), message=""),
         CancelRequested(now=0.0),
         CancelAcknowledged(now=1.0),
-        CancelFailed(now=1.0, jitter=0.0, retry_after_s=9.0),
+        CancelFailed(why="no", now=1.0, jitter=0.0, retry_after_s=9.0),
         Resumed(**at),
         Resumed(due_is_exact=False, **at),
     ]

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_tasks_client.protocol import MalformedError
-from mcp_tasks_client.protocol.text import digest, header_value, quote, redact, shorten
+from mcp_tasks_client.protocol.text import digest, header_value, name_tool, quote, redact, shorten
 
 TASK_ID = "hfWcnM9nILV_1MI9AytuHXEJLNNwF6lE8HXmpazeV2c"
 
@@ -97,6 +97,10 @@ def test_half_a_surrogate_pair_fits_into_no_header_and_the_message_is_printable(
     with pytest.raises(MalformedError, match="no UTF-8 form") as raised:
         header_value("\ud800" * 30)
     assert str(raised.value).isascii()
+
+
+def test_a_tool_whose_name_is_not_known_is_not_called_none() -> None:
+    assert (name_tool("deploy"), name_tool(None)) == ("'deploy'", "an unknown tool")
 
 
 # ── secrets and digests ───────────────────────────────────────────────────────────────────────

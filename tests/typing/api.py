@@ -48,6 +48,7 @@ from mcp_tasks_client import (
     JournalError,
     JournalLockedError,
     JournalSchemaError,
+    LastFailure,
     MemoryJournal,
     MissingCapabilityError,
     OutcomeUnknownError,
@@ -341,6 +342,7 @@ async def handles(client: TasksClient, reference: TaskReference) -> None:
     await handle.cancel()
     (await handle.cancel()).ok  # type: ignore[func-returns-value, attr-defined]  # noqa: B018
 
+    assert_type(handle.last_failure, LastFailure | None)
     assert_type(handle.task_id, str | None)
     assert_type(handle.tool, str | None)
     assert_type(handle.task, Task | None)
@@ -388,6 +390,7 @@ def records(record: TaskRecord) -> None:
     assert_type(record.idempotency_key, str | None)
     assert_type(record.created_at, float)
     assert_type(record.delivered_at, float | None)
+    assert_type(record.last_failure, LastFailure | None)
     assert_type(record.finished, bool)
     assert_type(record.pending, bool)
     record.tool = "other"  # type: ignore[misc]

@@ -265,9 +265,11 @@ def a_restart_forgets_when_the_next_poll_is_due() -> AbstractContextManager[Any]
 def a_poll_that_fails_ends_the_task() -> AbstractContextManager[Any]:
     get = Requests.get
 
-    async def give_up(self: Any, call: Any) -> Event:
-        event = await get(self, call)
-        return TaskMissing(message="", now=event.now) if isinstance(event, PollFailed) else event
+    async def give_up(self: Any, call: Any) -> tuple[Event, Exception | None]:
+        event, error = await get(self, call)
+        if isinstance(event, PollFailed):
+            event = TaskMissing(message="", now=event.now)
+        return event, error
 
     return patch.object(Requests, "get", give_up)
 

@@ -156,7 +156,7 @@ async def voyage(
         by_itself = await (_kill(process, drawn, log, made) if killed else _end(process, log, made))
         made.ended = by_itself or killed
         if by_itself and process.exitcode != 0:
-            made.died.append(number)
+            made.died.append((number, process.exitcode))
         if not made.ended:
             break
     made.log = read_log(log)

@@ -60,7 +60,7 @@ def hangs(voyage: Voyage) -> None:
 
 
 def dies(voyage: Voyage) -> None:
-    voyage.died.append(1)
+    voyage.died.append((1, -11))
 
 
 def has_another_result(voyage: Voyage) -> None:
@@ -113,7 +113,7 @@ def polls_early(voyage: Voyage) -> None:
     ("goes_wrong", "told"),
     [
         (hangs, "hangs"),
-        (dies, "life 1 died of itself"),
+        (dies, "life 1 died of itself, with exit code -11"),
         (has_another_result, "result of 0: Hello, t2-name"),
         (fails, "error of 0: TaskNotFoundError: gone"),
         (asks_twice, "asked 2 times in life 1: t1-name"),

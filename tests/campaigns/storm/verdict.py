@@ -54,7 +54,7 @@ class Voyage:
     kills: list[float] = field(default_factory=list)
     """When a process was killed."""
 
-    died: list[int] = field(default_factory=list)
+    died: list[tuple[int, int | None]] = field(default_factory=list)
     """The lives that ended with an error that is none of ours."""
 
     cancels: bool
@@ -88,8 +88,8 @@ def read_log(path: Path) -> list[Noted]:
 
 def breaches(voyage: Voyage) -> Iterator[str]:
     """The promises that were not kept."""
-    for life in voyage.died:
-        yield f"life {life} died of itself"
+    for life, code in voyage.died:
+        yield f"life {life} died of itself, with exit code {code}"
     if not voyage.ended and not unheard(voyage) and not hidden(voyage):
         yield "hangs"
     yield from _ended_wrongly(voyage)

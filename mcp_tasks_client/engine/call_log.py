@@ -1,0 +1,95 @@
+"""The life of each call in the log: one line for each turn that it takes, with fields in ``extra``.
+
+A line is written after its commit. A call without a key that makes no task leaves no line.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from ..errors import InputUnansweredError, TasksClientError
+from ..machine.events import AnswerReady, CallLost, CancelRequested, Event, Observed, Resumed, TaskCreated
+from ..machine.record import TaskRecord
+from ..machine.states import OutcomeUnknown
+from ..protocol.text import name_tool, quote, shorten
+
+__all__ = ["log_commit", "log_delivery", "log_park", "log_question"]
+
+logger = logging.getLogger("mcp_tasks_client")
+
+_EXPECTED_ENDS: Final = ("completed", "failed", "cancelled")
+
+
+def log_commit(before: TaskRecord, after: TaskRecord, event: Event) -> None:
+    """Log what an event that was committed means for the call.
+
+    Args:
+        before: Its record before the event.
+        after: Its record now.
+        event: What happened.
+    """
+    match event:
+        case TaskCreated(attached=True):
+            _log("attached", after, "was attached")
+        case TaskCreated():
+            _log("created", after, "was created")
+        case AnswerReady():
+            _log("answered", after, "has an answer to its question")
+        case CancelRequested():
+            _log("cancelling", after, "is to be cancelled")
+        case Resumed(due_is_exact=False):
+            _log("taken over", after, "is taken over; who drove it before is gone")
+        case Resumed():
+            _log("resumed", after, "is resumed")
+        case CallLost():
+            _log("lost", after, "has lost the reply to tools/call; the tool may have run", logging.WARNING)
+    if before.last_failure is None and after.last_failure is not None:
+        _log("unreachable", after, f"is not seen: {after.last_failure}", logging.WARNING)
+    if after.finished:
+        expected = after.status in _EXPECTED_ENDS
+        _log("ended", after, f"has ended: {after.status}", logging.INFO if expected else logging.WARNING)
+    elif before.last_failure is not None and after.last_failure is None and isinstance(event, Observed):
+        _log("reachable", after, "is seen again")
+
+
+def log_question(record: TaskRecord, method: str) -> None:
+    """Log that a question is put to the host.
+
+    Args:
+        record: Of the call.
+        method: Of the question, such as ``elicitation/create``.
+    """
+    _log("asked", record, f"waits for an answer of the host: {method}")
+
+
+def log_park(record: TaskRecord, error: Exception) -> None:
+    """Log why a call is not driven any more, though it has not ended."""
+    if isinstance(record.state, OutcomeUnknown):
+        return  # it was told when the reply was lost
+    # The host decides who answers, and when its client closes.
+    expected = isinstance(error, InputUnansweredError) or type(error) is TasksClientError
+    _log("parked", record, f"is parked: {error}", logging.INFO if expected else logging.WARNING)
+
+
+def log_delivery(record: TaskRecord) -> None:
+    """Log that the host has the outcome of a call."""
+    _log("delivered", record, "was delivered")
+
+
+def _log(event: str, record: TaskRecord, said: str, level: int = logging.INFO) -> None:
+    if not logger.isEnabledFor(level):
+        return
+    task = None if record.task_id is None else shorten(record.task_id)
+    tool = name_tool(record.tool)
+    extra = {
+        "mcp_event": event,
+        "mcp_tool": record.tool,
+        "mcp_task": task,
+        "mcp_status": quote(record.status, record.task_id),
+        "mcp_record": record.record_id,
+        "mcp_endpoint": record.scope.endpoint,
+        "mcp_principal": record.scope.principal,
+    }
+    call = f"The call of {tool}" if task is None else f"Task {task} of {tool}"
+    logger.log(level, "%s %s", call, quote(said, record.task_id), extra=extra)
