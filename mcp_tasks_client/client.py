@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import fastmcp
     import mcp
 
-    from .sessions.http.http_session import AnyAuth, AnyClient
+    from .sessions.http.http_session import AnyAuth, AnyClient, AnyHeaders
 
 __all__ = ["TasksClient"]
 
@@ -76,7 +76,10 @@ class TasksClient:
             the extension's, or else ``"raise"``.
         http_client: An ``httpx.AsyncClient`` or ``httpx2.AsyncClient`` with your transport, proxies,
             certificates. Not closed.
-        headers: Sent with every request.
+        headers: Sent with every request. A function, which may be a coroutine function, is asked for them
+            before each request, and once more when the server refuses them (HTTP 401): it renews the
+            credential of the one user that the client is for. It runs in a task of the client's own; a plain
+            function must not block. What it raises is raised by the call, which can be resumed.
         auth: User and password, or any auth of httpx or httpx2.
         task_preference: Whether an older server, which has the client ask for tasks, is asked for
             them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes
@@ -107,7 +110,7 @@ class TasksClient:
         on_abandon: OnAbandon | None = None,
         output_schema: OutputSchema | None = None,
         http_client: AnyClient | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: AnyHeaders | None = None,
         auth: AnyAuth | None = None,
         task_preference: TaskPreference = "auto",
         task_ttl_s: float = 86_400.0,

@@ -251,7 +251,13 @@ class ConnectionLostError(SessionError):
 
 
 class CredentialRefusedError(SessionError):
-    """The server refused our credential (HTTP 401 or 403)."""
+    """The server refused our credential (HTTP 401 or 403).
+
+    Attributes:
+        challenge: What the server demands (``WWW-Authenticate``); ``""`` if it did not say.
+    """
+
+    challenge: str = ""
 
 
 class RemoteProtocolError(SessionError):

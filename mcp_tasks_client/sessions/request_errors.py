@@ -166,16 +166,18 @@ class RequestErrors:
 
     # ── a refusal ─────────────────────────────────────────────────────────────────────────────
 
-    def for_status(self, status: int, retry_after_s: float | None) -> SessionError:
+    def for_status(self, status: int, retry_after_s: float | None, challenge: str = "") -> SessionError:
         """The error that an HTTP status stands for when no JSON-RPC reply came with it."""
         if status in CREDENTIAL_STATUSES:
-            return CredentialRefusedError(
+            refused = CredentialRefusedError(
                 f"The server refused the credential of {self.method} (HTTP {status}). "
                 "Renew it, or check that it may use this server, and try again.",
                 not_executed=True,
                 http_status=status,
                 retry_after_s=retry_after_s,
             )
+            refused.challenge = challenge
+            return refused
         retryable = status in _PASSING_STATUSES or status >= 500
         advice = "Check the URL and what stands before the server."
         if retryable:

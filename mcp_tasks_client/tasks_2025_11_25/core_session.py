@@ -94,7 +94,7 @@ def session_over(
     """The session at a server that has turned out not to speak 2026-07-28. Nothing is sent yet.
 
     Args:
-        http: Its channel, headers and limits are used, and left open.
+        http: Its channel and limits are used, and left open.
         inputs: Answers what the server asks outside of its tasks.
         receive: Limits of the tasks that the server has the client run; ``None`` is the defaults.
         task_preference: Whether to ask for tasks.
@@ -108,7 +108,6 @@ def session_over(
     def connect(hear: Hear, session_id: str | None) -> Connection:
         return HttpConnection(
             http.channel,
-            http.headers,
             hear,
             timeout_s=http.limits.task_timeout_s,
             clock=clock,

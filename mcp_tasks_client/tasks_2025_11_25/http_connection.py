@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -28,6 +28,7 @@ from ..protocol.replies import Reply, reply_fields
 from ..protocol.text import header_value, quote
 from ..sessions.http.body import drain
 from ..sessions.http.channel import HttpChannel, Message, ReadResponse, encode_json
+from ..sessions.http.headers import FIXED_HEADERS
 from ..sessions.http.transport import Response
 from ..sessions.request_errors import CREDENTIAL_STATUSES
 from .connection import GET_STREAM, PING_S, SILENCE_S, Connection, Hear, OwnRequest, StreamCursor, is_answer
@@ -67,8 +68,7 @@ class HttpConnection(Connection):
     """One MCP session over HTTP.
 
     Args:
-        channel: Sends the requests.
-        headers: Sent with each of them.
+        channel: Sends the requests, with the host's headers.
         hear: Called with each request and notification that comes.
         timeout_s: Seconds of silence for most requests; twice as many in all.
         clock: By which the reopening of streams waits.
@@ -78,7 +78,6 @@ class HttpConnection(Connection):
     def __init__(
         self,
         channel: HttpChannel,
-        headers: Mapping[str, str],
         hear: Hear,
         *,
         timeout_s: float,
@@ -88,7 +87,6 @@ class HttpConnection(Connection):
         super().__init__(session_id, timeout_s)
         self._channel = channel
         self.server = channel.server
-        self._headers = headers
         self._hear = hear
         self._clock = clock
         self._version = CORE_TASKS_VERSION
@@ -272,7 +270,7 @@ class HttpConnection(Connection):
         return Message(own.request_id, content, headers, errors, context=own.context)
 
     def _own_headers(self) -> dict[str, str]:
-        headers = dict(self._headers)
+        headers = dict(FIXED_HEADERS)
         headers.pop(_VERSION, None)
         if self._begun:
             headers[_VERSION] = self._version

@@ -19,6 +19,7 @@ microseconds::
                           (``app``, for any ASGI server), and remembers what reached it
 ``work`` … ``vanish``     the steps of a tool
 ``LostReply`` …           what can go wrong with a request
+:class:`ExpiringToken`    a credential that expires, before the server or any other ASGI application
 :class:`Notifies`         how ``subscriptions/listen`` is answered: well, in part, or wrongly
 :class:`Witness`          early polls, missing headers, answers that differ, tools that ran twice
 ``working`` …             snapshots as they are on the wire
@@ -32,6 +33,7 @@ The scripted server passes the same contract tests as sessions with real servers
 from ..engine.observer import POINTS, Point
 from .client import scripted_client
 from .clock import ManualClock
+from .expiring_token import ExpiringToken
 from .faults import (
     Delayed,
     ErrorReply,
@@ -59,6 +61,7 @@ __all__ = [
     "Delayed",
     "EarlyPoll",
     "ErrorReply",
+    "ExpiringToken",
     "Fault",
     "FaultPlan",
     "Garbled",

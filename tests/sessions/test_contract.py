@@ -37,6 +37,7 @@ from mcp_tasks_client.sessions.http.http_session import HttpSession
 from mcp_tasks_client.sessions.wire import WireRequest
 from mcp_tasks_client.tasks_2025_11_25.core_session import session_over
 from mcp_tasks_client.testing import (
+    ExpiringToken,
     ScriptedServer,
     ask,
     ask_first,
@@ -126,6 +127,15 @@ def open_app(**options: bool) -> Open:
             yield HttpSession("http://server.test/mcp", http_client=client, sleep=doze)
 
     return open_session
+
+
+@asynccontextmanager
+async def open_guarded(request: pytest.FixtureRequest, tool: str) -> AsyncIterator[Session]:
+    """Each token is good for one request, so that nearly every request is refused and goes again."""
+    token = ExpiringToken(requests=1)
+    transport = httpx.ASGITransport(token.guard(scripted_server().app))
+    async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
+        yield HttpSession("http://server.test/mcp", http_client=client, headers=token.headers, sleep=doze)
 
 
 @asynccontextmanager
@@ -252,6 +262,7 @@ WAYS: Final[Mapping[str, Open]] = {
     "server as app": open_app(),
     "server as app, events": open_app(event_stream=True),
     "server as app, IDs as text": open_app(event_stream=True, ids_as_text=True),
+    "server behind a token that expires": open_guarded,
     "http": open_http,
     "sdk": open_sdk,
     "relay": open_relay,

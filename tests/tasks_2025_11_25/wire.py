@@ -32,6 +32,7 @@ __all__ = [
     "Reply",
     "Stream",
     "Wire",
+    "as_app",
     "question",
     "refusal",
     "text",
@@ -182,6 +183,7 @@ class Wire:
             "tasks/cancel": lambda arrived: {**self.task, "status": "cancelled"},
             "ping": lambda arrived: {},
             "GET": lambda arrived: self.server_stream or httpx.Response(405),
+            "DELETE": lambda arrived: httpx.Response(200),
             "answer": lambda arrived: httpx.Response(202),
             "notifications/cancelled": lambda arrived: httpx.Response(202),
             "notifications/initialized": lambda arrived: httpx.Response(202),
@@ -254,3 +256,24 @@ class Wire:
                     await anyio.wait_all_tasks_blocked()
                     yield session
                     tasks.cancel_scope.cancel()
+
+
+def as_app(wire: Wire) -> Any:
+    """The server as an ASGI application. Its responses are whole before they begin."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        request = httpx.Request(
+            scope["method"], "http://server.example/mcp", headers=scope["headers"], content=body
+        )
+        response = await wire(request)
+        content = await response.aread()
+        await send(
+            {"type": "http.response.start", "status": response.status_code, "headers": response.headers.raw}
+        )
+        await send({"type": "http.response.body", "body": content})
+
+    return app

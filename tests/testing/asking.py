@@ -122,9 +122,8 @@ def serve_app(app: Any, **options: Any) -> Iterator[str]:
         app: The application.
         options: Of uvicorn.
     """
-    config = uvicorn.Config(
-        app, port=0, log_config=None, log_level="critical", lifespan="on", ws="none", **options
-    )
+    given = {"lifespan": "on", "ws": "none", **options}
+    config = uvicorn.Config(app, port=0, log_config=None, log_level="critical", **given)
     listener = config.bind_socket()
     listener.listen()  # so that clients wait until the server is there
     running = uvicorn.Server(config)

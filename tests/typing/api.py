@@ -84,6 +84,10 @@ URL = "http://127.0.0.1:8000/mcp"
 YES = ElicitResult(action="accept")
 
 
+async def ask_for_headers() -> dict[str, str]:
+    return {"X-Tenant": "a"}
+
+
 # ── making a client ───────────────────────────────────────────────────────────────────────────
 
 
@@ -117,6 +121,9 @@ def clients(session: ServerSession, journal: Journal, path: Path, http_client: h
     TasksClient(URL, poll=1.0)  # type: ignore[arg-type]
     TasksClient(URL, receive=True)  # type: ignore[arg-type]
     TasksClient(URL, headers=["X-Tenant: a"])  # type: ignore[arg-type]
+    TasksClient(URL, headers=lambda: {"X-Tenant": "a"})
+    TasksClient(URL, headers=ask_for_headers)
+    TasksClient(URL, headers=lambda: ["X-Tenant: a"])  # type: ignore[arg-type]
     TasksClient(URL, callbacks=[])  # type: ignore[call-arg]
 
 

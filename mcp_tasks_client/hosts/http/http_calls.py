@@ -131,6 +131,8 @@ class _HttpCall(AsyncIterator[bytes]):
         self.scope = anyio.CancelScope()
         self._told: Made | None = None
         self._status = 200
+        self._challenge = ""
+        self._was_refused = host.was_refused
         self._stream: ReplyStream | None = None
         self._body = b""
         self._is_read = False
@@ -187,7 +189,7 @@ class _HttpCall(AsyncIterator[bytes]):
         return self._calls.library.Response(200, headers=headers, stream=self)
 
     def _respond_by_json(self) -> Any:
-        library, refusal = self._calls.library, self._host.refusal if self._status != 200 else None
+        library = self._calls.library
         if self._told is None and self._calls.closed:
             raise library.ReadError(
                 "The client was closed under a call. If there is a task, it goes on: "
@@ -196,7 +198,9 @@ class _HttpCall(AsyncIterator[bytes]):
             )
         self._body = self._encode()
         headers = {"content-type": "application/json", "content-length": str(len(self._body))}
-        return library.Response(self._status, headers={**(refusal or {}), **headers}, stream=self)
+        if self._challenge:
+            headers["www-authenticate"] = self._challenge
+        return library.Response(200 if self._calls_again else self._status, headers=headers, stream=self)
 
     # ── making the call ───────────────────────────────────────────────────────────────────────
 
@@ -226,6 +230,18 @@ class _HttpCall(AsyncIterator[bytes]):
         if error.handle is not None and error.handle.task_id is not None:
             self._host.record_id = error.handle.reference["record_id"]
         self._told, self._status = Made(as_rpc_error(error)), error.http_status or 401
+        self._challenge = error.challenge
+
+    @property
+    def _calls_again(self) -> bool:
+        """Whether the session is told to call again, and its auth flow gets the status of that request.
+
+        An event stream that has begun has its status. And an auth flow sends a request again only once, so
+        that what expires again after it was renewed cannot be told to it by a status.
+        """
+        is_too_late = self._stream is not None or (self._was_refused and self._host.accepted)
+        is_refused = self._status != 200 and self._host.record_id is not None
+        return is_refused and is_too_late and self._call.is_current
 
     # ── the body ──────────────────────────────────────────────────────────────────────────────
 
@@ -256,9 +272,7 @@ class _HttpCall(AsyncIterator[bytes]):
             await self._calls.host_calls.drop(self._told)
 
     def _encode(self) -> bytes:
-        reply, record_id = (self._told or _GIVEN_UP).reply, self._host.record_id
-        is_too_late = self._stream is not None and self._status != 200  # for a status
-        if is_too_late and self._call.is_current and record_id is not None:
-            # The session calls again, and then its auth flow gets the status.
-            reply = questions_for({}, state=None, record_id=record_id)
+        reply = (self._told or _GIVEN_UP).reply
+        if self._calls_again:
+            reply = questions_for({}, state=None, record_id=self._host.record_id)
         return encode_reply(self._call.request_id, reply)

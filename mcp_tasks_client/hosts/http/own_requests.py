@@ -7,7 +7,7 @@ calls share one session. They come as its context, and are kept nowhere else.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
@@ -56,14 +56,14 @@ class HostRequest(HostContext):
         url: To which it goes.
         user: Equal for requests that go with the same credential: a digest of the headers that may tell users
             apart. It is stored nowhere.
-        refusal: Headers of the last reply that refused the credential; ``None`` if none did.
+        accepted: Whether a server has taken the credential, in a request that was made for the sake of this.
     """
 
     request: Any = field(repr=False)
     headers: Sequence[tuple[str, str]] = field(repr=False)
     url: str
     user: str = field(repr=False)
-    refusal: Mapping[str, str] | None = field(default=None, repr=False)
+    accepted: bool = False
 
     @classmethod
     def of(cls, request: Any, *, is_one_user: bool = False) -> HostRequest:
@@ -146,9 +146,7 @@ class InnerTransport(Transport):
         )
         sent.read()  # so that a transport of the host's may look at its content
         response = await self._inner.handle_async_request(sent)
-        if response.status_code in CREDENTIAL_STATUSES:
-            challenge = response.headers.get("www-authenticate")
-            host.refusal = {} if challenge is None else {"www-authenticate": challenge}
+        host.accepted = host.accepted or response.status_code not in CREDENTIAL_STATUSES
         return HttpxResponse(response)
 
     async def aclose(self) -> None:

@@ -20,13 +20,14 @@ import anyio
 import httpx
 from anyio import to_thread
 
-from ...errors import RemoteProtocolError, SessionError
+from ...errors import CredentialRefusedError, RemoteProtocolError, SessionError
 from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError
 from ...uncut import on_asyncio
 from ..request_errors import CREDENTIAL_STATUSES, RequestErrors
 from .body import drain
 from .endpoint_names import origin_of
+from .headers import HostHeaders
 from .http_errors import raise_for, read_retry_after
 from .replies import ReplyReader
 from .transport import Errors, Request, Response, Transport
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["HttpChannel", "Message", "ReadResponse", "encode_json"]
 
 _MOST_REDIRECTS: Final = 5
+_UNAUTHORIZED: Final = 401
 
 ReadResponse: TypeAlias = Callable[[Response], Awaitable[Reply]]
 """Reads a response to its end, or as far as it is wanted."""
@@ -67,6 +69,7 @@ class HttpChannel:
             makes a transport of our own when it is first needed.
         auth: For each request, as the library takes it; ``None`` leaves it to the URL's user and
             password, then to the client.
+        headers: Of the host, for each request.
         user_agent: The ``User-Agent`` header, unless a client has one.
         max_idle: Connections of our own that may stay open unused.
         max_response_bytes: Bytes of one reply, decompressed, at most.
@@ -80,6 +83,7 @@ class HttpChannel:
         url: httpx.URL,
         client: Any | None,
         auth: Any | None,
+        headers: HostHeaders,
         *,
         user_agent: str,
         max_idle: int,
@@ -92,6 +96,7 @@ class HttpChannel:
         # With the password left in it, each line that httpx logs would show it.
         self._url = url.copy_with(userinfo=b"", fragment=None)
         self._auth = auth
+        self._headers = headers
         self._library = library
         self._user_agent = user_agent
         self._max_idle = max_idle
@@ -168,8 +173,19 @@ class HttpChannel:
         if self._closed or transport.closed:
             what = "http_client" if self._given and not self._closed else "session"
             raise message.errors.closed(what, sent=False)
+        try:
+            return await self._send_with_headers(transport, message, read, silence_s)
+        except CredentialRefusedError as error:
+            if error.http_status != _UNAUTHORIZED or not self._headers.may_change:
+                raise
+        return await self._send_with_headers(transport, message, read, silence_s)  # nothing has run
+
+    async def _send_with_headers(
+        self, transport: Transport, message: Message, read: ReadResponse, silence_s: float
+    ) -> JSONObject:
+        headers = await self._headers.beside(message.headers, message.errors.method)
         once = message.errors.method == "tools/call"
-        request = Request(message.content, message.headers, silence_s, message.verb, message.context, once)
+        request = Request(message.content, headers, silence_s, message.verb, message.context, once)
         url = self._url
         try:
             for _ in range(_MOST_REDIRECTS + 1):
@@ -205,7 +221,8 @@ class HttpChannel:
     ) -> JSONObject:
         if response.status in CREDENTIAL_STATUSES:
             await drain(response)
-            raise errors.for_status(response.status, _retry_after(response))
+            challenge = response.header("www-authenticate")
+            raise errors.for_status(response.status, _retry_after(response), challenge)
         unreadable: Errors = (SessionError, *transport.failures.lost)
         try:
             reply = await read(response)

@@ -74,8 +74,9 @@ def raise_for(errors: RequestErrors, error: Exception, failures: Failures) -> No
     except failures.by_status:
         response = error.response  # type: ignore[attr-defined]  # of either library
         retry_after_s = read_retry_after(response.headers.get("retry-after", ""))
+        challenge = response.headers.get("www-authenticate", "")
         # Its text is the URL, whose query may be a credential.
-        raise errors.for_status(response.status_code, retry_after_s) from None
+        raise errors.for_status(response.status_code, retry_after_s, challenge) from None
     except failures.lost:
         raise errors.lost(_reason(errors, error, failures)) from failures.as_cause(error)
 

@@ -13,46 +13,35 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
-import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 import httpx
 from mcp_types import HEADER_MISMATCH, Tool
 
 from ...errors import SessionError
-from ...protocol import PROTOCOL_VERSION, JSONObject
+from ...protocol import JSONObject
 from ...protocol.params import request_meta
 from ...protocol.text import header_value
 from ..base import BeforeSend, Limits, ObservedTasks
-from ..param_headers import FIELD_NAME, param_headers
+from ..param_headers import param_headers
 from ..request_errors import RequestErrors
 from ..tool_catalogue import ToolCatalogue
 from ..wire import WireRequest, WireSession
-from .body import ACCEPTED_ENCODINGS
 from .channel import HttpChannel, Message, encode_json
 from .endpoint_names import name_of_url, parse_url
+from .headers import FIXED_HEADERS, AnyHeaders, HostHeaders
 from .subscription import LISTEN, Subscription, keep_subscribed, listen_params, read_subscription
 from .transport import Transport
 
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["AnyAuth", "AnyClient", "HttpSession"]
+__all__ = ["AnyAuth", "AnyClient", "AnyHeaders", "HttpSession"]
 
 AnyClient: TypeAlias = "httpx.AsyncClient | httpx2.AsyncClient"
 AnyAuth: TypeAlias = "httpx.Auth | httpx2.Auth | tuple[str, str]"
-
-# One line without outer blanks: what h11 takes, and every server reads alike.
-_FIXED_HEADERS: Final[Mapping[str, str]] = {
-    "Content-Type": "application/json",
-    "Accept": "application/json, text/event-stream",
-    "Accept-Encoding": ", ".join(ACCEPTED_ENCODINGS),
-    "MCP-Protocol-Version": PROTOCOL_VERSION,
-}
-_PROTOCOL_HEADERS: Final = frozenset({*map(str.lower, _FIXED_HEADERS), "mcp-method", "mcp-name"})
-_HEADER_VALUE: Final = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
 
 
 class HttpSession(WireSession):
@@ -66,7 +55,8 @@ class HttpSession(WireSession):
         http_client: An ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; used for everything, with its
             own auth, headers, proxies and transport, and left open. Its time-outs count if they are not
             the library's default. A :class:`Transport` is used as it is. ``None``: our own transport.
-        headers: Sent with each request; the protocol's own cannot be replaced.
+        headers: Sent with each request; the protocol's own cannot be replaced. A function, which may be a
+            coroutine function, is asked for them before each request, and once more after HTTP 401.
         auth: Used for each request, as the library of ``http_client`` takes it.
         endpoint: The server's name in the journal; ``None`` derives it from ``url``.
         capabilities: Client capabilities to declare besides the tasks extension.
@@ -75,8 +65,7 @@ class HttpSession(WireSession):
         sleep: Waits, in seconds, before a discovery is repeated and a stream is opened again.
 
     Attributes:
-        channel: Sends the requests.
-        headers: Sent with each of them.
+        channel: Sends the requests, with the host's headers.
         client_info: As given, or ours.
 
     Raises:
@@ -89,7 +78,7 @@ class HttpSession(WireSession):
         url: str,
         *,
         http_client: AnyClient | Transport | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: AnyHeaders | None = None,
         auth: AnyAuth | None = None,
         endpoint: str | None = None,
         capabilities: JSONObject | None = None,
@@ -99,7 +88,6 @@ class HttpSession(WireSession):
     ) -> None:
         parsed = parse_url(url)
         super().__init__(name_of_url(parsed) if endpoint is None else endpoint, limits)
-        self.headers: Mapping[str, str] = {**_check_headers(headers), **_FIXED_HEADERS}
         self._capabilities = capabilities or {}
         ours = _own_info()
         self.client_info = client_info or ours
@@ -111,6 +99,7 @@ class HttpSession(WireSession):
             parsed,
             http_client,
             auth,
+            HostHeaders(headers),
             user_agent=f"mcp-tasks-client/{ours['version']}",
             max_idle=2 * self.limits.tasks_in_flight + self.limits.calls_in_flight,
             max_response_bytes=self.limits.max_response_bytes,
@@ -144,7 +133,7 @@ class HttpSession(WireSession):
             return await self._send(message)
         listed = await self._catalogue.find_for_call(call.name, request.context)
         if listed is not None:
-            _set_headers(message.headers, param_headers(listed.headers, call.arguments))
+            message.headers.update(param_headers(listed.headers, call.arguments))
         await before_send()
         try:
             return await self._send_call(message, call.hear)
@@ -170,7 +159,7 @@ class HttpSession(WireSession):
         request = WireRequest(LISTEN, listen_params(subscription.task_ids), subscription.context)
         message = self._message(request, tuple(subscription.task_ids))
         # A compressed stream holds back what is to be told until there is more of it.
-        _set_headers(message.headers, {"Accept-Encoding": "identity"})
+        message.headers["Accept-Encoding"] = "identity"
         await read_subscription(self.channel, message, subscription, self.limits.task_timeout_s)
 
     async def _send(self, message: Message) -> JSONObject:
@@ -182,7 +171,7 @@ class HttpSession(WireSession):
         silence_s = self.limits.call_read_timeout_s
         if hear is None:
             return await self.channel.exchange(message, silence_s=silence_s)
-        _set_headers(message.headers, {"Accept-Encoding": "identity"})  # as for every stream
+        message.headers["Accept-Encoding"] = "identity"  # as for every stream
         return await self.channel.exchange(message, self.channel.reader(message, hear), silence_s=silence_s)
 
     def _message(self, request: WireRequest, secrets: Sequence[str] = ()) -> Message:
@@ -194,38 +183,11 @@ class HttpSession(WireSession):
         # spliced in place of the null: 5 microseconds instead of 8, of some 170 that a poll costs.
         params_json = encode_json({**request.params, "_meta": None}, method).removesuffix("null}") + own + "}"
         content = f'{{"jsonrpc":"2.0","id":{request_id},"method":"{method}","params":{params_json}}}'
-        headers = {**self.headers, "Mcp-Method": method}
+        headers = {**FIXED_HEADERS, "Mcp-Method": method}
         if request.name is not None:
             headers["Mcp-Name"] = header_value(request.name)
         errors = RequestErrors(method, request.task_id, secrets, self.endpoint)
         return Message(request_id, content.encode("ascii"), headers, errors, context=request.context)
-
-
-def _check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The host's headers without those that are the protocol's.
-
-    Raises:
-        ValueError: One cannot be sent.
-    """
-    checked: dict[str, str] = {}
-    for name, value in (headers or {}).items():
-        # Its value stays out of the message: it may well be the credential.
-        if not (FIELD_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
-            raise ValueError(
-                f"the header {name!r} cannot be sent: give it a name without blanks, and one line of "
-                "plain ASCII without a blank at either end"
-            )
-        if name.lower() not in _PROTOCOL_HEADERS:
-            _set_headers(checked, {name: value})
-    return checked
-
-
-def _set_headers(headers: dict[str, str], others: Mapping[str, str]) -> None:
-    """Set headers, in place of those whose names differ in case only."""
-    named = {name.lower() for name in others}
-    for name in [name for name in headers if name.lower() in named]:
-        del headers[name]
-    headers.update(others)
 
 
 def _own_info() -> JSONObject:

@@ -62,7 +62,10 @@ async def test_what_says_something_of_the_hosts_own_request_does_not_go_with_our
         assert name not in sent.headers
 
 
-async def test_how_a_credential_was_refused_is_noted_with_the_hosts_request() -> None:
-    refused = host("old")
-    await send(refused, 401)
-    assert refused.refusal == {"www-authenticate": "Bearer"}
+async def test_it_is_noted_with_the_hosts_request_that_its_credential_was_taken() -> None:
+    request = host("token")
+    await send(request, 401)
+    assert not request.accepted
+    await send(request, 404)
+    await send(request, 401)
+    assert request.accepted

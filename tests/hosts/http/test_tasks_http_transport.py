@@ -420,6 +420,23 @@ async def test_a_credential_that_expires_under_a_begun_stream_is_renewed_as_well
     assert count(server, "tools/call") == 1
 
 
+async def test_a_credential_that_is_refused_after_it_was_renewed_is_told_to_the_host(
+    library: ModuleType,
+) -> None:
+    class Renewing(library.Auth):  # type: ignore[misc]
+        def auth_flow(self, request: Any) -> Any:
+            response = yield request
+            if response.status_code == 401:
+                yield request
+
+    server, journal = asking_server(), MemoryJournal()
+    server.on_request = lambda arrival: HttpError(401) if arrival.method == "tasks/get" else None
+    async with hosted(server, journal, library=library, client_options={"auth": Renewing()}) as host:
+        assert (await host.post(host.body("slow"))).status_code == 401
+    assert count(server, "tools/call") == 1
+    assert count(server, "tasks/get") == 2
+
+
 async def test_without_an_auth_flow_the_host_learns_that_its_credential_is_refused() -> None:
     server, journal = asking_server(), MemoryJournal()
     server.misbehave("tasks/get", HttpError(401))

@@ -1,0 +1,93 @@
+"""The headers of requests: those that the protocol has, and those of the host, which may renew them.
+
+A host that gives a function is asked before each request, and once more if the server refuses what it gave.
+So a credential may expire in the middle of a task.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeAlias
+
+from ...host_code import foreign_error
+from ...protocol import PROTOCOL_VERSION
+from ..param_headers import FIELD_NAME
+from .body import ACCEPTED_ENCODINGS
+
+__all__ = ["FIXED_HEADERS", "AnyHeaders", "HostHeaders"]
+
+AnyHeaders: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+
+# One line without outer blanks: what h11 takes, and every server reads alike.
+FIXED_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Type": "application/json",
+    "Accept": "application/json, text/event-stream",
+    "Accept-Encoding": ", ".join(ACCEPTED_ENCODINGS),
+    "MCP-Protocol-Version": PROTOCOL_VERSION,
+}
+_PROTOCOL_HEADERS: Final = frozenset({*map(str.lower, FIXED_HEADERS), "mcp-method", "mcp-name"})
+_HEADER_VALUE: Final = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
+
+
+class HostHeaders:
+    """The host's headers.
+
+    Args:
+        given: The headers, or a function that gives them, which may be a coroutine function.
+
+    Attributes:
+        may_change: Whether asking again may give others.
+
+    Raises:
+        ValueError: A header cannot be sent.
+    """
+
+    def __init__(self, given: AnyHeaders | None) -> None:
+        self._ask = given if callable(given) else None
+        self._fixed = {} if callable(given) else _check(given or {})
+        self.may_change = self._ask is not None
+
+    async def beside(self, own: Mapping[str, str], method: str) -> dict[str, str]:
+        """The headers of a request, as the host gives them now.
+
+        Args:
+            own: Those of the request itself, which the host does not replace.
+            method: Of the request, for the error.
+
+        Raises:
+            SessionError: The host gave none that can be sent; ``not_executed``.
+        """
+        theirs = self._fixed
+        if self._ask is not None:
+            try:
+                asked = self._ask()
+                theirs = _check(await asked if inspect.isawaitable(asked) else asked)
+            except Exception as cause:
+                error = foreign_error(method, cause, "go on")
+                error.not_executed = True
+                raise error from cause
+        if not theirs:
+            return dict(own)
+        named = {name.lower() for name in own}
+        return {**{name: value for name, value in theirs.items() if name.lower() not in named}, **own}
+
+
+def _check(headers: Mapping[str, str]) -> dict[str, str]:
+    """The host's headers without those that are the protocol's. Of two that differ in case, the last.
+
+    Raises:
+        ValueError: One cannot be sent.
+    """
+    checked: dict[str, tuple[str, str]] = {}
+    for name, value in headers.items():
+        # Its value stays out of the message: it may well be the credential.
+        if not (FIELD_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
+            raise ValueError(
+                f"the header {name!r} cannot be sent: give it a name without blanks, and one line of "
+                "plain ASCII without a blank at either end"
+            )
+        if name.lower() not in _PROTOCOL_HEADERS:
+            checked[name.lower()] = name, value
+    return dict(checked.values())
