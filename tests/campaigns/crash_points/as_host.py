@@ -10,9 +10,10 @@ from typing import Any, Final, Literal, TypeAlias
 import httpx
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult
+from mcp_types import URL_ELICITATION_REQUIRED, CallToolResult
 
 from mcp_tasks_client import (
+    InputUnansweredError,
     OutcomeUnknownError,
     SessionError,
     TaskCancelledError,
@@ -91,6 +92,8 @@ class HostCaller:
 
 def _error_of(error: JSONObject) -> Exception:
     code, message = error["code"], error["message"]
+    if code == URL_ELICITATION_REQUIRED:
+        return InputUnansweredError(message)
     if code != _INTERNAL_ERROR:
         return TaskFailedError(message, code=code, message=message)
     kind = next((kind for words, kind in _SAID.items() if words in message), SessionError)
@@ -122,4 +125,5 @@ async def calling_as_host(
             await stack.enter_async_context(http)
             around = TasksTransport(streamable_http_client(URL, http_client=http), **options)
             host = await stack.enter_async_context(over_streams(around))
+        host.capabilities = {"elicitation": {"form": {}, "url": {}}}
         yield HostCaller(host, ask if asks else None, progress=way in ("http, streamed", "transport"))

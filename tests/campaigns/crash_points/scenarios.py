@@ -26,6 +26,7 @@ from mcp_tasks_client import (
     JournalError,
     MemoryJournal,
     OutcomeUnknownError,
+    PollPolicy,
     SessionError,
     Task,
     TaskError,
@@ -219,6 +220,7 @@ class Life(Observer):
     def _options(self) -> dict[str, Any]:
         return {
             "journal": self.journal,
+            "poll": PollPolicy(wait_for_slot_s=self.world.scenario.wait_for_slot_s),
             "on_abandon": self.world.scenario.on_abandon,
             "environment": Environment(
                 clock=self.clock,
@@ -435,6 +437,7 @@ class Scenario:
     steps: tuple[Step, ...]
     through: Literal["client"] | HostWay = "client"
     keyed: bool = True
+    wait_for_slot_s: float = 0.0
     mortal: int = 0
     terms: Mapping[str, Any] = field(default_factory=dict)
     faults: Mapping[str, tuple[Fault | None, ...]] = field(default_factory=dict)
@@ -719,6 +722,9 @@ def _question(key: str) -> dict[str, Any]:
 _END: Final = complete(result_of)
 _SHORT: Final = (work(2.2), _END)
 _ASKS: Final = (work(0.5), ask(_question("q")), work(0.5), _END)
+_URLS: Final = ErrorReply(
+    -32042, "no", {"elicitations": [{"message": name, "url": f"https://{name}.test"} for name in ("a", "b")]}
+)
 _GONE: Final = frozenset({"TaskCancelledError"})
 _STALL: Final = Scenario(
     programs=(calls, steps_in_for_a_while),
@@ -753,6 +759,26 @@ _BY_CLIENT: Final[Mapping[str, Scenario]] = {
         programs=(calls,),
         steps=(reply(result_of),),
         faults={"tools/call": (HttpError(429, retry_after_s=2.0),)},
+    ),
+    "refused with 429, and waiting for a slot": Scenario(
+        programs=(calls,),
+        steps=_SHORT,
+        faults={"tools/call": (HttpError(429, retry_after_s=12.0), HttpError(429))},
+        wait_for_slot_s=60.0,
+    ),
+    "a round refused with 429, and waiting for a slot": Scenario(
+        programs=(calls,),
+        steps=(ask_first(_question("r1")), reply(result_of)),
+        faults={"tools/call": (None, HttpError(429, retry_after_s=2.0))},
+        wait_for_slot_s=60.0,
+    ),
+    "URLs to visit before the task": Scenario(
+        programs=(calls,), steps=_SHORT, faults={"tools/call": (_URLS,)}, answer_s=0.5
+    ),
+    "a round refused until URLs are visited": Scenario(
+        programs=(calls,),
+        steps=(ask_first(_question("r1")), reply(result_of)),
+        faults={"tools/call": (None, _URLS)},
     ),
     "refused with -32602": Scenario(
         programs=(calls,), steps=_SHORT, faults={"tools/call": (ErrorReply(-32602, "not yet"),)}
@@ -896,15 +922,22 @@ _HOST_WAYS: Final[Mapping[HostWay, tuple[str, ...]]] = {
     "http": (
         *_BOTH,
         "refused with 429",
+        "refused with 429, and waiting for a slot",
+        "URLs to visit before the task",
         "update refused with 503",
         "poll refused with 429",
         "reply lost, then resent",
         "abandoned and cancelled, at first refused with 503",
     ),
-    "http, streamed": ("task without a key", "one question", "abandoned and joined again"),
-    "http, asked itself": ("rounds before the task", "one question"),
-    "transport": (*_BOTH, "missing task"),
-    "transport, asked itself": ("rounds before the task", "one question"),
+    "http, streamed": (
+        "URLs to visit before the task",
+        "task without a key",
+        "one question",
+        "abandoned and joined again",
+    ),
+    "http, asked itself": ("rounds before the task", "URLs to visit before the task", "one question"),
+    "transport": (*_BOTH, "URLs to visit before the task", "missing task"),
+    "transport, asked itself": ("rounds before the task", "URLs to visit before the task", "one question"),
 }
 
 _CLOSED: Final = Scenario(programs=(closes_under_a_call,), steps=(work(3.0), _END), through="http")
