@@ -31,7 +31,7 @@ TELLING: Final[dict[str, int]] = {
     "a_cancel_under_retry_after_is_dropped": 17,
     "a_cancel_while_the_call_is_in_flight_is_not_journaled": 450,
     "a_cancelled_task_asks_what_it_is_told": 17,
-    "a_cancelled_task_is_answered": 1116,
+    "a_cancelled_task_is_answered": 1629,
     "a_late_owner_may_write": 41,
     "a_lost_call_is_sent_again_without_leave": 29,
     "a_poll_that_fails_ends_the_task": 65,

@@ -442,9 +442,10 @@ class World:
                 ends.add("TaskCancelledError")
             if any(isinstance(poll.fault, Stale) for poll in witness.log("tasks/get", task_id)):
                 ends.add("violated")  # as an end looks in the reply to a creation
-        if intent.first_keys and (intent.cancelling or self.plan.on_abandon == "cancel"):
-            ends.add("TaskCancelledError")  # before there was a task
         calls = [arrival for arrival in witness.log("tools/call") if arrival.tool == intent.tool]
+        waited = any(isinstance(one.fault, HttpError) and one.fault.status == 429 for one in calls)
+        if (intent.first_keys or waited) and (intent.cancelling or self.plan.on_abandon == "cancel"):
+            ends.add("TaskCancelledError")  # before there was a task
         ends |= {"TaskFailedError" for arrival in calls if isinstance(arrival.fault, ErrorReply)}
         for outcome in intent.outcomes:
             if ("result" if outcome[0].isdigit() else outcome) not in ends:
