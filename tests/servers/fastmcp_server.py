@@ -221,6 +221,12 @@ def add_working_tools(mcp: FastMCP, optional: TaskConfig, required: TaskConfig) 
         return runs_by_token[token]
 
     @mcp.tool
+    async def nap(token: str, seconds: float) -> str:
+        runs_by_token[token] += 1
+        await asyncio.sleep(seconds)
+        return "rested"
+
+    @mcp.tool
     async def runs(token: str) -> int:
         return runs_by_token[token]
 
