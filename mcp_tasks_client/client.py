@@ -196,6 +196,7 @@ class TasksClient:
         progress_callback: ProgressCallback | None = None,
         *,
         timeout: float | None = None,
+        timeout_excludes_questions: bool = False,
         idempotency_key: str | None = None,
         on_unknown: OnUnknown = "raise",
         on_update: OnUpdate | None = None,
@@ -210,6 +211,8 @@ class TasksClient:
             progress_callback: Gets the status messages of the task, as with :class:`TasksExtension`.
             timeout: Seconds for all of it, requests, questions and waiting included; ``None`` is
                 no limit. When it is over the task goes on, see ``on_abandon``.
+            timeout_excludes_questions: Whether the time does not count in which the host is asked:
+                a person may take a day, while the server is given a minute.
             idempotency_key: Makes the call one that can be repeated: a second call with the same
                 key joins the first or returns its result, in this process or a later one.
             on_unknown: Under a key, what to do about an earlier call whose reply was lost:
@@ -242,6 +245,7 @@ class TasksClient:
             key=key,
             on_unknown=on_unknown,
             timeout=read_timeout_seconds if timeout is None else timeout,
+            timeout_excludes_questions=timeout_excludes_questions,
             listeners=listeners,
         )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Generator
 from typing import Any
 
-import anyio
 from mcp_types import CallToolResult
 
 from .engine.endpoint import Endpoint
 from .engine.live_call import LiveCall
+from .engine.time_limit import TimeLimit
 from .errors import TasksClientError
 from .machine.record import TaskReference
 from .machine.states import LastFailure
@@ -74,11 +74,14 @@ class TaskHandle:
         """Whether the outcome is known; ``result()`` then returns or raises at once."""
         return self._call is not None and self._call.record.finished
 
-    async def result(self, timeout: float | None = None) -> CallToolResult:
+    async def result(
+        self, timeout: float | None = None, *, timeout_excludes_questions: bool = False
+    ) -> CallToolResult:
         """Wait for the outcome and return it, as often as you like.
 
         Args:
             timeout: Seconds to wait, requests included; ``None`` waits as long as it takes.
+            timeout_excludes_questions: Whether the time does not count in which the host is asked.
 
         Returns:
             The server's result, unchanged; ``is_error`` is a result like any other. Fields that
@@ -92,13 +95,14 @@ class TaskHandle:
             JournalError: A step could not be made durable, and was therefore not taken.
         """
         endpoint, call = self._attached()
-        with anyio.move_on_after(timeout) as waiting:
+        with TimeLimit(timeout, excludes_questions=timeout_excludes_questions) as limit:
+            limit.count_for(call)
             if not call.record.finished:
                 async with endpoint.held(call):
                     await endpoint.wait(call)
         if not call.record.finished:
             raise endpoint.timed_out(call, timeout)
-        return await endpoint.deliver(call, waiting.deadline)
+        return await endpoint.deliver(call, limit.deadline)
 
     async def refresh(self) -> Task:
         """The snapshot that the next poll brings.

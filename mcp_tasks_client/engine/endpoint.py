@@ -33,6 +33,7 @@ from .push import Push
 from .recovery import Recovery, begin_with_task
 from .requests import Requests
 from .runner import Runner
+from .time_limit import TimeLimit
 
 __all__ = ["Endpoint"]
 
@@ -91,6 +92,7 @@ class Endpoint:
         key: str | None = None,
         on_unknown: OnUnknown = "raise",
         timeout: float | None = None,
+        timeout_excludes_questions: bool = False,
         listeners: Sequence[OnUpdate] = (),
     ) -> CallToolResult:
         """Make a call and wait for its result; see :meth:`TasksClient.call_tool`."""
@@ -100,13 +102,13 @@ class Endpoint:
         if timeout is None:  # without a scope for each call that waits
             await self.see_through(begin, on_unknown, listeners, begun)
         else:
-            with anyio.move_on_after(timeout) as waiting:
-                await self.see_through(begin, on_unknown, listeners, begun)
+            with TimeLimit(timeout, excludes_questions=timeout_excludes_questions) as limit:
+                await self.see_through(partial(_within, limit, begin), on_unknown, listeners, begun)
             if not begun:
                 raise WaitTimeoutError(f"The journal took longer than {timeout} seconds; nothing was sent.")
             if not begun[-1].record.finished:
                 raise self.timed_out(begun[-1], timeout)
-            deadline = waiting.deadline
+            deadline = limit.deadline
         return await self.deliver(begun[-1], deadline)
 
     async def start(self, tool_call: ToolCall, *, key: str | None, on_unknown: OnUnknown) -> LiveCall:
@@ -205,7 +207,13 @@ class Endpoint:
                 check_repeatable(error, call, on_unknown)
 
     async def see_task_through(
-        self, created: Snapshot, tool: str, *, timeout: float | None, listeners: Sequence[OnUpdate]
+        self,
+        created: Snapshot,
+        tool: str,
+        *,
+        timeout: float | None,
+        timeout_excludes_questions: bool = False,
+        listeners: Sequence[OnUpdate],
     ) -> CallToolResult:
         """Wait for the result of a task that somebody else's ``tools/call`` was answered with.
 
@@ -215,6 +223,7 @@ class Endpoint:
             created: The task, as the reply to ``tools/call`` describes it.
             tool: What was called.
             timeout: Seconds to wait; ``None`` waits as long as it takes.
+            timeout_excludes_questions: Whether the time does not count in which somebody is asked.
             listeners: Told of each changed snapshot.
 
         Raises:
@@ -229,7 +238,8 @@ class Endpoint:
             if timeout is None:  # without a scope for each call that waits
                 await self._wait_for_end(call, listeners)
             else:
-                with anyio.move_on_after(timeout):
+                with TimeLimit(timeout, excludes_questions=timeout_excludes_questions) as limit:
+                    limit.count_for(call)
                     await self._wait_for_end(call, listeners)
             if not call.record.finished:
                 raise self.timed_out(call, timeout)
@@ -520,6 +530,12 @@ class Endpoint:
                 "The client is closed. Open one again and attach the handle's reference, or resume().",
                 handle=None if call is None else self.engine.handle_of(self, call),
             )
+
+
+async def _within(limit: TimeLimit, begin: Callable[[], Awaitable[LiveCall]]) -> LiveCall:
+    call = await begin()
+    limit.count_for(call)
+    return call
 
 
 def _check_given(named: str, request: JSONObject, answer: JSONObject) -> None:

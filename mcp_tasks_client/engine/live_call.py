@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import anyio
 
@@ -58,6 +58,13 @@ class Nobody:
     ours_until: int | None
 
 
+class Limit(Protocol):
+    """A limit of time of somebody who waits for a call."""
+
+    def count(self, counts: bool) -> None:
+        """Have the time count from now on, or not."""
+
+
 T = TypeVar("T")
 
 OnUpdate: TypeAlias = Callable[[Task], Awaitable[None] | None]
@@ -77,6 +84,8 @@ class LiveCall:
             the owner, since unchanged polls are not journaled.
         next_send: The ``tools/call`` to send next; ``None`` if there is none to send.
         attempt: The ``tools/call`` that is under way; ``None`` if there is none.
+        asked: How many questions are before the host.
+        limits: Told whether any is.
         asks: Questions that the machine wants asked, and that are not before the host yet.
         uncommitted: Events that are not in the journal: those whose commit failed, and the creation of a task
             that begins here. The driver applies them first of all, and the store once more when it closes.
@@ -100,6 +109,7 @@ class LiveCall:
         "_alarm",
         "_changed",
         "_contexts",
+        "asked",
         "asks",
         "attempt",
         "committing",
@@ -111,6 +121,7 @@ class LiveCall:
         "followed",
         "in_background",
         "journaled",
+        "limits",
         "listeners",
         "next_send",
         "ownership",
@@ -134,6 +145,8 @@ class LiveCall:
         self.next_send: SendCall | None = None
         self.attempt: ToolCallAttempt | None = None
         self.asks: tuple[Ask, ...] = ()
+        self.asked = 0
+        self.limits: set[Limit] = set()
         self.prompts: set[anyio.CancelScope] | None = None
         self.uncommitted: tuple[Event, ...] = ()
         self.due = math.inf
@@ -261,6 +274,13 @@ class LiveCall:
         self.stop_asking()
         self.ring()
         self.publish()
+
+    def count_asked(self, more: int) -> None:
+        """Count the questions that are before the host."""
+        before, self.asked = self.asked, self.asked + more
+        if (before > 0) != (self.asked > 0):
+            for limit in self.limits:
+                limit.count(self.asked == 0)
 
     def stop_asking(self) -> None:
         """Withdraw the questions that are before the host, and those that wait for their turn."""

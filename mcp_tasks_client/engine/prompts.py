@@ -44,7 +44,6 @@ class Prompts:
         self._elicitations: deque[Ask] = deque()
         self._asks_persons = False  # whether a task takes elicitations one after another
         self._parks = False  # whether a question without an answer waits for the others before the call parks
-        self._at_work = 0  # how many questions are before somebody
         self._rests = anyio.Event()  # set when none is
         self._running = 0  # how many tasks there are, also for answers that are being sent
 
@@ -131,7 +130,7 @@ class Prompts:
             self._end_work()
         # The call parks for want of an answer. Whoever is before another question may finish it first.
         self._parks = True
-        if self._at_work:
+        if call.asked:
             await self._rests.wait()
         await self._step(call, event)
         self._parks = call.error is not None
@@ -139,13 +138,13 @@ class Prompts:
             self.put(())  # the server has withdrawn that question, and others wait for their turn
 
     def _begin_work(self) -> None:
-        if not self._at_work:
+        if not self._call.asked:
             self._rests = anyio.Event()
-        self._at_work += 1
+        self._call.count_asked(+1)
 
     def _end_work(self) -> None:
-        self._at_work -= 1
-        if not self._at_work:
+        self._call.count_asked(-1)
+        if not self._call.asked:
             self._rests.set()
 
 

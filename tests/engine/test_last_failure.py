@@ -12,6 +12,7 @@ from mcp_tasks_client.errors import (
     CredentialRefusedError,
     InputUnansweredError,
     SessionError,
+    TaskExpiredError,
     TaskNotFoundError,
     WaitTimeoutError,
 )
@@ -107,6 +108,17 @@ async def test_a_call_that_a_refused_credential_parked_says_so_in_another_proces
             await world.call(client)
     record = await world.only_record()
     assert record.last_failure == LastFailure(message="HTTP 401.", count=1, since=begun + 1.0)
+
+
+async def test_a_refresh_and_a_wait_end_with_the_time_to_live_though_the_hint_is_an_hour() -> None:
+    created = working(TASK, poll_interval_ms=3_600_000, ttl_ms=120_000)
+    world = World(calls=[created], gets={TASK: [MISSING]})
+    async with world.client() as client:
+        handle = await client.start_tool("tool")
+        with pytest.raises(TaskExpiredError):
+            await world.during(handle.refresh, 130)
+        with pytest.raises(TaskExpiredError):
+            await handle.result()
 
 
 # ── an old error is not told before a look ────────────────────────────────────────────────────

@@ -339,6 +339,7 @@ async def handles(client: TasksClient, reference: TaskReference) -> None:
     assert_type(await handle.result(), CallToolResult)
     assert_type(await handle.result(5), CallToolResult)
     assert_type(await handle.result(timeout=0.5), CallToolResult)
+    assert_type(await handle.result(5, timeout_excludes_questions=True), CallToolResult)
     assert_type(await handle.refresh(), Task)
     assert_type(handle.updates(), AsyncIterator[Task])
     async for task in handle.updates():

@@ -127,6 +127,8 @@ class TasksExtension(ClientExtension):
         on_abandon: What happens to the task of a call that times out or is cancelled.
         output_schema: As for :class:`TasksClient`, and for ``TasksClient(client)``. What the client's own
             ``call_tool`` returns is checked by the SDK.
+        timeout_excludes_questions: Whether the ``read_timeout_seconds`` of a call does not count while the
+            host is asked by its task.
         on_update: Gets each changed :class:`Task` of every call. A call's own progress callback is
             given the status messages besides.
         environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
@@ -151,6 +153,7 @@ class TasksExtension(ClientExtension):
         poll: PollPolicy | None = None,
         on_abandon: OnAbandon = "detach",
         output_schema: OutputSchema = "raise",
+        timeout_excludes_questions: bool = False,
         on_update: OnUpdate | None = None,
         environment: Environment | None = None,
     ) -> None:
@@ -158,6 +161,7 @@ class TasksExtension(ClientExtension):
         self.endpoint = endpoint
         self.principal = principal
         self.callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
+        self.timeout_excludes_questions = timeout_excludes_questions
         self.on_update = on_update
         self.engine = make_engine(self.journal, poll, on_abandon, output_schema, environment)
 
@@ -213,6 +217,7 @@ class Resolver:
             Snapshot(reply.task, reply.session_data),
             context.tool_name,
             timeout=context.read_timeout_seconds,
+            timeout_excludes_questions=self.extension.timeout_excludes_questions,
             listeners=_listeners(self.extension.on_update, claimed._progress),
         )
 

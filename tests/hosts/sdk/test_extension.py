@@ -14,7 +14,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -770,6 +770,20 @@ async def test_a_call_that_takes_longer_than_it_was_given_says_how_to_go_on(
     assert caught.value.handle.reference["task_id"] == TASK_ID
     assert await unfinished(journal) == [TASK_ID]
     assert server.counts["tasks/cancel"] == (on_abandon == "cancel")
+
+
+@pytest.mark.parametrize("excludes", [False, True])
+async def test_the_time_in_which_somebody_is_asked_counts_as_the_extension_was_told(excludes: bool) -> None:
+    async def slow(context: Any, params: Any) -> ElicitResult:
+        await anyio.sleep(1.5)
+        return ACCEPTED
+
+    server = SdkServer(gets=[{**asking(k=QUESTION), "pollIntervalMs": 1600}, DONE])
+    ours = extension(MemoryJournal(), elicitation=slow, timeout_excludes_questions=excludes)
+    with anyio.fail_after(LIMIT_S):
+        async with mcp.Client(in_memory(server), extensions=[ours]) as client:
+            with nullcontext() if excludes else pytest.raises(WaitTimeoutError):
+                await client.call_tool("tool", {}, read_timeout_seconds=1.0)
 
 
 class Handing(TasksExtension):
