@@ -103,6 +103,7 @@ def clients(session: ServerSession, journal: Journal, path: Path, http_client: h
     TasksClient(URL, journal=SqliteJournal("tasks.sqlite3"))
     TasksClient(URL, journal=SqliteJournal(path))
     TasksClient(URL, endpoint="shop", principal="alice", poll=PollPolicy(), on_abandon="detach")
+    TasksClient(URL, poll=PollPolicy(wait_for_slot_s=60.0))
     TasksClient(URL, poll=PollPolicy.eager(), on_abandon="cancel")
     TasksClient(URL, receive=ReceivePolicy(max_working=4, max_ttl_ms=3_600_000))
     TasksClient(URL, http_client=http_client, headers={"X-Tenant": "a"}, auth=("user", "password"))
@@ -435,6 +436,7 @@ async def errors(client: TasksClient) -> None:
             assert_type(await client.attach(error.handle.reference), TaskHandle)
     except InputUnansweredError as error:
         assert_type(error.keys, tuple[str, ...])
+        assert_type(error.declined, bool)
     except OutcomeUnknownError as error:
         assert_type(error.record, TaskRecord | None)
     except IdempotencyConflictError as error:

@@ -221,7 +221,7 @@ class Process(Observer):
                 observer=self,
             ),
         }
-        slot_s = 60.0 if self.pid % 2 else 0.0  # some wait for a slot, and some go on where others have waited
+        slot_s = 60.0 if self.pid % 2 else 0.0  # some wait for a slot, others go on where they have waited
         policy = PollPolicy(call_grace_s=1.0, floor_s=FLOOR_S, wait_for_slot_s=slot_s)
         self._client = client = TasksClient(self.line, poll=policy, **callbacks, **common)
         self._dropped_in = Engine(policy=policy, handle_of=detached, **common)
