@@ -131,8 +131,11 @@ def explain(error: Exception, path: Path) -> JournalError:
     """
     if isinstance(error, JournalError):
         return type(error)(str(error))
-    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
-        return _full(path, str(error))  # what a full disk is called where the log's index is made
+    match getattr(error, "sqlite_errorcode", 0):
+        case sqlite3.SQLITE_IOERR_SHMSIZE:  # what a full disk is called where the log's index is made
+            return _full(path, str(error))
+        case sqlite3.SQLITE_IOERR_SHORT_READ:  # what newer versions call the end of a file that was cut
+            return _damaged(path, str(error))
     match _code(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
             return JournalLockedError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +16,12 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
+from mcp_tasks_client.journal import sqlite_writer
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.journal.sqlite_file import connect
 from mcp_tasks_client.uncut import run_to_its_end
 from tests.journal.files import Spy, commits_held, stored
 from tests.journal.samples import SCOPE, gone, lease, record
@@ -155,12 +158,22 @@ async def test_a_native_cancel_during_a_save_does_not_undo_the_commit(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_native_cancel_during_the_opening_leaves_nothing_open(path: Path) -> None:
+async def test_a_native_cancel_during_the_opening_leaves_nothing_open(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled = threading.Event()
+
+    def connect_late(*args: Any) -> Any:
+        assert cancelled.wait(10)
+        return connect(*args)
+
+    monkeypatch.setattr(sqlite_writer, "connect", connect_late)
     journal = GuardedJournal(SqliteJournal(path))
     async with asyncio.timeout(20):
         opening = asyncio.ensure_future(journal.open())
         await asyncio.sleep(0)
         opening.cancel()
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await opening
         with pytest.raises(JournalError, match="is not open"):
