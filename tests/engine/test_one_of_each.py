@@ -51,6 +51,8 @@ def is_long(request: pytest.FixtureRequest) -> bool:
 def quick_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_writer, "_LINGER_S", 0.5)
     monkeypatch.setattr(sqlite_writer, "_TICK_S", 0.02)
+    # What other tests of this process have killed may keep theirs.
+    monkeypatch.setattr(process_lease, "_LEASES", weakref.WeakValueDictionary())
 
 
 def writers() -> list[threading.Thread]:
