@@ -144,6 +144,9 @@ from .states import (
 
 __all__ = ["advance"]
 
+_PATIENCE: Final = 5
+"""Unchanged snapshots of a task that waits, without a question, before that is reported."""
+
 _TOLD_AT_MOST: Final = 500
 """Characters of an error that are kept. Those of a host's own session may be of any length."""
 
@@ -298,6 +301,9 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         requests = task.input_requests
         if requests is None and excess is None and not seed:
             reports["no_input_requests"] = "input_required came without inputRequests"
+        elif requests == {} and state.unchanged >= _PATIENCE:
+            # At 2025-11-25 a question may have been sent to somebody else, or on a stream that broke.
+            reports["unheard"] = "the task waits for an answer, and no question of it was heard"
         # A host that gave the task up is not bothered with its questions any more.
         fresh = find_new(state.questions, requests or {}) if state.cancel == "no" else ()
         if state.questions and is_reused(state.questions, requests or {}):

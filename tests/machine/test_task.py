@@ -1064,6 +1064,17 @@ def test_input_required_without_requests_is_reported_once() -> None:
     assert not only(Report, working().sees("input_required", inputRequests={}))
 
 
+@requirement("law:16")
+def test_a_task_that_waits_for_an_answer_to_a_question_that_was_never_heard_is_reported_once() -> None:
+    life = working()
+    reports = [only(Report, life.sees("input_required", inputRequests={})) for _ in range(10)]
+    complaint = Report("the task waits for an answer, and no question of it was heard")
+    assert reports == [[]] * 5 + [[complaint]] + [[]] * 4
+    life = working()
+    for _ in range(10):
+        assert complaint not in life.asked(name=NAME)
+
+
 def test_a_violation_in_the_last_snapshot_is_reported_before_the_end() -> None:
     life = working()
     actions = life.sees("completed", result=RESULT, createdAt="2027-01-01")
