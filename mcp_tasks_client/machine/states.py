@@ -61,7 +61,7 @@ class LastFailure:
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since, UTC).isoformat(timespec="seconds")
-        return f"{self.count} requests have failed since {since}, the last one so: {self.message}"
+        return f"since {since}, requests fail ({self.count} so far). The last one: {self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

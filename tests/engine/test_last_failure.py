@@ -58,7 +58,7 @@ async def test_a_handle_and_its_record_say_what_fails_and_since_when() -> None:
 async def test_a_wait_that_is_over_says_why_the_task_was_not_seen() -> None:
     world = World(gets={TASK: [LOST]})
     async with world.client() as client:
-        with pytest.raises(WaitTimeoutError, match=r"requests have failed since .*: The conn") as caught:
+        with pytest.raises(WaitTimeoutError, match=r"requests fail .*The last one: The conn") as caught:
             await world.during(lambda: client.call_tool("tool", timeout=0.2), 3.5)
         assert caught.value.last_failure is not None
         assert caught.value.last_failure.count >= 2

@@ -834,7 +834,7 @@ def test_of_an_error_only_the_first_characters_are_kept() -> None:
 def test_a_last_failure_says_when_the_first_one_was_by_universal_time() -> None:
     failure = LastFailure(message="HTTP 503.", count=3, since=1_000_000_000.5)
     assert (
-        str(failure) == "3 requests have failed since 2001-09-09T01:46:40+00:00, the last one so: HTTP 503."
+        str(failure) == "since 2001-09-09T01:46:40+00:00, requests fail (3 so far). The last one: HTTP 503."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import json
 import logging
@@ -138,6 +139,7 @@ class Life:
 
 def live(life: Life) -> None:
     """Run one process."""
+    faulthandler.enable()  # so that one that dies of itself says where
     if life.debug is not None:
         logging.basicConfig(
             filename=life.debug, level=logging.DEBUG, format="%(asctime)s %(name)s %(message)s"
