@@ -167,8 +167,7 @@ class HostCalls:
             return RpcError(URL_ELICITATION_REQUIRED, str(error), {"elicitations": urls})
         if not asks:
             return as_rpc_error(error)
-        # Once URLs were visited, the host's next call makes the call anew, with or without a key.
-        record_id = live.record.record_id if live.journaled and not urls else None
+        record_id = live.record.record_id if live.journaled else None
         server_state = state.request_state if isinstance(state, Gathering) else None
         return questions_for(questions, state=server_state, record_id=record_id)
 

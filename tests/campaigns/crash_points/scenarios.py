@@ -722,9 +722,7 @@ def _question(key: str) -> dict[str, Any]:
 _END: Final = complete(result_of)
 _SHORT: Final = (work(2.2), _END)
 _ASKS: Final = (work(0.5), ask(_question("q")), work(0.5), _END)
-_URLS: Final = ErrorReply(
-    -32042, "no", {"elicitations": [{"message": name, "url": f"https://{name}.test"} for name in ("a", "b")]}
-)
+_URLS: Final = ErrorReply(-32042, "no", {"elicitations": [{"message": "a", "url": "https://a.test"}]})
 _GONE: Final = frozenset({"TaskCancelledError"})
 _STALL: Final = Scenario(
     programs=(calls, steps_in_for_a_while),

@@ -226,10 +226,8 @@ def _at_its_death(world: World) -> Iterator[str]:
         answering = fate.passed.count(("before", "commit: AnswerReady")) > fate.passed.count(
             ("after", "commit: AnswerReady")
         )
-        lost = set(life.returned) - world.committed
-        if world.scenario.through.endswith("asked itself"):
-            # That a URL was visited, the server knows. The host's next call makes the call anew.
-            lost = {key for key in lost if not is_url_key(key)}
+        # Whether a URL was visited, the server knows: the call goes again, and nothing is lost.
+        lost = {key for key in life.returned if not is_url_key(key)} - world.committed
         if lost and not answering and fate.stopped_at != ("after", "send: a question to the host"):
             yield f"the answers to {lost} were lost"
         if any(record.task_id is not None for record in life.known) and not world.outcomes:
