@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis  # noqa: F401  # it asks who refers to what as it is imported, and nobody sees what is frozen
 import pytest
 
+from tests.docs.server import docs_server
 from tests.legacy_servers import (
     legacy_node_program,
     legacy_node_server,
@@ -23,6 +24,7 @@ from tests.strict_server import strict_server
 
 __all__ = [
     "anyio_backend",
+    "docs_server",
     "legacy_node_program",
     "legacy_node_server",
     "legacy_program",

@@ -23,7 +23,7 @@ from mcp_tasks_client import TasksTransport, tasks_http_client
 
 async def answer(context, params):
     print(params.message, file=sys.stderr)
-    return ElicitResult(action="accept", content={"name": "Ada"})
+    return ElicitResult(action="accept", content={"version": "1.2"})
 
 
 async def main(url: str, tool: str, arguments: dict) -> None:

@@ -23,7 +23,7 @@ from mcp_tasks_client import tasks_http_client
 
 async def answer(message, response_type, params, context):
     print(message, file=sys.stderr)
-    return {"name": "Ada"}
+    return {"version": "1.2"}
 
 
 async def main(url: str, tool: str, arguments: dict) -> None:
@@ -37,7 +37,10 @@ async def main(url: str, tool: str, arguments: dict) -> None:
         call = FunctionCall(function=tools.functions[tool], arguments=arguments)
         result = await call.aexecute()
     # [/recipe]
-    print(result.result.content if result.status == "success" else result.error)
+    said = result.result.content if result.status == "success" else result.error
+    if said.startswith(("Error from MCP tool", "MCP tool")):  # how Agno tells a model of a failure
+        sys.exit(said)
+    print(said)
 
 
 if __name__ == "__main__":

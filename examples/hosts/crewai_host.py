@@ -21,7 +21,7 @@ from mcp_tasks_client import tasks_http_client_factory
 
 async def answer(context, params):
     print(context.tool, "asks:", params.message, file=sys.stderr)
-    return ElicitResult(action="accept", content={"name": "Ada"})
+    return ElicitResult(action="accept", content={"version": "1.2"})
 
 
 def main(url: str, tool: str, arguments: dict) -> None:

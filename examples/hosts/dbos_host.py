@@ -24,7 +24,7 @@ from mcp_tasks_client import idempotency_key, tasks_http_client
 
 async def answer(context, params):
     print(params.message, file=sys.stderr)
-    return ElicitResult(action="accept", content={"name": "Ada"})
+    return ElicitResult(action="accept", content={"version": "1.2"})
 
 
 # [recipe]
@@ -34,6 +34,7 @@ async def call(url: str, tool: str, arguments: dict) -> str:
     async with mcp.Client(transport, elicitation_callback=answer) as client:
         with idempotency_key(f"{DBOS.workflow_id}/{DBOS.step_id}"):
             result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content[0].text
     return result.content[0].text
 
 

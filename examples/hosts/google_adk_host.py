@@ -25,7 +25,7 @@ from mcp_tasks_client import tasks_http_client_factory
 
 async def answer(context, params):
     print(params.message, file=sys.stderr)
-    return ElicitResult(action="accept", content={"name": "Ada"})
+    return ElicitResult(action="accept", content={"version": "1.2"})
 
 
 async def main(url: str, tool: str, arguments: dict) -> None:
@@ -45,7 +45,9 @@ async def main(url: str, tool: str, arguments: dict) -> None:
     tools = {one.name: one for one in await toolset.get_tools()}
     result = await tools[tool].run_async(args=arguments, tool_context=ToolContext(run))
     await toolset.close()
-    print(result["content"][0]["text"] if "content" in result else result)
+    if "error" in result or result.get("isError") or result.get("is_error"):
+        sys.exit(str(result))
+    print(result["content"][0]["text"])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from mcp_tasks_client import tasks_http_client_factory
 
 async def answer(mcp_context, params, context):
     print(params.message, file=sys.stderr)
-    return ElicitResult(action="accept", content={"name": "Ada"})
+    return ElicitResult(action="accept", content={"version": "1.2"})
 
 
 async def main(url: str, tool: str, arguments: dict) -> None:
@@ -35,9 +35,12 @@ async def main(url: str, tool: str, arguments: dict) -> None:
     client = MultiServerMCPClient({"server": server}, callbacks=Callbacks(on_elicitation=answer))
     tools = {one.name: one for one in await client.get_tools()}
     # An agent does this itself: create_agent(model, tools=list(tools.values())).
-    result = await tools[tool].ainvoke(arguments)
+    call = {"type": "tool_call", "id": "1", "name": tool, "args": arguments}
+    message = await tools[tool].ainvoke(call)
     # [/recipe]
-    print(*(block["text"] for block in result))
+    if message.status == "error":
+        sys.exit(message.text)
+    print(message.text)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from mcp_tasks_client import tasks_http_client
 
 async def answer(message, response_type, params, context):
     print(message, file=sys.stderr)
-    return {"name": "Ada"}
+    return {"version": "1.2"}
 
 
 async def main(url: str, tool: str, arguments: dict) -> None:
@@ -32,9 +32,12 @@ async def main(url: str, tool: str, arguments: dict) -> None:
     async with MCPAdapter(client) as adapter:
         tools = {one.name: one for one in await adapter.list_tools()}
         # An agent does this itself: create_agent(model, tools=list(tools.values())).
-        result = await tools[tool].ainvoke(arguments)
+        call = {"type": "tool_call", "id": "1", "name": tool, "args": arguments}
+        message = await tools[tool].ainvoke(call)
     # [/recipe]
-    print(*(block["text"] for block in result))
+    if message.status == "error":
+        sys.exit(message.text)
+    print(message.text)
 
 
 if __name__ == "__main__":

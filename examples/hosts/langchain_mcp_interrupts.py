@@ -42,10 +42,13 @@ async def main(url: str, tool: str, arguments: dict) -> None:
         thread = {"configurable": {"thread_id": "1"}}
         said = await agent.ainvoke({"messages": [("user", "Greet me.")]}, thread)
         asked = said["__interrupt__"][0].value["requests"]
-        answers = {one["key"]: {"action": "accept", "content": {"name": "Ada"}} for one in asked}
+        answers = {one["key"]: {"action": "accept", "content": {"version": "1.2"}} for one in asked}
         said = await agent.ainvoke(Command(resume={"responses": answers}), thread)
     # [/recipe]
-    print(said["messages"][-2].content[0]["text"])
+    message = said["messages"][-2]
+    if message.status == "error":
+        sys.exit(message.text)
+    print(message.text)
 
 
 if __name__ == "__main__":

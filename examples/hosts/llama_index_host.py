@@ -21,7 +21,7 @@ from mcp_tasks_client import tasks_http_client
 
 async def answer(context, params):
     print(params.message, file=sys.stderr)
-    return ElicitResult(action="accept", content={"name": "Ada"})
+    return ElicitResult(action="accept", content={"version": "1.2"})
 
 
 async def main(url: str, tool: str, arguments: dict) -> None:
@@ -32,8 +32,10 @@ async def main(url: str, tool: str, arguments: dict) -> None:
         # An agent does this itself: FunctionAgent(tools=tools, ...).
         output = await tools[0].acall(**arguments)
     # [/recipe]
-    for block in output.raw_output.content:
-        print(block.text)
+    text = output.raw_output.content[0].text
+    if output.raw_output.is_error:
+        sys.exit(text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from mcp_tasks_client import tasks_http_client_factory
 
 async def answer(context, params):
     print(params.message, file=sys.stderr)
-    return ElicitResult(action="accept", content={"name": "Ada"})
+    return ElicitResult(action="accept", content={"version": "1.2"})
 
 
 async def main(url: str, tool: str, arguments: dict) -> None:
@@ -33,7 +33,8 @@ async def main(url: str, tool: str, arguments: dict) -> None:
         params={"url": url, "httpx_client_factory": factory},
         client_session_timeout_seconds=None,
     ) as server:
-        agent = Agent(name="agent", mcp_servers=[server])
+        raises = {"failure_error_function": None}  # else only the model is told of a failure
+        agent = Agent(name="agent", mcp_servers=[server], mcp_config=raises)
         # A run does this itself: Runner.run(agent, ...).
         tools = {one.name: one for one in await agent.get_mcp_tools(RunContextWrapper(None))}
         given = json.dumps(arguments)

@@ -20,7 +20,7 @@ from mcp_tasks_client import tasks_http_client
 
 async def answer(message, response_type, params, context):
     print(message, file=sys.stderr)
-    return {"name": "Ada"}
+    return {"version": "1.2"}
 
 
 async def main(url: str, tool: str, arguments: dict) -> None:

@@ -22,7 +22,7 @@ from mcp_tasks_client import tasks_http_client
 
 async def answer(context, params):
     print(params.message, file=sys.stderr)
-    return ElicitResult(action="accept", content={"name": "Ada"})
+    return ElicitResult(action="accept", content={"version": "1.2"})
 
 
 def main(url: str, tool: str, arguments: dict) -> None:
@@ -34,7 +34,10 @@ def main(url: str, tool: str, arguments: dict) -> None:
     agent = Agent(tools=[tools])
     result = getattr(agent.tool, tool)(**arguments)
     # [/recipe]
-    print(result["content"][0]["text"])
+    text = result["content"][0]["text"]
+    if result["status"] == "error":
+        sys.exit(text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,13 @@ def test_a_guide_opens_with_code_that_runs(page: Path) -> None:
         assert re.match(r"# .*\n\n```python\n", page.read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_links_to_the_code_that_only_the_site_shows(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for included in re.findall(r"{literalinclude} (\S+)", text):
+        assert f"]({included})" in text, "a Git host shows an empty block"
+
+
 def test_every_campaign_is_named_with_a_command() -> None:
     page = (DOCS / "guarantees.md").read_text(encoding="utf-8")
     table = page.partition("| campaign |")[2].partition("\n\n")[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,14 +14,16 @@ from typing import Final
 import pytest
 
 from tests._legacy_installs import NotInstalled
+from tests.docs.pages import PORT
 from tests.legacy_servers import LegacyServer
 from tests.real_server import RealServer
 
-from .cells import CASES, GENERATIONS, Failed, Server, run_cell
+from .cells import CASES, GENERATIONS, Failed, Server, output_of, run_cell
 from .page import CELLS, INDEX, LINES, between, lines_table, row, write
-from .recipes import Recipe, installed, recipes
+from .recipes import ROOT, Recipe, installed, recipes
 
 RECIPES: Final = recipes()
+LIMIT_S: Final = 60.0
 QUICK: Final = {
     ("pydantic_ai", "2026-07-28", "question"),
     ("langchain_mcp_adapters", "2025-11-25", "question"),
@@ -47,10 +51,7 @@ def test_a_recipe_brings_its_result_home(
 ) -> None:
     if (recipe.name, generation, case) not in QUICK and not request.config.getoption("--long"):
         pytest.skip("takes an environment of its own, or long; --long runs it")
-    try:
-        python = installed(recipe)
-    except NotInstalled as reason:
-        pytest.skip(f"cannot be installed: {reason}")
+    python = environment(recipe, request)
     fixture = "real_server" if generation == GENERATIONS[0] else "legacy_python_server"
     running: RealServer | LegacyServer = request.getfixturevalue(fixture)
     try:
@@ -62,15 +63,44 @@ def test_a_recipe_brings_its_result_home(
 def test_a_question_becomes_an_interrupt_of_langgraph(
     request: pytest.FixtureRequest, real_server: RealServer, tmp_path: Path
 ) -> None:
-    if not request.config.getoption("--long"):
-        pytest.skip("takes an environment of its own; --long runs it")
     [recipe] = [one for one in RECIPES if one.name == "langchain_mcp"]
-    try:
-        python = installed(recipe)
-    except NotInstalled as reason:
-        pytest.skip(f"cannot be installed: {reason}")
+    python = environment(recipe, request)
     interrupts = replace(recipe, program=recipe.program.with_name("langchain_mcp_interrupts.py"))
     run_cell(interrupts, python, Server(GENERATIONS[0], real_server), "question", tmp_path)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_the_command_of_the_page_runs_at_the_server_of_the_tutorial(
+    recipe: Recipe, request: pytest.FixtureRequest, docs_server: str, tmp_path: Path
+) -> None:
+    page = INDEX.read_text(encoding="utf-8").replace("openai_agents_host", recipe.program.stem)
+    (line,) = re.findall(rf"^\$ python (examples/hosts/{recipe.program.name} .*)$", page, flags=re.MULTILINE)
+    program, url, *arguments = shlex.split(line)
+    command = [environment(recipe, request), ROOT / program, url.replace(PORT, docs_server), *arguments]
+    said = output_of([str(one) for one in command], tmp_path, LIMIT_S)
+    assert said.splitlines()[-1].strip() == "web 1.2 is deployed"
+
+
+@pytest.mark.parametrize("tool", ["fail_rpc", "fail_tool"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_recipe_whose_call_fails_ends_with_an_error(
+    recipe: Recipe, tool: str, request: pytest.FixtureRequest, real_server: RealServer, tmp_path: Path
+) -> None:
+    if tool == "fail_tool" and recipe.name in {"crewai", "openai_agents", "smolagents"}:
+        pytest.skip("the framework hands on the text of a result, and not that it is an error")
+    python = environment(recipe, request)
+    with pytest.raises(Failed, match="it ended with 1"):
+        output_of([str(python), str(recipe.program), real_server.url, tool, "{}"], tmp_path, LIMIT_S)
+
+
+def environment(recipe: Recipe, request: pytest.FixtureRequest) -> Path:
+    """The interpreter of a recipe, where it is one of the quick ones or all are to run."""
+    if recipe.name not in {name for name, *_ in QUICK} and not request.config.getoption("--long"):
+        pytest.skip("takes an environment of its own; --long runs it")
+    try:
+        return installed(recipe)
+    except NotInstalled as reason:
+        pytest.skip(f"cannot be installed: {reason}")
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
@@ -80,7 +110,6 @@ def test_a_recipe_is_short_pinned_and_has_a_page(recipe: Recipe) -> None:
     assert ast.get_docstring(ast.parse(source))
     assert recipe.dependencies
     assert all("==" in one for one in recipe.dependencies)
-    assert f"examples/hosts/{recipe.program.name}" in recipe.page.read_text(encoding="utf-8")
 
 
 def test_the_table_of_lines_is_that_of_the_recipes() -> None:

@@ -249,6 +249,13 @@ def add_asking_tools(mcp: FastMCP, optional: TaskConfig, required: TaskConfig) -
         return f"Hello, {reply(context, 'name')}" if asked else form({"name": "What is your name?"})
 
     @mcp.tool(task=optional)
+    async def deploy(context: Context, service: str) -> str | InputRequiredResult:
+        """That of the tutorial, without the work."""
+        if context.input_responses is None:
+            return form({"version": f"Which version of {service}?"})
+        return f"{service} {reply(context, 'version')} is deployed"
+
+    @mcp.tool(task=optional)
     async def ask_many(context: Context) -> str | InputRequiredResult:
         if context.input_responses is None:
             return form({"colour": "Which colour?", "size": "Which size?"})

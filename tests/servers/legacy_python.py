@@ -62,6 +62,11 @@ from tests.servers.announced import AnnouncedServer, die_with_parent, replayed, 
 JSONObject: TypeAlias = dict[str, Any]
 
 NAME_FORM: Final = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+VERSION_FORM: Final = {
+    "type": "object",
+    "properties": {"version": {"type": "string"}},
+    "required": ["version"],
+}
 COUNT: Final = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 MILLISECONDS: Final = {"type": "integer", "minimum": 0}
 QUESTION: Final = types.SamplingMessage(role="user", content=types.TextContent(type="text", text="2 + 2?"))
@@ -168,6 +173,13 @@ async def asks(task: ServerTaskContext, call: Call) -> CallToolResult:
     return text(f"Hello, {said(await task.elicit('What is your name?', NAME_FORM))}")
 
 
+async def deploy(task: ServerTaskContext, call: Call) -> CallToolResult:
+    """That of the tutorial, without the work."""
+    service = call.arguments["service"]
+    answer = await task.elicit(f"Which version of {service}?", VERSION_FORM)
+    return text(f"{service} {said(answer, 'version')} is deployed")
+
+
 async def asks_aside(task: ServerTaskContext, call: Call) -> CallToolResult:
     """Over the stream of the session, with the task's mark. Nobody is asked while there is no such stream."""
     meta = types.RequestParams.Meta(**{RELATED_TASK_METADATA_KEY: {"taskId": task.task_id}})  # type: ignore[arg-type]
@@ -176,9 +188,9 @@ async def asks_aside(task: ServerTaskContext, call: Call) -> CallToolResult:
     return text(f"Hello, {said(await call.session.send_request(request, types.ElicitResult))}")
 
 
-def said(answer: types.ElicitResult) -> str:
+def said(answer: types.ElicitResult, key: str = "name") -> str:
     if answer.action == "accept":
-        return str((answer.content or {})["name"])
+        return str((answer.content or {})[key])
     return {"decline": "declined", "cancel": "cancelled"}[answer.action]
 
 
@@ -325,6 +337,7 @@ TOOLS: Final[Mapping[str, LegacyTool]] = {
     "fails": LegacyTool(work=fails, properties={"how": {"enum": ["message", "result", "completed"]}}),
     "asks": LegacyTool(work=asks),
     "asks_aside": LegacyTool(work=asks_aside),
+    "deploy": LegacyTool(work=deploy, properties={"service": {"type": "string"}}),
     "asks_twice": LegacyTool(work=asks_twice, properties={"together": BOOLEAN, "alike": BOOLEAN}),
     "asks_in_branches": LegacyTool(work=asks_in_branches, properties={"stagger_ms": MILLISECONDS}),
     "samples": LegacyTool(work=samples),
