@@ -9,7 +9,16 @@ import logging
 from typing import Final
 
 from ..errors import InputUnansweredError, TasksClientError
-from ..machine.events import AnswerReady, CallLost, CancelRequested, Event, Observed, Resumed, TaskCreated
+from ..machine.events import (
+    AnswerReady,
+    CallLost,
+    CallRefused,
+    CancelRequested,
+    Event,
+    Observed,
+    Resumed,
+    TaskCreated,
+)
 from ..machine.record import TaskRecord
 from ..machine.states import OutcomeUnknown
 from ..protocol.text import name_tool, quote, shorten
@@ -44,6 +53,9 @@ def log_commit(before: TaskRecord, after: TaskRecord, event: Event) -> None:
             _log("resumed", after, "is resumed")
         case CallLost():
             _log("lost", after, "has lost the reply to tools/call; the tool may have run", logging.WARNING)
+        case CallRefused() if after.last_failure is not None:
+            _log("waiting", after, f"waits for a slot: {after.last_failure}")
+            return
     if before.last_failure is None and after.last_failure is not None:
         _log("unreachable", after, f"is not seen: {after.last_failure}", logging.WARNING)
     if after.finished:

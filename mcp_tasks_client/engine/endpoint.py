@@ -478,7 +478,8 @@ class Endpoint:
             )
         failure = call.record.last_failure
         if failure is not None:
-            message = f"{message} The task is not seen: {failure}"
+            what = "call has not begun" if call.task_id is None else "task is not seen"
+            message = f"{message} The {what}: {failure}"
         return WaitTimeoutError(message, last_failure=failure, handle=self.engine.handle_of(self, call))
 
     # ── what the journal holds ────────────────────────────────────────────────────────────────

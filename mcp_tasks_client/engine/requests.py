@@ -99,7 +99,7 @@ class Requests:
             reply = await self._observed(call, CALL, self.session.call, request, before_send)
         except SessionError as error:
             if error.not_executed:
-                return self._call_refused(call, error), _refusal(error)
+                return self._call_refused(error), _refusal(error)
             urls = read_url_requests(error.data) if error.code == URL_ELICITATION_REQUIRED else None
             if urls is not None:
                 return InputAsked(requests=urls, request_state=None), None
@@ -115,13 +115,11 @@ class Requests:
                 now, jitter = self._clock.time(), self._jitter()
                 return TaskCreated(task=task, session_data=session_data, now=now, jitter=jitter), None
 
-    def _call_refused(self, call: LiveCall, error: SessionError) -> Event:
-        limited = error.http_status == TOO_MANY_REQUESTS
-        if limited:
-            logger.info("%s has no slot at the server: %s", _name(call), error)
+    def _call_refused(self, error: SessionError) -> Event:
         return CallRefused(
             for_good=error.code in REFUSED_CODES and not error.retryable,
-            limited=limited,
+            limited=error.http_status == TOO_MANY_REQUESTS,
+            why=str(error),
             retry_after_s=error.retry_after_s,
             now=self._clock.time(),
             jitter=self._jitter(),

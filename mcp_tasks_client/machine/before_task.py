@@ -38,6 +38,7 @@ from .states import (
     Failed,
     Finished,
     Gathering,
+    LastFailure,
     Observing,
     Outcome,
     OutcomeUnknown,
@@ -45,13 +46,23 @@ from .states import (
     Violated,
 )
 
-__all__ = ["MAX_ROUNDS", "ImpossibleEventError", "Step", "advance_before_task", "park_unanswered"]
+__all__ = [
+    "MAX_ROUNDS",
+    "ImpossibleEventError",
+    "Step",
+    "advance_before_task",
+    "count_failure",
+    "park_unanswered",
+]
 
 MAX_ROUNDS: Final = 32
 """Rounds of questions before a task or a result, at most; a server that asks forever is stopped."""
 
 _STATE_ONLY_DELAY_S: Final = 0.25
 """Seconds before the next round when the server asked nothing and only handed out state."""
+
+_TOLD_AT_MOST: Final = 500
+"""Characters of an error that are kept. Those of a host's own session may be of any length."""
 
 Step: TypeAlias = tuple[State, tuple[Action, ...]]
 StateT = TypeVar("StateT", Gathering, Observing)
@@ -97,7 +108,7 @@ def _calling(state: Calling, event: Event, policy: PollPolicy) -> Step:
             if waiting is not None:
                 return waiting, (Save(), *_next_round(waiting, event.now))
             if (before.questions or before.request_state is not None) and not event.for_good:
-                return replace(before, refusals=0, waited_s=0.0), (Save(),)
+                return replace(before, failure=None, waited_s=0.0), (Save(),)
             # The refusal of this request says nothing about an earlier one, whose reply was lost.
             return (OutcomeUnknown(), (Save(),)) if state.again else (state, (Forget(),))
         case CallLost():
@@ -122,7 +133,7 @@ def _gather(state: Calling, event: InputAsked) -> Step:
     if excess is not None:
         return _end(Violated(message=f"The call was not begun: {excess}."))
     questions, asks = ask_open(find_new((), event.requests), event.requests)
-    gathering = replace(state.gathered or _begun_anew(state), round=state.round + 1, refusals=0, due_at=0.0)
+    gathering = replace(state.gathered or _begun_anew(state), round=state.round + 1, failure=None, due_at=0.0)
     if any(map(is_url_key, event.requests)):
         # The same call goes again, with what it was sent with.
         gathering = replace(gathering, questions=(*_without_urls(gathering.questions), *questions))
@@ -138,12 +149,18 @@ def _begun_anew(state: Calling) -> Gathering:
 
 def _wait_for_slot(state: Gathering, event: CallRefused, policy: PollPolicy) -> Gathering | None:
     """The call goes again when the server may have a slot; ``None`` if that takes too long."""
-    refusals = state.refusals + 1
-    wait_s = backoff_delay(None, refusals, event.retry_after_s, policy, event.jitter)
+    failure = count_failure(state.failure, event.why, event.now)
+    wait_s = backoff_delay(None, failure.count, event.retry_after_s, policy, event.jitter)
     waited_s = state.waited_s + wait_s
     if waited_s > policy.wait_for_slot_s:
         return None
-    return replace(state, refusals=refusals, waited_s=waited_s, due_at=event.now + wait_s)
+    return replace(state, failure=failure, waited_s=waited_s, due_at=event.now + wait_s)
+
+
+def count_failure(last: LastFailure | None, why: str, now: float) -> LastFailure:
+    """One more request has failed, since one last got through."""
+    last = last or LastFailure(message="", count=0, since=now)
+    return replace(last, message=why[:_TOLD_AT_MOST], count=last.count + 1)
 
 
 def _gathering(state: Gathering, event: Event) -> Step:

@@ -47,6 +47,7 @@ class CallRefused:
     limited: bool = False
     """Only for want of a slot (HTTP 429)."""
 
+    why: str = ""
     retry_after_s: float | None = None
     now: float = 0.0
     jitter: float = 0.0

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter
 
 from ..protocol.task import Task
 from ..protocol.text import quote, shorten
-from .states import Completed, Failed, Finished, Gone, LastFailure, Observing, State
+from .states import Completed, Failed, Finished, Gathering, Gone, LastFailure, Observing, State
 
 __all__ = ["Scope", "TaskRecord", "TaskReference", "dump_state", "load_state"]
 
@@ -126,12 +126,12 @@ class TaskRecord:
 
     @property
     def last_failure(self) -> LastFailure | None:
-        """Why the task is not seen, and since when; ``None`` while requests for it get through.
+        """Why the task is not seen, or has no slot to begin; ``None`` while requests for it get through.
 
         The journal is written when requests begin to fail, and when one gets through again. Of the last one,
         and of how many there were, only the client that drives the task knows the newest.
         """
-        return self.state.failure if isinstance(self.state, Observing) else None
+        return self.state.failure if isinstance(self.state, Observing | Gathering) else None
 
     @property
     def expires_at(self) -> float | None:

@@ -48,7 +48,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastFailure:
-    """Why a task is not seen: the requests for it that have failed since one last got through."""
+    """Why a task is not seen, or a call has not begun: the requests that have failed since one got through."""
 
     message: str
     """What the last of them failed with."""
@@ -73,8 +73,8 @@ class Gathering:
     request_state: str | None
     questions: tuple[Question, ...]
     again: bool = False
-    refusals: int = 0
-    """How often in a row the call was refused for want of a slot."""
+    failure: LastFailure | None = None
+    """The refusals for want of a slot, one after the other."""
 
     waited_s: float = 0.0
     """Seconds of waiting for a slot in all, up to ``due_at``."""

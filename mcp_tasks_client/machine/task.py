@@ -67,7 +67,7 @@ from .actions import (
     Unanswered,
     Wake,
 )
-from .before_task import ImpossibleEventError, Step, advance_before_task, park_unanswered
+from .before_task import ImpossibleEventError, Step, advance_before_task, count_failure, park_unanswered
 from .events import (
     AnswerReady,
     AnswerUnavailable,
@@ -134,7 +134,6 @@ from .states import (
     Finished,
     Gathering,
     Gone,
-    LastFailure,
     Observing,
     Outcome,
     OutcomeUnknown,
@@ -146,9 +145,6 @@ __all__ = ["advance"]
 
 _PATIENCE: Final = 5
 """Unchanged snapshots of a task that waits, without a question, before that is reported."""
-
-_TOLD_AT_MOST: Final = 500
-"""Characters of an error that are kept. Those of a host's own session may be of any length."""
 
 
 def advance(state: State, event: Event, policy: PollPolicy) -> Step:
@@ -215,7 +211,8 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             return _finish(Gone(why="expired" if expired else "not_found", message=event.message), state)
         case ObservationRefused():
             questions = reopen(take_back(state.questions, "sending"))
-            state = _note_failure(replace(state, questions=questions), str(event.error), event.now)
+            failure = count_failure(state.failure, str(event.error), event.now)
+            state = replace(state, questions=questions, failure=failure)
             return state, (StopAsking(), Park(event.error))
         case AnswerReady():
             questions = answer(state.questions, event.key, event.answer)
@@ -424,7 +421,7 @@ def _look_again(
 
 def _fail(state: Observing, event: PollFailed | UpdateFailed | CancelFailed, policy: PollPolicy) -> Step:
     """A request failed in a way that may pass."""
-    before, state = state, _note_failure(state, event.why, event.now)
+    before, state = state, replace(state, failure=count_failure(state.failure, event.why, event.now))
     failed = due_after_failure(state, event.now, event.jitter, event.retry_after_s, policy)
     # The polls of a task whose other requests failed keep their own time, if that is later.
     state = failed if isinstance(event, PollFailed) else due_no_sooner(failed, state, event.now)
@@ -432,12 +429,6 @@ def _fail(state: Observing, event: PollFailed | UpdateFailed | CancelFailed, pol
     # can see since when requests fail.
     saved = (Save(),) if event.retry_after_s is not None or before.failure is None else ()
     return state, (*saved, Wake(state.wait_s))
-
-
-def _note_failure(state: Observing, why: str, now: float) -> Observing:
-    """One more request has failed, since one last got through."""
-    last = state.failure or LastFailure(message="", count=0, since=now)
-    return replace(state, failure=replace(last, message=why[:_TOLD_AT_MOST], count=last.count + 1))
 
 
 def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_tasks_client import LastFailure
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import (
     ConnectionLostError,
@@ -118,6 +119,27 @@ async def stop_waiting(world: World, client: TasksClient, key: str | None) -> Ta
     handle = raised.value.handle
     assert isinstance(handle, TaskHandle)
     return handle
+
+
+@requirement("law:16")
+@pytest.mark.parametrize("key", [None, KEY])
+async def test_whoever_waits_for_a_slot_can_see_why(
+    key: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(calls=[busy(30.0), AT_ONCE])
+    begun = world.clock.time()
+    with caplog.at_level("INFO", "mcp_tasks_client"):
+        async with world.client(poll=patient()) as client:
+            with pytest.raises(WaitTimeoutError, match="not begun.*slow down") as raised:
+                await client.call_tool("tool", idempotency_key=key, timeout=0.05)
+            failure = LastFailure(message="slow down", count=1, since=begun)
+            assert raised.value.last_failure == failure
+            if key is not None:
+                (record,) = await client.records()
+                assert (record.status, record.last_failure) == ("gathering", failure)
+    events = [getattr(told, "mcp_event", None) for told in caplog.records]
+    assert events.count("waiting") == (key is not None)
+    assert "unreachable" not in events
 
 
 @requirement("law:8")

@@ -65,6 +65,8 @@ def test_what_fails_is_known_of_an_observed_task_only() -> None:
     assert isinstance(state, Observing)
     assert record(replace(state, failure=failure)).last_failure == failure
     assert record(Calling()).last_failure is None
+    waits = Gathering(round=0, request_state=None, questions=(), failure=failure)
+    assert record(waits).last_failure == failure
 
 
 def test_the_snapshot_of_a_finished_call_has_its_outcome() -> None:

@@ -176,7 +176,8 @@ class Life:
 
     def limited(self, retry_after_s: float | None = None) -> tuple[Action, ...]:
         """The call is refused for want of a slot."""
-        return self.feed(CallRefused(limited=True, retry_after_s=retry_after_s, now=self.now))
+        refused = CallRefused(limited=True, why="HTTP 429", retry_after_s=retry_after_s, now=self.now)
+        return self.feed(refused)
 
     def missing(self) -> tuple[Action, ...]:
         return self.feed(TaskMissing(message="Task not found", now=self.now))
@@ -488,6 +489,9 @@ def test_a_call_without_a_slot_goes_again_with_a_back_off() -> None:
         assert life.feed(CallBegun()) == (Save(),)
         assert isinstance(life.state, Calling)
         assert life.state.round == 0, "no round of questions"
+        assert life.state.gathered is not None
+        assert life.state.gathered.failure is not None
+    assert life.state.gathered.failure == LastFailure(message="HTTP 429", count=3, since=life.now - 7.0)
 
 
 @requirement("law:4")
