@@ -48,7 +48,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastFailure:
-    """Why a task is not seen, or a call has not begun: the requests that have failed since one got through."""
+    """Why a task is not seen, or a call not begun: the requests that have failed since one got through."""
 
     message: str
     """What the last of them failed with."""

@@ -130,7 +130,7 @@ async def test_whoever_waits_for_a_slot_can_see_why(
     begun = world.clock.time()
     with caplog.at_level("INFO", "mcp_tasks_client"):
         async with world.client(poll=patient()) as client:
-            with pytest.raises(WaitTimeoutError, match="not begun.*slow down") as raised:
+            with pytest.raises(WaitTimeoutError, match=r"not begun.*slow down") as raised:
                 await client.call_tool("tool", idempotency_key=key, timeout=0.05)
             failure = LastFailure(message="slow down", count=1, since=begun)
             assert raised.value.last_failure == failure

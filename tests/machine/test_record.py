@@ -12,6 +12,7 @@ from mcp_tasks_client.machine.states import (
     Completed,
     Failed,
     Finished,
+    Gathering,
     Gone,
     LastFailure,
     Observing,
@@ -59,7 +60,7 @@ def test_an_observed_task_is_pending_and_expires_when_its_ttl_says_so() -> None:
     assert observing().status == "working"
 
 
-def test_what_fails_is_known_of_an_observed_task_only() -> None:
+def test_what_fails_is_known_of_an_observed_task_and_of_a_call_without_a_slot() -> None:
     failure = LastFailure(message="HTTP 503", count=2, since=1.0)
     state = observing().state
     assert isinstance(state, Observing)
