@@ -12,6 +12,7 @@ import httpx2
 import mcp
 import pytest
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver import MCPServer
 from mcp_types import ElicitRequestURLParams, ElicitResult
 
 from mcp_tasks_client import (
@@ -289,6 +290,27 @@ async def test_a_call_that_waits_for_a_person_can_be_cancelled() -> None:
     assert count(server, "tools/call") == 1
 
 
+async def test_a_server_of_the_official_sdk_is_understood() -> None:
+    server, person, calls = MCPServer("s"), Person(), 0
+
+    @server.tool()
+    def deploy() -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            message, url = "Please authorize a.", "https://auth.test/a"
+            wanted = ElicitRequestURLParams(message=message, url=url, elicitation_id="id-a")
+            raise mcp.UrlElicitationRequiredError([wanted])
+        return "done"
+
+    options: Any = {"endpoint": ENDPOINT, "journal": MemoryJournal(), "elicitation": person}
+    with anyio.fail_after(LIMIT_S):
+        async with mcp.Client(server) as sdk, TasksClient(sdk, **options) as client:
+            result = await client.call_tool("deploy", idempotency_key=KEY)
+    assert text_of({"result": result.model_dump(by_alias=True)}) == "done"
+    assert (calls, person.shown) == (2, ["https://auth.test/a"])
+
+
 # ── a URL, where the host's own session asks ──────────────────────────────────────────────────
 
 BY_URL: Final[JSONObject] = {"elicitation": {"form": {}, "url": {}}}
@@ -536,3 +558,34 @@ async def test_a_server_that_has_no_slot_for_what_goes_before_the_call_is_waited
     server.misbehave(method, *[HttpError(429, 0.02)] * 4)  # the first three are repeated in any case
     assert await make(way, server, poll=PATIENT) == "done"
     assert count(server, "tools/call") == 1
+
+
+def busy_older_server() -> OlderServer:
+    server = older_gateway()
+    takes, busy = server.replies["tools/call"], [{"retry-after": "0.02"}, {}]
+    server.replies["tools/call"] = lambda arrived: (
+        httpx.Response(429, headers=busy.pop()) if busy else takes(arrived)
+    )
+    return server
+
+
+async def test_at_2025_11_25_a_call_may_wait_for_its_turn_by_url() -> None:
+    server = busy_older_server()
+    options: Any = {"journal": MemoryJournal(), "poll": PATIENT}
+    async with (
+        httpx.AsyncClient(transport=httpx.MockTransport(server)) as http,
+        TasksClient(URL, http_client=http, **options) as client,
+    ):
+        with anyio.fail_after(LIMIT_S):
+            result = await client.call_tool("slow", idempotency_key=KEY)
+    assert text_of({"result": result.model_dump(by_alias=True)}) == "done"
+    assert len(server.of("tools/call")) == 3
+
+
+async def test_at_2025_11_25_a_call_may_wait_for_its_turn_beneath_a_host() -> None:
+    server = busy_older_server()
+    inner, host_options = httpx.MockTransport(server), {"version": OLDER}
+    options: Any = {"library": httpx, "inner": inner, "host_options": host_options, "poll": PATIENT}
+    async with hosted(gateway(), **options) as host:
+        assert text_of(await host.call("slow", meta=META)) == "done"
+    assert len(server.of("tools/call")) == 3
