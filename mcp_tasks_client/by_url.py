@@ -1,26 +1,33 @@
 """A server by URL, in whichever version of the protocol the server speaks.
 
-The server is asked for its version before the first request of any kind, and once.
+The server is asked for its version before the first request of any kind, and once. A server that knows only
+``initialize`` may refuse the question as it would refuse a credential, and is then asked by ``initialize``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from mcp_types import Tool
 
 from .callbacks import Inputs
 from .engine.environment import Environment
+from .errors import CredentialRefusedError, SessionError
 from .policy import PollPolicy
 from .protocol import JSONObject
 from .protocol.replies import CallReply
 from .sessions.base import BeforeSend, Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
 from .sessions.http.http_session import HttpSession
+from .sessions.shared import Shared
 from .sessions.tool_catalogue import OtherVersionError
 
 __all__ = ["DiscoveringSession", "session_by_url"]
+
+_REFUSED_BY_NAME: Final = re.compile(r"\berror\s*=")
+"""In a ``WWW-Authenticate``, says that it was the credential that was refused. Source: RFC 6750, 3."""
 
 
 class DiscoveringSession(Session):
@@ -30,15 +37,20 @@ class DiscoveringSession(Session):
 
     Args:
         http: Asks the server. Closed with this session.
-        speak_other: Makes the session of another version, at most once. That session may use the channel of
-            ``http``, and leaves it open.
+        speak_other: Makes the session of another version. That session may use the channel of ``http``, and
+            leaves it open.
+        asks_version: Whether the server is asked, and not taken for one that needs the other session.
     """
 
-    def __init__(self, http: HttpSession, speak_other: Callable[[HttpSession], Session]) -> None:
+    def __init__(
+        self, http: HttpSession, speak_other: Callable[[HttpSession], Session], *, asks_version: bool = True
+    ) -> None:
         self.endpoint = http.endpoint
         self.limits = http.limits
         self._http = http
         self._speak_other = speak_other
+        self._asks_version = asks_version
+        self._choosing = Shared(self._choose_now)
         self._chosen: Session | None = None
         self._decided = anyio.Event()
 
@@ -78,6 +90,11 @@ class DiscoveringSession(Session):
         """Send ``tasks/cancel`` once."""
         await (await self._choose(ref.context)).cancel(ref)
 
+    def forget(self, task_id: str) -> None:
+        """Note that the end of a task is journaled."""
+        if self._chosen is not None:
+            self._chosen.forget(task_id)
+
     async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send another request once."""
         return await (await self._choose(context)).ask(method, params, context=context)
@@ -102,18 +119,31 @@ class DiscoveringSession(Session):
         Raises:
             SessionError: The server could not be asked; ``not_executed``.
         """
-        if self._chosen is not None:
-            return self._chosen
-        try:
-            await self._http.discover(context)
-            chosen: Session = self._http
-        except OtherVersionError:
-            # Nothing is awaited between this look and the assignment, so that only one other is made.
-            chosen = self._chosen or self._speak_other(self._http)
-        if self._chosen is None:
-            self._chosen = chosen
-            self._decided.set()
+        while self._chosen is None:
+            await self._choosing.run(context)
         return self._chosen
+
+    async def _choose_now(self, context: object) -> None:
+        chosen: Session = self._http
+        try:
+            if self._asks_version:
+                await self._http.discover(context)
+            else:
+                chosen = self._speak_other(self._http)
+        except OtherVersionError:
+            chosen = self._speak_other(self._http)
+        except CredentialRefusedError as error:
+            if _REFUSED_BY_NAME.search(error.challenge):
+                raise
+            chosen = self._speak_other(self._http)
+            try:
+                # More than ``initialize``, which a server may grant to everybody.
+                await chosen.ask("server/discover", {}, context=context)
+            except SessionError:
+                await chosen.aclose()
+                raise error from None
+        self._chosen = chosen
+        self._decided.set()
 
 
 def session_by_url(
@@ -125,6 +155,7 @@ def session_by_url(
     older: dict[str, Any],
     capabilities: JSONObject | None = None,
     limits: Limits | None = None,
+    asks_version: bool = True,
     **options: Any,
 ) -> DiscoveringSession:
     """The session of a server by URL: native, or that of whichever older version the server speaks."""
@@ -142,4 +173,4 @@ def session_by_url(
         sleep=environment.clock.sleep,
         **options,
     )
-    return DiscoveringSession(http, speak_other)
+    return DiscoveringSession(http, speak_other, asks_version=asks_version)

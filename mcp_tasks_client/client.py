@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from mcp_types import CallToolResult, EmptyResult, InitializeResult, ListToolsResult, PaginatedRequestParams
 
@@ -31,6 +31,7 @@ from .journal.sqlite import choose_journal
 from .machine.record import Scope, TaskRecord
 from .own_task import OwnTask
 from .policy import PollPolicy, ReceivePolicy, TaskPreference
+from .protocol import OLDER_VERSION
 from .sessions.base import Session, ToolCall
 from .uncut import run_to_its_end
 
@@ -85,6 +86,8 @@ class TasksClient:
             them: ``"auto"`` where the tool allows it, ``"always"`` calls no other tool, ``"never"`` makes
             plain calls.
         task_ttl_s: Seconds for which such a server is asked to keep a task and its result; a day by default.
+        protocol: ``"2025-11-25"`` speaks that version to a server by URL without asking for 2026-07-28: for
+            a server that speaks both, and makes tasks in the older one only.
         environment: Clock, jitter and process, for tests, and who observes calls; ``None`` is the real ones.
 
     Raises:
@@ -114,12 +117,15 @@ class TasksClient:
         auth: AnyAuth | None = None,
         task_preference: TaskPreference = "auto",
         task_ttl_s: float = 86_400.0,
+        protocol: Literal["2025-11-25"] | None = None,
         environment: Environment | None = None,
     ) -> None:
         if task_preference not in ("auto", "always", "never"):
             raise ValueError(f'task_preference must be "auto", "always" or "never", got {task_preference!r}')
         if not task_ttl_s > 0:
             raise ValueError(f"task_ttl_s must be more than 0 seconds, got {task_ttl_s}")
+        if protocol not in (None, OLDER_VERSION):
+            raise ValueError(f'protocol must be "{OLDER_VERSION}" or None, got {protocol!r}')
         session: Session
         if isinstance(server, str | Session):
             environment = environment or Environment()
@@ -134,6 +140,7 @@ class TasksClient:
                     inputs,
                     policy,
                     environment,
+                    asks_version=protocol is None,
                     older={
                         "receive": receive,
                         "task_preference": task_preference,
@@ -159,8 +166,8 @@ class TasksClient:
             return
         if not is_client(server):
             raise TypeError(f"server must be a URL, a client or a Session, not {type(server).__name__}")
-        if any(option is not None for option in (http_client, headers, auth)):
-            raise ValueError("http_client, headers and auth belong to the client; give them to that one")
+        if any(option is not None for option in (http_client, headers, auth, protocol)):
+            raise ValueError("http_client, headers, auth and protocol belong to the client; give them to it")
         if receive is not None:
             raise ValueError("a client of your own runs no tasks for its server; give a URL, or no receive")
         # Needs the SDK, which whoever has a client of it has.

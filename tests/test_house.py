@@ -184,7 +184,8 @@ def test_the_rest_does_not_speak_of_the_older_generation() -> None:
         for path in ROOT.rglob("*.py")
         if not {OLDER, "relay"} & {*path.parts} and (found := re.findall(r"2025.?11.?25", path.read_text()))
     }
-    assert speaking == {"by_url.py": 1}, "the late import"
+    said = {"by_url.py": "the late import", "protocol/__init__.py": "its name", "client.py": "an option"}
+    assert speaking.keys() == said.keys()
 
 
 def test_the_map_in_contributing_names_each_module_under_its_folder() -> None:

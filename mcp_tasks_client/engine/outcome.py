@@ -18,8 +18,9 @@ from ..errors import (
 )
 from ..machine.record import TaskRecord
 from ..machine.states import Cancelled, Completed, Failed, Finished, Gone, Violated
-from ..protocol import JSONObject
+from ..protocol import OLDER_VERSION, JSONObject
 from ..protocol.replies import RpcError
+from ..protocol.task import UNKNOWN
 from ..protocol.text import name_tool, quote
 from ..sessions.base import GATEWAY_STATUSES, Session
 from .tool_result import OutputSchema, read_result
@@ -77,6 +78,12 @@ async def read_outcome(
             lost = "It may have lost it in a restart"
             if session is not None and session.ephemeral:
                 lost = "It died with the server's process, which ended with an earlier connection"
+            elif state.task is not None and state.task.status == UNKNOWN:
+                raise TaskNotFoundError(
+                    f"The server does not know the task of {tool}{said}, and it was never seen here. Check "
+                    f"its ID and the URL. A task of MCP {OLDER_VERSION} may live in an MCP session that is "
+                    "not known here: attach it with the journal that its call was made with.",
+                )
             raise TaskNotFoundError(
                 f"The server does not know the task of {tool}{said}. {lost}; "
                 f"{again} if the tool may run again. attach(task_id) looks for the task once more.",

@@ -311,6 +311,8 @@ class Runner:
                     said = quote(violation, call.record.task_id)
                     logger.warning("The server broke the protocol for %r: %s", call.record, said)
                 case Finish():
+                    if call.task_id is not None:
+                        self._requests.session.forget(call.task_id)
                     call.ring()
                     call.publish()
                 case Park(reason):

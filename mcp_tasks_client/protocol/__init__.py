@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
-__all__ = ["EXTENSION_ID", "PROTOCOL_VERSION", "JSONObject", "MalformedError", "RequestId"]
+__all__ = ["EXTENSION_ID", "OLDER_VERSION", "PROTOCOL_VERSION", "JSONObject", "MalformedError", "RequestId"]
 
 JSONObject: TypeAlias = dict[str, Any]
 RequestId: TypeAlias = str | int | float
 
 PROTOCOL_VERSION: Final = "2026-07-28"
+OLDER_VERSION: Final = "2025-11-25"
+"""The version before, which has tasks of another kind."""
+
 EXTENSION_ID: Final = "io.modelcontextprotocol/tasks"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -172,12 +172,12 @@ class Task(BaseModel):
         return mine is not None and theirs is not None and mine < theirs
 
     def created_with(self, other: Task) -> bool:
-        """Whether ``createdAt`` is the same instant as the other's, or one of them has none to compare.
+        """Whether ``createdAt`` is within a second of the other's, or one of them has none to compare.
 
-        Servers write one instant in several ways (``.215Z``, ``.215000Z``).
+        Servers write one instant in several ways (``.215Z``, ``.215000Z``), and some find it anew each time.
         """
         mine, theirs = _time(self.created_at), _time(other.created_at)
-        return mine is None or theirs is None or mine == theirs
+        return mine is None or theirs is None or abs(mine - theirs) < timedelta(seconds=1)
 
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
         words = self.status_message

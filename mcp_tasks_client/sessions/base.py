@@ -203,6 +203,9 @@ class Session(ABC):
     async def cancel(self, ref: TaskRef) -> None:
         """Send ``tasks/cancel`` once."""
 
+    def forget(self, task_id: str) -> None:  # noqa: B027  # most servers are told nothing
+        """Note that the end of a task is journaled, so that nobody needs the server for it any more."""
+
     async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send a request that concerns neither a call nor a task once, and return its result as it came.
 
@@ -230,10 +233,9 @@ def latest_context(refs: Mapping[str, TaskRef]) -> object:
     return found[-1].context if found else None
 
 
-def made_in_another(version: str) -> RemoteProtocolError:
+def made_in_another(version: str, remedy: str) -> RemoteProtocolError:
     """The error for a task of another version than the server's. It parks the call, which can be resumed."""
     return RemoteProtocolError(
-        f"The server speaks MCP {version} now, and the task was made in another version. Make the call "
-        "again, or resume it once the server speaks that version again.",
+        f"The server is spoken to in MCP {version}, and the task was made in another version. {remedy}",
         not_executed=True,
     )

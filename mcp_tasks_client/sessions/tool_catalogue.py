@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from ..errors import RemoteProtocolError, SessionError
 from ..policy import doubled
-from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError
+from ..protocol import EXTENSION_ID, PROTOCOL_VERSION, JSONObject, MalformedError
 from ..protocol.text import quote
 from .oddities import note_oddity
 from .param_headers import HeaderMap, header_map
@@ -87,6 +87,9 @@ class ToolCatalogue:
         request: Sends a request of the given method, params and context once, and returns its result.
         endpoint: The server's name, for the log.
         sleep: Waits between attempts, in seconds.
+
+    Attributes:
+        has_extension: Whether the server has declared the Tasks extension.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class ToolCatalogue:
         self._request = request
         self._endpoint = endpoint
         self._sleep = sleep
+        self.has_extension = False
         self._version_known = False
         self._tools: dict[str, ListedTool] | None = None
         self._absent: set[str] = set()
@@ -188,6 +192,9 @@ class ToolCatalogue:
         offered = result.get("supportedVersions")
         if not _has_ours(offered):
             raise _other_version(offered)
+        capabilities = result.get("capabilities")
+        extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
+        self.has_extension = isinstance(extensions, dict) and EXTENSION_ID in extensions
 
     # ── the list ──────────────────────────────────────────────────────────────────────────────
 

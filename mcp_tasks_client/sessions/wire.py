@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from ..errors import RemoteProtocolError
-from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError
+from ..protocol import OLDER_VERSION, PROTOCOL_VERSION, JSONObject, MalformedError
 from ..protocol.params import call_params, task_params
 from ..protocol.replies import CallReply, read_call_reply
 from ..protocol.task import read_task
@@ -186,7 +186,11 @@ class WireSession(Session):
     ) -> JSONObject:
         self.check_open(method)
         if ref.session_data is not None and ref.session_data.startswith(OTHER_VERSION):
-            raise made_in_another(PROTOCOL_VERSION)
+            raise made_in_another(
+                PROTOCOL_VERSION,
+                f'Resume it by TasksClient(url, protocol="{OLDER_VERSION}") if the server still speaks that, '
+                "or make the call again.",
+            )
         if not is_encodable(ref.task_id):
             raise RemoteProtocolError(
                 f"{method} cannot be sent, because the server issued a task ID that has no UTF-8 form. "

@@ -212,6 +212,13 @@ class Connection(ABC):
             SessionError: The notification may not have arrived.
         """
 
+    async def end(self) -> None:  # noqa: B027  # the host's session is the host's
+        """End the session at the server, if it was begun here.
+
+        Raises:
+            SessionError: The server does not end it.
+        """
+
     @abstractmethod
     async def listen(self, context: Callable[[], object]) -> None:
         """Hear what the server sends outside of replies. Returns when nothing comes that way any more.

@@ -32,7 +32,7 @@ from ..callbacks import Inputs
 from ..engine.environment import Clock
 from ..errors import ConnectionLostError, MissingCapabilityError, RemoteProtocolError, SessionError
 from ..policy import ReceivePolicy, TaskPreference
-from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError
+from ..protocol import PROTOCOL_VERSION, JSONObject, MalformedError, RequestId
 from ..protocol.params import call_params
 from ..protocol.replies import CallReply, Created, Reply, Returned, RpcError
 from ..protocol.task import TERMINAL_STATUSES
@@ -77,6 +77,9 @@ _QUESTION_S: Final = 1.0
 _LISTENING_S: Final = 5.0
 """Seconds for which a call waits for the GET stream to open, on which the server may ask. Some proxies hold
 the stream back, so that only one call waits that long."""
+
+_END_S: Final = 1.0
+"""Seconds for the end of an MCP session while the client closes."""
 
 _MOST_REFUSALS: Final = 3
 """Times that the result of a completed task may be refused. Then the refusal is the result."""
@@ -162,6 +165,7 @@ class CoreTasksSession(Session):
         self._call_slots = anyio.Semaphore(limits.calls_in_flight)
         self._catalogue = ToolCatalogue(self._look_up, endpoint, clock.sleep)
         self._tracker = TaskTracker(clock, self._take_up, lambda: self._sessions.current)
+        self._unfinished: set[RequestId] = set()  # tasks, and calls that may still run
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         forget_tools = self._catalogue.forget_tools
         inbound = Inbound(self._tracker, inputs, receiver, clock, forget_tools)
@@ -242,11 +246,19 @@ class CoreTasksSession(Session):
     async def _send_call(self, connection: Connection, params: JSONObject, context: object) -> CallReply:
         own = OwnRequest("tools/call", params, context, silence_s=self.limits.call_read_timeout_s)
         connection.calls += 1
+        self._unfinished.add(own.request_id)
         try:
             result = await connection.request(own)
+        except SessionError as error:
+            if error.not_executed or is_answer(error):
+                self._unfinished.discard(own.request_id)
+            raise
         finally:
             connection.calls -= 1
         created = read_created_task(result)
+        if created is not None:
+            self._unfinished.add(str(created["taskId"]))
+        self._unfinished.discard(own.request_id)
         if created is None:
             return Returned(result)
         task = self._tracker.add_created(str(created["taskId"]), connection, context)
@@ -283,10 +295,7 @@ class CoreTasksSession(Session):
             if status == "input_required":
                 self._tracker.open_result(task)
                 await self._tracker.wait_for_question(task, _QUESTION_S)
-        snapshot = self._snapshot(task, raw, "tasks/get")
-        if snapshot.task.terminal:
-            self._tracker.forget(task)
-        return snapshot
+        return self._snapshot(task, raw, "tasks/get")
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         """Answer requests of the server's for a task.
@@ -324,6 +333,13 @@ class CoreTasksSession(Session):
         async with self._task_slots:
             await self._ask("tasks/cancel", task)
 
+    def forget(self, task_id: str) -> None:
+        """Note that the end of a task is journaled."""
+        self._unfinished.discard(task_id)
+        task = self._tracker.find(task_id)
+        if task is not None:
+            self._tracker.forget(task)
+
     async def ask(self, method: str, params: JSONObject, *, context: object = None) -> JSONObject:
         """Send a request once. ``server/discover`` is a ``ping``, and what the handshake has told.
 
@@ -349,7 +365,10 @@ class CoreTasksSession(Session):
             await self._tracker.run(observed)
 
     async def aclose(self) -> None:
-        """Close nothing: the channel is another session's, and an MCP session that has tasks is not ended."""
+        """End the MCP session that was begun here, if nothing may live in it. The channel is left open."""
+        if not self._unfinished:
+            with anyio.move_on_after(_END_S), suppress(Exception):
+                await self._sessions.end()
 
     # ── parts of a request ────────────────────────────────────────────────────────────────────
 
@@ -361,7 +380,10 @@ class CoreTasksSession(Session):
             SessionError: A new MCP session was needed, and could not be begun.
         """
         if is_foreign(ref.session_data):
-            raise made_in_another(CORE_TASKS_VERSION)
+            raise made_in_another(
+                CORE_TASKS_VERSION,
+                "Resume it once the server speaks that version again, or make the call again.",
+            )
         task = self._tracker.find_current(ref)
         if task is None:
             data = SessionData.read(ref.session_data)
@@ -370,6 +392,7 @@ class CoreTasksSession(Session):
             )
             # Another caller may have restored it meanwhile.
             task = self._tracker.find_current(ref) or self._tracker.restore(ref, connection)
+            self._unfinished.add(ref.task_id)
         task.context = ref.context
         return task
 

@@ -7,7 +7,7 @@ A stream that breaks is resumed by a GET with ``Last-Event-ID``, after the ``ret
 A server may close the stream of a request on purpose and go on later (SEP-1699), so a ``tools/call`` whose
 stream ends early is not lost.
 
-A session is never ended by a DELETE: servers bind tasks to it, and end them with it.
+Servers bind tasks to a session, and end them with it, so that a DELETE ends only one in which none lives.
 """
 
 from __future__ import annotations
@@ -153,6 +153,16 @@ class HttpConnection(Connection):
                 return
             await self._pause(cursor, failures, asked_s, _CONFLICT_RETRY_S if conflict else _RETRY_S)
 
+    async def end(self) -> None:
+        """End the session by a DELETE, if the server gave it an ID."""
+        if self.session_id is None:
+            return
+        own = OwnRequest("the end of the session", context=self.context)
+        headers = self._own_headers()
+        headers.pop("Content-Type", None)
+        message = Message(own.request_id, b"", headers, self.errors_of(own), "DELETE", own.context)
+        await self._channel.exchange(message, self._reader_of(message), silence_s=self._timeout_s)
+
     # ── streams ───────────────────────────────────────────────────────────────────────────────
 
     async def _open_stream(self, own: OwnRequest) -> None:
@@ -219,6 +229,10 @@ class HttpConnection(Connection):
     async def _tell(self, own: OwnRequest, body: JSONObject) -> None:
         """Send what has no reply."""
         message = self._post(own, body)
+        await self._send(message, self._reader_of(message), None)
+
+    def _reader_of(self, message: Message) -> ReadResponse:
+        """Reads the response to what has no reply."""
 
         async def read(response: Response) -> Reply:
             if not 200 <= response.status < 300:
@@ -226,7 +240,7 @@ class HttpConnection(Connection):
             await drain(response)
             return {}
 
-        await self._send(message, read, None)
+        return read
 
     async def _send(self, message: Message, read: ReadResponse, silence_s: float | None) -> JSONObject:
         # Most are bounded as a whole: a server that drips, byte by byte, would hold the request for ever.

@@ -81,6 +81,15 @@ class McpSessions:
             connection.context = context
         return connection
 
+    async def end(self) -> None:
+        """End the current session, in which nothing may live.
+
+        Raises:
+            SessionError: The server does not end it.
+        """
+        if self.current is not None and not self.current.lost:
+            await self.current.end()
+
     async def _begin(self, context: object) -> None:
         if self.current is not None and not self.current.lost:
             return  # begun for a caller that has gone away

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from mcp_types import INTERNAL_ERROR
 
-from ..protocol import JSONObject, MalformedError, RequestId
+from ..protocol import OLDER_VERSION, JSONObject, MalformedError, RequestId
 from ..protocol.replies import Reply, RpcError, id_in
 from ..protocol.text import is_encodable
 
@@ -30,7 +30,7 @@ __all__ = [
     "strip_volatile",
 ]
 
-CORE_TASKS_VERSION: Final = "2025-11-25"
+CORE_TASKS_VERSION: Final = OLDER_VERSION
 HANDSHAKE_VERSIONS: Final = frozenset({CORE_TASKS_VERSION, "2025-06-18", "2025-03-26", "2024-11-05"})
 """The versions that begin with ``initialize``. Only the newest has tasks."""
 

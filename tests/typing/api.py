@@ -124,6 +124,8 @@ def clients(session: ServerSession, journal: Journal, path: Path, http_client: h
     TasksClient(URL, headers=["X-Tenant: a"])  # type: ignore[arg-type]
     TasksClient(URL, headers=lambda: {"X-Tenant": "a"})
     TasksClient(URL, headers=ask_for_headers)
+    TasksClient(URL, protocol="2025-11-25")
+    TasksClient(URL, protocol="2026-07-28")  # type: ignore[arg-type]
     TasksClient(URL, headers=lambda: ["X-Tenant: a"])  # type: ignore[arg-type]
     TasksClient(URL, callbacks=[])  # type: ignore[call-arg]
 

@@ -20,8 +20,8 @@ import anyio
 import httpx
 from mcp_types import HEADER_MISMATCH, Tool
 
-from ...errors import SessionError
-from ...protocol import JSONObject
+from ...errors import MissingCapabilityError, SessionError
+from ...protocol import OLDER_VERSION, JSONObject
 from ...protocol.params import request_meta
 from ...protocol.text import header_value
 from ..base import BeforeSend, Limits, ObservedTasks
@@ -133,6 +133,7 @@ class HttpSession(WireSession):
             return await self._send(message)
         listed = await self._catalogue.find_for_call(call.name, request.context)
         if listed is not None:
+            self._check_makes_task(listed.tool)
             message.headers.update(param_headers(listed.headers, call.arguments))
         await before_send()
         try:
@@ -142,6 +143,20 @@ class HttpSession(WireSession):
                 # Most likely the tool's schema has changed since it was listed.
                 self._catalogue.forget_tools()
             raise
+
+    def _check_makes_task(self, tool: Tool) -> None:
+        """See that the server makes tasks at 2026-07-28, if the tool can only be called as a task.
+
+        Raises:
+            MissingCapabilityError: It makes them in the version before; ``not_executed``.
+        """
+        support = tool.execution.task_support if tool.execution is not None else None
+        if support == "required" and not self._catalogue.has_extension:
+            raise MissingCapabilityError(
+                f"{tool.name!r} was not called: it requires a task, and the server makes tasks at MCP "
+                f'{OLDER_VERSION} only. Call it by TasksClient(url, protocol="{OLDER_VERSION}").',
+                not_executed=True,
+            )
 
     async def _look_up(self, method: str, params: JSONObject, context: object) -> JSONObject:
         return await self.ask(method, params, context=context)
