@@ -5,8 +5,10 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-# Imported here, since autodoc imports with TYPE_CHECKING set, which the models of MCP do not survive.
-from mcp_tasks_client import TasksExtension, TasksTransport  # noqa: F401
+# Imported here, since autodoc imports with TYPE_CHECKING set, which the models of MCP do not survive. And
+# from their modules, since without the SDK the package has stubs in their place.
+from mcp_tasks_client.hosts.relay.tasks_transport import TasksTransport  # noqa: F401
+from mcp_tasks_client.hosts.sdk.extension import TasksExtension  # noqa: F401
 
 _ROOT = Path(__file__).parent.parent
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -43,18 +45,12 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
 nitpicky = True
-# Every link inside the site must lead somewhere. These have no page here: names of other packages, and what
-# signatures name of ours that is not public.
+# Every link inside the site must lead somewhere, those from signatures included. Names of other packages have
+# no page here.
 nitpick_ignore_regex = [
     (
         "py:.*",
         r"(annotated_types|anyio|collections|contextlib|datetime|os|pathlib|pydantic|types|typing)\..*",
     ),
     ("py:.*", r"(fastmcp|httpx|httpx2|mcp|mcp_types)\..*"),
-    ("py:(class|data|obj)", r"mcp_tasks_client\.\w+\..*"),
-    (
-        "py:class",
-        r"(AnyAuth|AnyClient|Clock|Environment|JSONObject|OnAbandon|Observer|OutputSchema|Session|TaskPreference)",
-    ),
-    ("py:class", r"(Elicitation|Sampling|Roots)Callback"),
 ]

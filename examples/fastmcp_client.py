@@ -2,7 +2,7 @@
 
 ::
 
-    pip install "mcp-tasks-client[examples]"
+    pip install -e ".[examples]"
     python examples/fastmcp_client.py
 
 Orders coffee from ``demo_server.py`` with FastMCP's ``call_tool``, and then with a handle and an

@@ -2,7 +2,7 @@
 
 ::
 
-    pip install "mcp-tasks-client[examples]"
+    pip install -e ".[examples]"
     python examples/job_runner.py
 
 Runs a list of jobs, kills the runner in the middle with SIGKILL, and starts it again with the same list.

@@ -2,7 +2,7 @@
 
 ::
 
-    pip install "mcp-tasks-client[examples]"
+    pip install -e ".[examples]"
     python examples/progress.py
 
 Orders coffee from ``demo_server.py`` and shows each step as it comes. A second order is cancelled at its

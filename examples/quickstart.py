@@ -2,7 +2,7 @@
 
 ::
 
-    pip install "mcp-tasks-client[examples]"
+    pip install -e ".[examples]"
     python examples/quickstart.py
 
 Starts a real FastMCP server (``demo_server.py``) on loopback. A first client calls its slow tool

@@ -2,7 +2,7 @@
 
 ::
 
-    pip install "mcp-tasks-client[examples]"
+    pip install -e ".[examples]"
     python examples/sdk_client.py
 
 Orders coffee twice from ``demo_server.py``. The first order is waited for. The second is given up

@@ -2,7 +2,7 @@
 
 ::
 
-    pip install "mcp-tasks-client[examples]"
+    pip install -e ".[examples]"
     python examples/web_service.py
 
 Open the address that it prints, order coffee, and press "Kill the service". The process is killed with

@@ -56,11 +56,7 @@ if TYPE_CHECKING:
     from .hosts.sdk.extension import TasksExtension
 
 _NEED_THE_SDK = {
-    "TasksExtension": (
-        ".hosts.sdk.extension",
-        "mcp.client.extension",
-        "pip install 'mcp-tasks-client[mcp]'",
-    ),
+    "TasksExtension": (".hosts.sdk.extension", "mcp.client.extension", "pip install 'mcp>=2,<3'"),
     "TasksTransport": (".hosts.relay.tasks_transport", "mcp", "pip install mcp"),
 }
 

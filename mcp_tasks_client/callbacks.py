@@ -80,9 +80,13 @@ _SamplingResult: TypeAlias = CreateMessageResult | CreateMessageResultWithTools
 ElicitationCallback: TypeAlias = Callable[
     [Any, ElicitRequestParams], Awaitable[ElicitResult | ErrorData] | ElicitResult | ErrorData
 ]
+"""Answers the server's elicitations, async or in a thread. Gets an :class:`InputContext` and the params."""
+
 SamplingCallback: TypeAlias = Callable[
     [Any, CreateMessageRequestParams], Awaitable[_SamplingResult | ErrorData] | _SamplingResult | ErrorData
 ]
+"""Answers the server's sampling requests, likewise."""
+
 RootsCallback: TypeAlias = (
     Callable[[Any], Awaitable[ListRootsResult | ErrorData] | ListRootsResult | ErrorData]
     | Callable[

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 TaskPreference: TypeAlias = Literal["auto", "always", "never"]
-"""Where the client asks for tasks: ``auto`` does wherever tool and server allow it, ``always`` calls no other
+"""Where the client asks for tasks. ``auto`` does wherever tool and server allow it, ``always`` calls no other
 tool, ``never`` asks for none."""
 
 # Where in the first interval an eager client looks: a look costs half as much patience as the next.

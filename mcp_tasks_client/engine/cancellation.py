@@ -28,7 +28,7 @@ __all__ = ["Cancellation", "OnAbandon", "check_on_abandon"]
 logger = logging.getLogger("mcp_tasks_client")
 
 OnAbandon: TypeAlias = Literal["detach", "cancel"]
-"""What happens to the task of a call that nobody waits for any more: it goes on, or it is cancelled."""
+"""Whether the task of a call that nobody waits for any more goes on, or is cancelled."""
 
 
 def check_on_abandon(on_abandon: str) -> None:

@@ -24,8 +24,8 @@ __all__ = ["OutputSchema", "check_output_schema", "read_result"]
 logger = logging.getLogger("mcp_tasks_client")
 
 OutputSchema: TypeAlias = Literal["raise", "warn", "off"]
-"""What becomes of a result that does not match its tool's output schema: an error, a line in the log, or
-nothing, without a look at the schema."""
+"""What becomes of a result that does not match its tool's output schema. It is an error, or a line in the
+log, or is passed on without a look at the schema."""
 
 _SCHEMA_TIMEOUT_S: Final = 5.0
 """Seconds that a finished result waits for its tool's output schema, at most."""

@@ -10,6 +10,8 @@ from typing import Any, Final, TypeAlias
 __all__ = ["EXTENSION_ID", "OLDER_VERSION", "PROTOCOL_VERSION", "JSONObject", "MalformedError", "RequestId"]
 
 JSONObject: TypeAlias = dict[str, Any]
+"""An object as ``json`` reads it."""
+
 RequestId: TypeAlias = str | int | float
 
 PROTOCOL_VERSION: Final = "2026-07-28"

@@ -18,7 +18,7 @@ from typing import Final
 
 from .figures import DROPPED
 from .run import ROOT
-from .table import NAMES
+from .table import MARKERS, NAMES
 
 __all__ = ["CHARTS", "PAGE", "Chart", "drawings", "write_charts"]
 
@@ -87,7 +87,8 @@ _TOP: Final = 40
 
 def drawings(page: str) -> Iterator[tuple[Path, str]]:
     """Each SVG file, and what it should hold, for a page with the table."""
-    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    table = page.partition(MARKERS[0])[2]
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     for chart in CHARTS:
         bars = _bars(chart, rows)

@@ -49,6 +49,12 @@ def test_a_page_links_to_the_code_that_only_the_site_shows(page: Path) -> None:
         assert f"]({included})" in text, "a Git host shows an empty block"
 
 
+def test_nobody_is_told_to_install_what_is_not_on_an_index() -> None:
+    told = [*PAGES, *(ROOT / "examples").rglob("*.py"), *(ROOT / "mcp_tasks_client").rglob("*.py")]
+    for path in told:
+        assert not re.search(r"pip install [^\n`]*mcp-tasks-client", path.read_text(encoding="utf-8")), path
+
+
 def test_every_campaign_is_named_with_a_command() -> None:
     page = (DOCS / "guarantees.md").read_text(encoding="utf-8")
     table = page.partition("| campaign |")[2].partition("\n\n")[0]

@@ -31,6 +31,9 @@ def test_the_site_builds_with_every_public_name_and_loads_nothing_from_elsewhere
     for package in (mcp_tasks_client, mcp_tasks_client.testing):
         assert not {f"{package.__name__}.{name}" for name in package.__all__} - documented
 
+    hosts = (tmp_path / "reference" / "hosts.html").read_text()
+    assert "Needs the official MCP SDK" not in hosts, "a stub"
+
     for page in tmp_path.rglob("*.html"):
         loaded = re.findall(
             r'<(?:script|img|link rel="stylesheet")[^>]*(?:src|href)="([^"]+)"', page.read_text()

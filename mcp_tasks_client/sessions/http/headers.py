@@ -19,6 +19,7 @@ from .body import ACCEPTED_ENCODINGS
 __all__ = ["FIXED_HEADERS", "AnyHeaders", "HostHeaders"]
 
 AnyHeaders: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+"""Headers, or a function that gives them for each request, which may be async."""
 
 # One line without outer blanks: what h11 takes, and every server reads alike.
 FIXED_HEADERS: Final[Mapping[str, str]] = {

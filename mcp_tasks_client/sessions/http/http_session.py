@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 __all__ = ["AnyAuth", "AnyClient", "AnyHeaders", "HttpSession"]
 
 AnyClient: TypeAlias = "httpx.AsyncClient | httpx2.AsyncClient"
+"""The host's own HTTP client."""
+
 AnyAuth: TypeAlias = "httpx.Auth | httpx2.Auth | tuple[str, str]"
+"""An auth flow of either library, or a user's name and password."""
 
 
 class HttpSession(WireSession):
