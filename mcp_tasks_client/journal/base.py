@@ -269,12 +269,10 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def take_pending(
-        self, scope: Scope, owner: str, gone: Judge, *, application: str | None = None
-    ) -> list[Taken]:
+    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
         """Become the owner of all records of a scope that are pending and free, and can be read.
 
-        Like :meth:`take` for each, in one write. Only of those of the application, and of none.
+        Like :meth:`take` for each, in one write.
 
         Returns:
             Those that it took, and those that it had already, oldest first.

@@ -204,15 +204,12 @@ class MemoryJournal(Journal):
         await checkpoint()
         return None if before is None or after is None else Taken(after.record(), unescape(before.owner))
 
-    async def take_pending(
-        self, scope: Scope, owner: str, gone: Judge, *, application: str | None = None
-    ) -> list[Taken]:
+    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
         """Become the owner of whatever is pending and free."""
         key, escaped = _scope(scope), escape(owner)
         with self._lock:
             self._check_open()
             rows = self._in_order(key, self._pending.get(key, ()))
-            rows = [row for row in rows if row.is_for(escape(application))]
             after = [row if row.owner == escaped else self._take(row, escaped, gone) for row in rows]
         owner_before = {now: row.owner for row, now in zip(rows, after, strict=True) if now.owner == escaped}
         read = await read_rows(owner_before, self.identity)

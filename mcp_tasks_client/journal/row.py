@@ -54,9 +54,6 @@ class Row(NamedTuple):
     pending: int
     due_at: float | None
     expires_at: float | None
-    label: str | None
-    application: str | None
-    origin: str | None
 
     def __repr__(self) -> str:
         return f"Row(record_id={self.record_id!r}, fence={self.fence})"
@@ -89,19 +86,12 @@ class Row(NamedTuple):
             pending=int(record.pending),
             due_at=record.state.due_at if isinstance(record.state, Observing) else None,
             expires_at=record.expires_at,
-            label=escape(record.label),
-            application=escape(record.application),
-            origin=escape(record.origin),
         )
 
     @property
     def ended(self) -> bool:
         """Whether the call has its outcome."""
         return self.undelivered or self.delivered_at is not None
-
-    def is_for(self, application: str | None) -> bool:
-        """Whether a client of that application may take it."""
-        return self.application in (None, application)
 
     @property
     def undelivered(self) -> bool:
@@ -135,9 +125,6 @@ class Row(NamedTuple):
                 tool=unescape(self.tool),
                 arguments_digest=unescape(self.arguments_digest),
                 idempotency_key=unescape(self.idempotency_key),
-                label=unescape(self.label),
-                application=unescape(self.application),
-                origin=unescape(self.origin),
                 owner=unescape(self.owner),
                 fence=int(self.fence),
                 created_at=float(self.created_at),

@@ -43,10 +43,7 @@ _ON_CONFLICT_SAVE: Final = f"""ON CONFLICT (record_id) DO UPDATE SET {_CHANGES}
 _SAVE: Final = f"{_INSERT} {_ON_CONFLICT_SAVE}"
 
 # What a record was made with stays as it is, and so do the indexes of that.
-_MADE_WITH: Final = (
-    *("endpoint", "principal", "tool", "arguments_digest", "idempotency_key", "created_at"),
-    *("label", "application", "origin"),
-)
+_MADE_WITH: Final = ("endpoint", "principal", "tool", "arguments_digest", "idempotency_key", "created_at")
 _CHANGING: Final = tuple(name for name in Row._fields if name not in (*_MADE_WITH, "record_id", "fence"))
 _SAVE_KNOWN: Final = f"""UPDATE records SET {", ".join(f"{name} = ?" for name in _CHANGING)}
     WHERE record_id = ? AND fence = ?"""
@@ -364,11 +361,9 @@ class SqliteJournal(Journal):
             found = await self._run(take, writes=True)
         return None if found is None else Taken(found[1].record(), unescape(found[0].owner))
 
-    async def take_pending(
-        self, scope: Scope, owner: str, gone: Judge, *, application: str | None = None
-    ) -> list[Taken]:
+    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
         """Become the owner of whatever is pending, free and can be read."""
-        arguments, mine, named = _scope(scope), escape(owner), escape(application)
+        arguments, mine = _scope(scope), escape(owner)
         # Read before the transaction, since others wait for the end of that.
         rows = await self._run(lambda connection: _all(connection, _PENDING, *arguments), writes=False)
         records = dict(await read_rows(rows, self.identity))
@@ -377,8 +372,6 @@ class SqliteJournal(Journal):
             is_free = _judge(connection, gone)
             taken = []
             for row in _all(connection, _PENDING, *arguments):
-                if not row.is_for(named):
-                    continue
                 if row not in records:  # it has changed since, or cannot be read
                     with suppress(JournalCorruptError):
                         records[row] = row.record()

@@ -61,15 +61,6 @@ class TaskRecord:
     delivered_at: float | None = None
     """When the outcome was handed to the host; ``None`` while it was not."""
 
-    label: str | None = None
-    """A short text for people, by which two calls of one tool can be told apart."""
-
-    application: str | None = None
-    """Whose call it is; ``None`` is everybody's."""
-
-    origin: str | None = None
-    """The process that made the call, as JSON; see :class:`Origin`."""
-
     owner: str | None = None
     """The client that drives the call, or drove it when it died; ``None`` once it was released."""
 

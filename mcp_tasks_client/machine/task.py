@@ -299,7 +299,7 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
         if requests is None and excess is None and not seed:
             reports["no_input_requests"] = "input_required came without inputRequests"
         elif requests == {} and state.unchanged >= _PATIENCE:
-            # At 2025-11-25 a question may have been sent to somebody else, or on a stream that broke.
+            # Servers of an older version may have sent it to somebody else, or on a stream that broke.
             reports["unheard"] = "the task waits for an answer, and no question of it was heard"
         # A host that gave the task up is not bothered with its questions any more.
         fresh = find_new(state.questions, requests or {}) if state.cancel == "no" else ()

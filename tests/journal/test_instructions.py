@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
@@ -15,7 +17,7 @@ from mcp_tasks_client.journal.base import Instruction, Journal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.machine.states import Gathering
 from tests._requirements import requirement
-from tests.journal.samples import finished, gone, never_gone, observing, record
+from tests.journal.samples import finished, gone, observing, record
 
 pytestmark = pytest.mark.anyio
 
@@ -188,25 +190,8 @@ async def test_a_journal_that_is_not_open_is_not_listened_to(journal: Journal) -
     await journal.open()
 
 
-# ── applications ──────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("application", "taken"), [(None, [None]), ("payroll", [None, "payroll"]), ("mail", [None, "mail"])]
-)
-async def test_a_client_takes_what_is_its_applications_and_nobodys(
-    journal: Journal, application: str | None, taken: list[str | None]
-) -> None:
-    for number, name in enumerate((None, "payroll", "mail")):
-        await journal.save(record(state=observing(f"task-{number}"), application=name))
-    found = await journal.take_pending(record().scope, "host/1", never_gone, application=application)
-    assert [one.record.application for one in found] == taken
-
-
-async def test_another_process_is_told_within_seconds(tmp_path) -> None:  # type: ignore[no-untyped-def]
+async def test_another_process_is_told_within_seconds(tmp_path: Path) -> None:
     """Another connection to the file, as another process has it."""
-    import sqlite3
-
     given, heard = record(state=observing()), Heard()
     async with SqliteJournal(tmp_path / "journal.sqlite3") as journal:
         await journal.save(given)

@@ -1625,8 +1625,7 @@ class TestQueries(OneLoop):
             connection.execute(
                 """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
                 INSERT INTO records SELECT NULL, 'done ' || i, endpoint, principal, tool, NULL, NULL,
-                owner, fence, created_at, updated_at, 1.0, state, task_id, status, 0, NULL, NULL,
-                label, application, origin
+                owner, fence, created_at, updated_at, 1.0, state, task_id, status, 0, NULL, NULL
                 FROM records JOIN n WHERE sequence = 1"""
             )
             assert steps(connection, _PENDING) == few

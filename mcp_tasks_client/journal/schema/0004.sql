@@ -1,8 +1,4 @@
--- Version 4: whoever has the journal can answer and cancel, and sees who made what.
-
-ALTER TABLE records ADD COLUMN label TEXT;        -- a short text for people
-ALTER TABLE records ADD COLUMN application TEXT;  -- whose; NULL is everybody's
-ALTER TABLE records ADD COLUMN origin TEXT;       -- JSON: the process that made the call
+-- Version 4: whoever has the journal can leave instructions for whoever drives a call.
 
 -- What whoever does not drive a call wants done about it: an answer, or its cancellation. One that was
 -- heeded stays, without its body, since the first of a name is the one that counts.
