@@ -96,6 +96,8 @@ class World:
         """When a poll of a task was answered, and it had not ended."""
 
         self._faults = Random(seed + 1)
+        self._tokens = Random(f"when a credential expires in {seed}")
+        self._expiry_rate = 0.03 if self._tokens.random() < 0.3 else 0.0
         self.grapevine = Grapevine(tells, self.plan.telling, self.tell)
         self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool)
         self.server.on_request = self._on_request
@@ -279,6 +281,8 @@ class World:
         rate = self.plan.fault_rate * (2 if arrival.method in ("tools/call", "tasks/cancel") else 1)
         if not self.calm and self._faults.random() < rate:
             found = fault(self._faults, arrival.method)
+        if found is None and not self.calm and self._tokens.random() < self._expiry_rate:
+            found = HttpError(401)  # a host then renews it, and goes on with the call
         if self._wants_quiet(arrival):
             found = HttpError(503, retry_after_s=40.0)
         if self.plan.telling.is_down(self.clock.now):
