@@ -10,7 +10,7 @@ import pytest
 from mcp_types import Tool
 
 from mcp_tasks_client.by_url import DiscoveringSession
-from mcp_tasks_client.errors import SessionError
+from mcp_tasks_client.errors import CredentialRefusedError, SessionError
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Returned
 from mcp_tasks_client.protocol.task import read_task
@@ -145,6 +145,27 @@ async def test_requests_that_begin_together_share_one_decision(
     assert server.methods == ["server/discover"]
     (other,) = maker.made
     assert other.asked == ["get"] * 20
+
+
+async def test_requests_that_are_refused_together_try_the_other_version_once(
+    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker
+) -> None:
+    gate = Turnstile(http(401))
+    server.answers("server/discover", gate)
+
+    async def get() -> None:
+        with pytest.raises(CredentialRefusedError, match="server/discover"):
+            await discovering.get(REF)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(get)
+            await gate.holds(1)
+            gate.open.set()
+    assert server.methods == ["server/discover"]
+    (other,) = maker.made
+    assert other.asked == ["aclose"], "it could not be asked either"
 
 
 async def test_a_server_that_cannot_be_asked_decides_nothing(
