@@ -65,7 +65,8 @@ class TasksHttpTransport(_AnyTransport):
     meanwhile, the host's auth flow gets that as the reply, and the request that it sends next goes on with
     the same task. Where an event stream has begun by then, or the credential was renewed before, a session at
     2026-07-28 is told to call again, and an older one gets an error. An auth that signs the body of a request
-    cannot serve others; give that one to ``inner``. Cookies that the server sets in replies to our own requests do not reach the host's client.
+    cannot serve others; give that one to ``inner``. Cookies that the server sets in replies to our own
+    requests do not reach the host's client.
 
     Several users may share a client: sessions and lists of tools are apart by credential, and without a
     ``principal`` an idempotency key is refused to another credential than it first came with. Records are not
