@@ -346,6 +346,23 @@ async def test_a_question_of_a_task_is_asked_of_the_hosts_session_and_answered_w
     assert wire.answers == {"q": {"action": "accept", "content": {}, "_meta": MARK}}
 
 
+async def test_a_question_that_names_no_task_is_the_hosts_and_is_not_journaled(wire: Wire) -> None:
+    """FastMCP 3 asks so, and says that the task works. The page of that version says what it means."""
+    journal = MemoryJournal()
+    async with connected(wire, {"elicitation": {}}, journal=journal) as session:
+        request_id = await session.send("tools/call", {"name": "slow"})
+        await wire.until(lambda: wire.of("tasks/get"))
+        await wire.say(question("q"))
+        asked = await session.hears("elicitation/create")
+        assert asked["id"] == "q", "as the server has sent it"
+        (record,) = await journal.records(Scope("a-server", ""))
+        assert not getattr(record.state, "questions", ())
+        await session.say({"id": "q", "result": {"action": "accept", "content": {}}})
+        await wire.until(lambda: wire.answers)
+        wire.task["status"] = "completed"
+        assert await session.reply_to(request_id) == RESULT
+
+
 @requirement("law:1", "law:3")
 @pytest.mark.parametrize(
     "ends", ["the connection breaks", "the host goes", "all is stopped", "the server takes it back"]
