@@ -22,6 +22,7 @@ from ..protocol import JSONObject
 from .faults import ErrorReply, Garbled, HttpError, Reply, Unreachable, retry_after
 from .notifications import Stream
 from .request_handler import Exchange, RequestHandler
+from .sloppy import STRAYS, as_sloppy_result
 from .witness import Ending
 
 __all__ = ["HttpApp"]
@@ -42,15 +43,21 @@ class HttpApp:
         requests: Answers the requests.
         event_stream: Whether responses are event streams instead of JSON.
         ids_as_text: Whether a JSON-RPC ID that is a number comes back as text, as from some gateways.
+        sloppy: Whether other messages precede the reply on an event stream, and JSON responses are batches
+            of one; and as :mod:`.sloppy` says.
 
     Attributes:
         event_stream: As given. Holds for the responses from now on.
         ids_as_text: The same.
+        sloppy: The same.
     """
 
-    def __init__(self, requests: RequestHandler, *, event_stream: bool, ids_as_text: bool) -> None:
+    def __init__(
+        self, requests: RequestHandler, *, event_stream: bool, ids_as_text: bool, sloppy: bool
+    ) -> None:
         self.event_stream = event_stream
         self.ids_as_text = ids_as_text
+        self.sloppy = sloppy
         self._requests = requests
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -106,10 +113,17 @@ class HttpApp:
         if isinstance(reply, dict | ErrorReply | HttpError | Garbled):
             # Noted before it is sent, so that no client has a reply that the witness does not know of.
             self._requests.note_reply(exchange)
+        if isinstance(reply, dict) and self.sloppy:
+            reply = as_sloppy_result(exchange.arrival.method, reply)
         match reply:
             case dict() as result if self.event_stream:
                 await _begin_events(send)
+                for stray in STRAYS if self.sloppy else ():
+                    await _send_part(send, _event(_encode(stray)))
                 await _send_part(send, _event(_encode_response(request_id, {"result": result})), last=True)
+            case dict() as result if self.sloppy:
+                batch = b"[" + _encode_response(request_id, {"result": result}) + b"]"
+                await _respond(send, 200, batch, {"content-type": "application/json"})
             case dict() as result:
                 await _respond_json(send, 200, request_id, result=result)
             case ErrorReply(code, message, data, status, wait_s):
@@ -224,5 +238,5 @@ def _encode_response(request_id: Any, outcome: JSONObject) -> bytes:
     return _encode({"jsonrpc": "2.0", "id": request_id, **outcome})
 
 
-def _encode(message: JSONObject) -> bytes:
+def _encode(message: object) -> bytes:
     return json.dumps(message).encode("ascii")

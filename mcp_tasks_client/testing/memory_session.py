@@ -17,6 +17,7 @@ from ..sessions.wire import WireRequest, WireSession
 from .faults import ErrorReply, Garbled, HttpError, LostReply, Reply, Unreachable
 from .notifications import LISTEN, Stream
 from .request_handler import RequestHandler
+from .sloppy import as_sloppy_result
 
 if TYPE_CHECKING:
     from ..sessions.http.subscription import Subscription
@@ -34,8 +35,11 @@ class ServerSession(WireSession):
         clock: The server's.
     """
 
-    def __init__(self, requests: RequestHandler, endpoint: str, limits: Limits) -> None:
+    def __init__(
+        self, requests: RequestHandler, endpoint: str, limits: Limits, *, sloppy: bool = False
+    ) -> None:
         super().__init__(endpoint, limits)
+        self._sloppy = sloppy
         self.clock: Clock = requests.clock
         self._requests = requests
         self._streams: set[Stream] = set()
@@ -101,7 +105,9 @@ class ServerSession(WireSession):
         reply = exchange.reply
         if isinstance(reply, dict | Stream | ErrorReply | HttpError | Garbled):
             self._requests.note_reply(exchange)
-        if isinstance(reply, dict | Stream):
+        if isinstance(reply, dict):
+            return as_sloppy_result(method, reply) if self._sloppy else reply
+        if isinstance(reply, Stream):
             return reply
         raise _error(method, exchange.arrival.task_id, reply)
 

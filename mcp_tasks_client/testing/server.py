@@ -49,6 +49,9 @@ class ScriptedServer:
         event_stream: Whether HTTP responses are event streams instead of JSON; ``app.event_stream`` later.
         ids_as_text: Whether over HTTP a JSON-RPC ID that is a number comes back as text, as from some
             gateways; ``app.ids_as_text`` later.
+        sloppy: Whether replies are not the protocol's, though there is only one thing they can mean: a task
+            stands under ``task``, a list ends with an empty cursor; over HTTP a JSON response is a batch of
+            one, and an event stream has other messages before the reply. ``app.sloppy`` later, for HTTP.
         tolerance_s: Seconds by which a poll may come early, see :class:`Witness`.
 
     Attributes:
@@ -67,6 +70,7 @@ class ScriptedServer:
         new_task_id: Callable[[], str] | None = None,
         event_stream: bool = False,
         ids_as_text: bool = False,
+        sloppy: bool = False,
         tolerance_s: float = 0.001,
     ) -> None:
         self.clock = clock or SystemClock()
@@ -76,7 +80,8 @@ class ScriptedServer:
         self._requests = RequestHandler(
             self.clock, self.witness, identify or identify_by_arguments, new_task_id
         )
-        self.app = HttpApp(self._requests, event_stream=event_stream, ids_as_text=ids_as_text)
+        self._sloppy = sloppy
+        self.app = HttpApp(self._requests, event_stream=event_stream, ids_as_text=ids_as_text, sloppy=sloppy)
 
     # ── the script ────────────────────────────────────────────────────────────────────────────
 
@@ -156,4 +161,4 @@ class ScriptedServer:
         Args:
             limits: Its time-outs, by the server's clock; ``None`` for the defaults.
         """
-        return ServerSession(self._requests, self.endpoint, limits or Limits())
+        return ServerSession(self._requests, self.endpoint, limits or Limits(), sloppy=self._sloppy)

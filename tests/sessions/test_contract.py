@@ -262,6 +262,8 @@ WAYS: Final[Mapping[str, Open]] = {
     "server as app": open_app(),
     "server as app, events": open_app(event_stream=True),
     "server as app, IDs as text": open_app(event_stream=True, ids_as_text=True),
+    "server as app, sloppy": open_app(sloppy=True),
+    "server as app, sloppy events": open_app(event_stream=True, ids_as_text=True, sloppy=True),
     "server behind a token that expires": open_guarded,
     "http": open_http,
     "sdk": open_sdk,

@@ -168,6 +168,25 @@ async def test_ids_come_back_as_text_as_wished(server: ScriptedServer) -> None:
         assert [("error" in one) for one in replies] == [False, True, False]
 
 
+async def test_replies_are_sloppy_as_wished(server: ScriptedServer) -> None:
+    server.tool("tool", [work(math.inf)])
+    server.app.sloppy = True
+    call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "tool", "_meta": META}}
+    (created,) = (
+        await post(server, call, {**HEADERS, "mcp-method": "tools/call", "mcp-name": "tool"})
+    ).json()
+    assert (created["id"], created["result"]["resultType"]) == (7, "task")
+    assert created["result"]["task"]["taskId"] == "task-1"
+    listing = {"jsonrpc": "2.0", "id": 8, "method": "tools/list", "params": {"_meta": META}}
+    (listed,) = (await post(server, listing, {**HEADERS, "mcp-method": "tools/list"})).json()
+    assert listed["result"]["nextCursor"] == ""
+    server.app.event_stream = True
+    streamed = await post(server, {"jsonrpc": "2.0", "id": 9, **GET}, HEADERS)
+    events = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: ")]
+    assert events[:2] == [None, []]
+    assert [event["id"] for event in events[2:]] == ["nobody's", 9]
+
+
 async def test_the_catalogue_tells_the_version_and_the_tools(server: ScriptedServer) -> None:
     output = {"type": "object", "required": ["n"]}
     server.tool("tool", [reply(DONE)], output_schema=output)

@@ -99,7 +99,8 @@ class World:
         self._tokens = Random(f"when a credential expires in {seed}")
         self._expiry_rate = 0.03 if self._tokens.random() < 0.3 else 0.0
         self.grapevine = Grapevine(tells, self.plan.telling, self.tell)
-        self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool)
+        sloppy = Random(f"how replies look in {seed}").random() < 0.3
+        self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool, sloppy=sloppy)
         self.server.on_request = self._on_request
         for intent in self.plan.intents:
             self.server.tool(intent.tool, intent.steps, **intent.terms)

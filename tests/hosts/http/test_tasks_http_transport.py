@@ -53,7 +53,7 @@ async def answer(context: Any, params: Any) -> ElicitResult:
 
 @pytest.mark.parametrize(
     "form",
-    [{}, {"event_stream": True}, {"event_stream": True, "ids_as_text": True}],
+    [{}, {"event_stream": True}, {"event_stream": True, "ids_as_text": True, "sloppy": True}],
     ids=["json", "events", "IDs as text"],
 )
 @pytest.mark.parametrize("version", [CURRENT, OLDER, "2024-11-05"])
