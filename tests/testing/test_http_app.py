@@ -172,9 +172,8 @@ async def test_replies_are_sloppy_as_wished(server: ScriptedServer) -> None:
     server.tool("tool", [work(math.inf)])
     server.app.sloppy = True
     call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "tool", "_meta": META}}
-    (created,) = (
-        await post(server, call, {**HEADERS, "mcp-method": "tools/call", "mcp-name": "tool"})
-    ).json()
+    of_call = {**HEADERS, "mcp-method": "tools/call", "mcp-name": "tool"}
+    (created,) = (await post(server, call, of_call)).json()
     assert (created["id"], created["result"]["resultType"]) == (7, "task")
     assert created["result"]["task"]["taskId"] == "task-1"
     listing = {"jsonrpc": "2.0", "id": 8, "method": "tools/list", "params": {"_meta": META}}
