@@ -207,7 +207,7 @@ def scripted(*, flaky: bool, seed: int) -> ScriptedServer:
 
     if flaky:
         server.on_request = fault
-        server.app.ids_as_text = server.app.sloppy = True
+        server.app.ids_as_text = True
     return server
 
 
