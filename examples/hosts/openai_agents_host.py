@@ -33,15 +33,16 @@ async def main(url: str, tool: str, arguments: dict) -> None:
         params={"url": url, "httpx_client_factory": factory},
         client_session_timeout_seconds=None,
     ) as server:
-        raises = {"failure_error_function": None}  # else only the model is told of a failure
-        agent = Agent(name="agent", mcp_servers=[server], mcp_config=raises)
+        agent = Agent(name="agent", mcp_servers=[server])
         # A run does this itself: Runner.run(agent, ...).
         tools = {one.name: one for one in await agent.get_mcp_tools(RunContextWrapper(None))}
         given = json.dumps(arguments)
         call = ToolContext(None, tool_name=tool, tool_call_id="1", tool_arguments=given)
         result = await tools[tool].on_invoke_tool(call, given)
     # [/recipe]
-    print(result["text"] if isinstance(result, dict) else result)
+    if isinstance(result, str):  # what the SDK tells a model of a failure
+        sys.exit(result)
+    print(result["text"])
 
 
 if __name__ == "__main__":
