@@ -215,7 +215,8 @@ class SessionError(TasksClientError):
 
     Attributes:
         retryable: Whether the same request may succeed later.
-        not_executed: True if the server surely did nothing with the request.
+        not_executed: True if the server surely did nothing with the request that failed. That may be a poll:
+            where ``handle`` has a task, the tool runs all the same.
         code: JSON-RPC error code, if the server answered one.
         remote_message: JSON-RPC error ``message``, unchanged.
         data: JSON-RPC error ``data``, unchanged.

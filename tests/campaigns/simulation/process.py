@@ -365,7 +365,9 @@ class Process(Observer):
                 return
             except (WaitTimeoutError, InputUnansweredError, JournalError, SessionError) as error:
                 self.world.tell(f"process {self.pid}: {intent.tool}: {error!r}")
-                if isinstance(error, SessionError) and error.not_executed and not intent.first_keys:
+                has_task = error.handle is not None and error.handle.task_id is not None
+                refused = isinstance(error, SessionError) and error.not_executed and not has_task
+                if refused and not intent.first_keys:
                     intent.begun -= resend  # in a later round, the leave that was given still counts
                 resend = False
                 await self._sleep(9.0)
