@@ -28,7 +28,7 @@ class TimeLimit:
     def __init__(self, seconds: float | None, *, excludes_questions: bool = False) -> None:
         self.seconds = seconds
         self._excludes_questions = excludes_questions
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope  # from the entering on
         self._left: float | None = None  # while it does not count
         self._call: LiveCall | None = None
 
@@ -38,8 +38,7 @@ class TimeLimit:
         return self._scope.deadline
 
     def __enter__(self) -> Self:
-        if self.seconds is not None:
-            self._scope.deadline = anyio.current_time() + self.seconds
+        self._scope = anyio.move_on_after(self.seconds)
         self._scope.__enter__()
         return self
 
