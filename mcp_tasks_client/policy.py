@@ -86,8 +86,8 @@ class PollPolicy:
     wait_for_slot_s: float = 0.0
     """Seconds in all that a ``tools/call`` waits for a slot, where the server refuses it with HTTP 429.
 
-    It goes again when the server's ``Retry-After`` is over, or else after the back-off. If the next wait went
-    beyond these seconds, the refusal is raised at once. 0 waits for nothing."""
+    It goes again after the longer of the server's ``Retry-After`` and the back-off. If the next wait went
+    beyond these seconds, the refusal is raised at once. 0 does not wait."""
 
     call_grace_s: float = 2.0
     """Seconds that ``tools/call`` is left to finish after its caller stopped waiting, so that a

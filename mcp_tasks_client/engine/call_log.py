@@ -1,6 +1,6 @@
 """The life of each call in the log: one line for each turn that it takes, with fields in ``extra``.
 
-A line is written after its commit. A call without a key that makes no task leaves no line.
+A line is written after its commit. A call that is not journaled leaves no line: one without a key and a task.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def log_delivery(record: TaskRecord) -> None:
 
 
 def _log(event: str, record: TaskRecord, said: str, level: int = logging.INFO) -> None:
-    if not logger.isEnabledFor(level):
+    if not (record.kept and logger.isEnabledFor(level)):
         return
     task = None if record.task_id is None else shorten(record.task_id)
     tool = name_tool(record.tool)

@@ -148,6 +148,8 @@ class Cancellation:
             if scope.cancelled_caught and call.ours:
                 await self._step(call, self._requests.fail_cancel())
         except TasksClientError as error:
+            if getattr(error, "retryable", False):
+                return  # it is sent again with the polls, and the log has told since when requests fail
             logger.warning("tasks/cancel for %r did not get through: %s", call.record, error)
 
     async def cancel_abandoned(self, call: LiveCall) -> None:

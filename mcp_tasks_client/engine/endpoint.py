@@ -466,7 +466,10 @@ class Endpoint:
     def timed_out(self, call: LiveCall, timeout: float | None) -> WaitTimeoutError:
         """The error of a waiting that has ended before the call."""
         tool = call.record.tool
-        if call.task_id is None:
+        failure = call.record.last_failure
+        if call.task_id is None and failure is not None:
+            message = f"The call of {tool!r} has not begun within {timeout} seconds: {failure}"
+        elif call.task_id is None:
             message = (
                 f"The server has not answered the call of {tool!r} within {timeout} seconds. Await "
                 "error.handle.result() at once to wait on; with an idempotency_key the call can be repeated."
@@ -476,10 +479,8 @@ class Endpoint:
                 f"No outcome of {name_tool(tool)} within {timeout} seconds. Unless it was cancelled, the "
                 "task goes on: await error.handle.result(), or resume() later."
             )
-        failure = call.record.last_failure
-        if failure is not None:
-            what = "call has not begun" if call.task_id is None else "task is not seen"
-            message = f"{message} The {what}: {failure}"
+        if call.task_id is not None and failure is not None:
+            message = f"{message} The task is not seen: {failure}"
         return WaitTimeoutError(message, last_failure=failure, handle=self.engine.handle_of(self, call))
 
     # ── what the journal holds ────────────────────────────────────────────────────────────────

@@ -272,7 +272,7 @@ class Engine:
             return  # there never was a call
         for call in list(self.store.live.values()):
             if call.driver is not None or (call.waiters and not call.over):  # whose driver has crashed
-                call.park(TasksClientError("The client was closed. The task goes on; resume() it."))
+                call.park(TasksClientError("The client was closed. A task goes on; resume() it."))
                 self.stop(call)
         for scope in self._outlasting:
             scope.deadline = anyio.current_time() + self.policy.cancel_timeout_s

@@ -199,7 +199,8 @@ def _next_round(state: Gathering, now: float = 0.0) -> tuple[Action, ...]:
     if any(question.unanswered for question in state.questions):
         return ()
     answers = {q.key: q.answer or {} for q in _without_urls(state.questions)}
-    # A clock that was set back makes no wait longer. A server that only handed out state is given a moment.
+    # A clock that was set back makes no wait longer than all of them together. A server that only handed out
+    # state is given a moment.
     slot_s = max(0.0, min(state.due_at - now, state.waited_s))
     after_s = slot_s if state.questions else max(slot_s, _STATE_ONLY_DELAY_S)
     return (SendCall(answers, state.request_state, after_s),)

@@ -22,9 +22,14 @@ class ExpiringToken:
 
     Attributes:
         refused: How many requests were refused.
+
+    Raises:
+        ValueError: ``requests`` is less than 1.
     """
 
     def __init__(self, *, requests: int | None = None) -> None:
+        if requests is not None and requests < 1:
+            raise ValueError(f"a token is good for at least one request, not {requests}")
         self.refused = 0
         self._requests = requests
         self._left = requests

@@ -17,7 +17,7 @@ STRAYS: Final[tuple[Any, ...]] = (
 
 
 def as_sloppy_result(method: str, result: JSONObject) -> JSONObject:
-    """A result with its task under ``task``, or as a list that goes on after an empty cursor."""
+    """A result with its task under ``task``, or as a list that ends with an empty cursor."""
     if method == "tools/call" and result.get("resultType") == "task":
         task = {name: value for name, value in result.items() if name != "resultType"}
         return {"resultType": "task", "task": task}

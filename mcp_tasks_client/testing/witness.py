@@ -133,7 +133,10 @@ class Witness:
     """Every stream of notifications that began, in order. A refused one is only an arrival."""
 
     early_polls: list[EarlyPoll] = field(default_factory=list)
-    """Polls that came before the interval of the task's last reply, or a ``Retry-After``, had passed."""
+    """Polls that came before the interval of the task's last reply, or a ``Retry-After``, had passed.
+
+    The first poll after an acknowledged ``tasks/cancel`` is none of them. Those of ``PollPolicy.eager()`` and
+    of a short ``longest_wait_s`` are."""
 
     missing_headers: list[MissingHeader] = field(default_factory=list)
     """What requests lacked. Always empty in memory, where there are no headers."""
@@ -234,6 +237,8 @@ class Witness:
             task_id, hint = reply["taskId"], hint_s(reply.get("pollIntervalMs"))
             self._hints[task_id] = hint or 0.0
             self._due[task_id] = now + self._hints[task_id]
+        elif isinstance(reply, dict) and arrival.method == "tasks/cancel" and arrival.task_id is not None:
+            self._due[arrival.task_id] = now  # the client may look at once whether the task has ended
 
     def note_notification(self, listening: Listening, params: JSONObject, now: float) -> None:
         """Note a notification that leaves for the client, and may arrive."""

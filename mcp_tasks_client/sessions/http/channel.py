@@ -183,7 +183,7 @@ class HttpChannel:
     async def _send_with_headers(
         self, transport: Transport, message: Message, read: ReadResponse, silence_s: float
     ) -> JSONObject:
-        headers = await self._headers.beside(message.headers, message.errors.method)
+        headers = await self._headers.add_to(message.headers, message.errors.method)
         once = message.errors.method == "tools/call"
         request = Request(message.content, headers, silence_s, message.verb, message.context, once)
         url = self._url

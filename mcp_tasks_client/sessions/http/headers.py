@@ -1,6 +1,6 @@
 """The headers of requests: those that the protocol has, and those of the host, which may renew them.
 
-A host that gives a function is asked before each request, and once more if the server refuses what it gave.
+A host that gives a function is asked before each request, and once more if the server answers 401.
 So a credential may expire in the middle of a task.
 """
 
@@ -50,8 +50,8 @@ class HostHeaders:
         self._fixed = {} if callable(given) else _check(given or {})
         self.may_change = self._ask is not None
 
-    async def beside(self, own: Mapping[str, str], method: str) -> dict[str, str]:
-        """The headers of a request, as the host gives them now.
+    async def add_to(self, own: Mapping[str, str], method: str) -> dict[str, str]:
+        """The headers of a request with those of the host, as it gives them now.
 
         Args:
             own: Those of the request itself, which the host does not replace.

@@ -1,7 +1,7 @@
 """What environment variables say of connections: proxies, hosts without one, certificates.
 
 httpx stops at an entry of ``NO_PROXY`` that it cannot read, such as an IPv6 network or an address in
-brackets. So the variables are read here, for either library. An entry that cannot be read is passed over, as
+brackets. So proxies are read here, for either library. An entry that cannot be read is passed over, as
 by curl and httpx2. httpx matches no networks, of either family.
 """
 
@@ -17,7 +17,7 @@ __all__ = ["is_proxied", "load_certificates", "transports_by_pattern"]
 
 
 def is_proxied(scheme: str) -> bool:
-    """Whether the environment names a proxy for a scheme, be it that it is not meant for every host."""
+    """Whether the environment names a proxy for a scheme, even if ``NO_PROXY`` exempts some hosts."""
     proxies = getproxies()
     return scheme in proxies or "all" in proxies
 
@@ -51,7 +51,7 @@ def transports_by_pattern(library: Any, make: Callable[[str], Any]) -> dict[str,
     for entry in map(str.strip, named.get("no", "").split(",")) if mounts else ():
         if entry == "*":
             return {}
-        if entry and _is_read(library, pattern := _pattern(entry)):
+        if entry and _is_readable(library, pattern := _pattern(entry)):
             mounts[pattern] = None
     return mounts
 
@@ -83,7 +83,7 @@ def _pattern(entry: str) -> str:
     return f"all://{address}" + ("" if network.num_addresses == 1 else f"/{network.prefixlen}")
 
 
-def _is_read(library: Any, pattern: str) -> bool:
+def _is_readable(library: Any, pattern: str) -> bool:
     try:
         library.AsyncClient(transport=library.AsyncBaseTransport(), mounts={pattern: None})
     except library.InvalidURL:
