@@ -34,8 +34,10 @@ def foreign_error(method: str, cause: Exception, then: str) -> SessionError:
         cause: What was raised.
         then: What to do once that is mended.
     """
+    # Its text may quote a credential, and the journal keeps what is told here.
     error = SessionError(
-        f"{method} could not be sent: {type(cause).__name__}: {cause}. Mend what raised it, then {then}."
+        f"{method} could not be sent, since code of the host raised {type(cause).__name__}. The error's "
+        f"__cause__ says more. Mend that, then {then}."
     )
     error.__cause__ = cause
     return error

@@ -38,7 +38,7 @@ from ..machine.events import (
     UpdateFailed,
 )
 from ..machine.record import Scope, TaskRecord
-from ..machine.states import Calling, Finished, OutcomeUnknown
+from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
 from ..uncut import run_to_its_end
 from .call_log import log_commit, log_delivery
@@ -200,7 +200,7 @@ class CallStore:
                 elif any(isinstance(action, Forget) for action in actions):
                     await self._remove(call, commit_of(type(event)))
             except DrivenElsewhereError:
-                call.ownership = Theirs()
+                call.ownership, call.next_send = Theirs(), None  # it was to be sent as things stood before
                 if isinstance(event, TaskCreated) and event.attached:
                     call.uncommitted, call.journaled = (), True  # the other client's record stands
                 elif isinstance(event, _REPLIES):
@@ -309,7 +309,7 @@ class CallStore:
                 self._note_taken(call, taken)
             elif not call.journaled or any(isinstance(event, _REPLIES) for event in call.uncommitted):
                 call.ownership, call.journaled = Ours(call.record.fence), False
-            elif isinstance(call.record.state, Calling):
+            elif isinstance(call.record.state, Calling | Gathering):
                 raise overtaken(call)
             else:
                 raise forgotten(call)

@@ -148,9 +148,9 @@ class Cancellation:
             if scope.cancelled_caught and call.ours:
                 await self._step(call, self._requests.fail_cancel())
         except TasksClientError as error:
-            if getattr(error, "retryable", False):
-                return  # it is sent again with the polls, and the log has told since when requests fail
-            logger.warning("tasks/cancel for %r did not get through: %s", call.record, error)
+            goes_again = isinstance(error, SessionError) and error.retryable  # with each poll
+            level = logging.DEBUG if goes_again else logging.WARNING
+            logger.log(level, "tasks/cancel for %r did not get through: %s", call.record, error)
 
     async def cancel_abandoned(self, call: LiveCall) -> None:
         """Cancel a call that nobody waits for any more. What fails is logged.

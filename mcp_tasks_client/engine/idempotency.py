@@ -12,7 +12,7 @@ from ..errors import IdempotencyConflictError, JournalError, OutcomeUnknownError
 from ..machine.actions import SendCall
 from ..machine.events import CallAgain, CallLost, CallRefused
 from ..machine.record import Scope, TaskRecord
-from ..machine.states import Calling, Gathering, OutcomeUnknown
+from ..machine.states import Calling, Gathering, OutcomeUnknown, State
 from ..protocol.text import digest
 from ..sessions.base import ToolCall
 from ..uncut import run_to_its_end
@@ -117,7 +117,8 @@ class Idempotency:
                     call.error = None  # its arguments are what it was parked for
             state, is_driven = call.record.state, call.attempt is not None or call.driver is not None
             is_sent_soon = isinstance(state, Calling) and call.next_send is not None
-            unsure = isinstance(state, Calling | OutcomeUnknown) and not (is_driven or is_sent_soon)
+            in_doubt = isinstance(state, Calling | OutcomeUnknown) or _was_lost_before(state)
+            unsure = in_doubt and not (is_driven or is_sent_soon)
             if unsure and not call.journaled and not call.uncommitted:
                 raise overtaken(call)  # it was refused or taken back just then
             if unsure and not call.uncommitted and await self._store.take(call):
@@ -128,7 +129,7 @@ class Idempotency:
         """Decide about a call that may have been sent, and whose reply nobody has."""
         if isinstance(call.record.state, Calling):
             await self._store.apply(call, CallLost())
-        if not isinstance(call.record.state, OutcomeUnknown):
+        if not (isinstance(call.record.state, OutcomeUnknown) or _was_lost_before(call.record.state)):
             return  # another client has brought it further
         if on_unknown == "raise":
             await self._store.release_unfinished(call)
@@ -137,9 +138,17 @@ class Idempotency:
                 'its reply, so the tool may have run. Pass on_unknown="resend" only if it may run twice.',
                 record=call.record,
             )
+        if isinstance(call.record.state, Gathering):
+            call.error = None
+            return  # it goes on where it stands
         (send,) = await self._store.apply(call, CallAgain())
         assert isinstance(send, SendCall)
         call.error, call.next_send = None, send
+
+
+def _was_lost_before(state: State) -> bool:
+    """Whether the call goes again for one whose reply was lost, as an earlier caller has allowed."""
+    return isinstance(state, Gathering) and state.again
 
 
 def check_repeatable(

@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 
 from ..errors import DrivenElsewhereError, JournalCorruptError, JournalError
 from ..machine.record import Scope, TaskRecord, dump_state, load_state
-from ..machine.states import Observing
+from ..machine.states import Gathering, Observing
 from ..protocol.text import name_tool
 
 __all__ = [
@@ -85,7 +85,7 @@ class Row(NamedTuple):
             status=escape(record.status),
             pending=int(record.pending),
             due_at=record.state.due_at if isinstance(record.state, Observing) else None,
-            expires_at=record.expires_at,
+            expires_at=record.expires_at if not _is_given_up(record) else record.updated_at,
         )
 
     @property
@@ -133,6 +133,11 @@ class Row(NamedTuple):
                 f"the journal's record {self.record_id!a} cannot be read ({type(error).__name__}); "
                 "restore the journal from a backup, or remove this record and attach to its task by its ID"
             ) from None  # the words of that error may quote answers and task IDs
+
+
+def _is_given_up(record: TaskRecord) -> bool:
+    """Whether nothing of a call can have run, so that it is forgotten if nobody goes on with it."""
+    return isinstance(record.state, Gathering) and not record.state.again
 
 
 class RowWrite(NamedTuple):

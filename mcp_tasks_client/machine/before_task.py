@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar, assert_never
 
-from ..policy import PollPolicy, backoff_delay
+from ..policy import PollPolicy, backoff_delay, doubled
 from ..protocol.replies import is_url_key
 from .actions import Action, Finish, Forget, Park, Save, SendCall, StopAsking, Unanswered
 from .events import (
@@ -63,6 +63,9 @@ _STATE_ONLY_DELAY_S: Final = 0.25
 
 _TOLD_AT_MOST: Final = 500
 """Characters of an error that are kept. Those of a host's own session may be of any length."""
+
+_LONGEST_VISIT_S: Final = 60.0
+"""Seconds before a call goes again for which URLs were visited, at most. They grow from time to time."""
 
 Step: TypeAlias = tuple[State, tuple[Action, ...]]
 StateT = TypeVar("StateT", Gathering, Observing)
@@ -127,6 +130,10 @@ def _gather(state: Calling, event: InputAsked) -> Step:
     """The server asks before it begins."""
     if state.cancel_wanted:
         return _give_up(state)
+    wants_visits = any(map(is_url_key, event.requests))
+    if state.round == MAX_ROUNDS and state.gathered is not None and wants_visits:
+        why = f"the server wants URLs to be visited, though they were, {MAX_ROUNDS} times"
+        return state.gathered, (Save(), Park(Unanswered(tuple(event.requests), why)))
     if state.round == MAX_ROUNDS:
         return _end(Violated(message=f"The server put the call off {MAX_ROUNDS} times and never began it."))
     excess = find_excess((), event.requests)
@@ -134,7 +141,7 @@ def _gather(state: Calling, event: InputAsked) -> Step:
         return _end(Violated(message=f"The call was not begun: {excess}."))
     questions, asks = ask_open(find_new((), event.requests), event.requests)
     gathering = replace(state.gathered or _begun_anew(state), round=state.round + 1, failure=None, due_at=0.0)
-    if any(map(is_url_key, event.requests)):
+    if wants_visits:
         # The same call goes again, with what it was sent with.
         gathering = replace(gathering, questions=(*_without_urls(gathering.questions), *questions))
     else:
@@ -202,6 +209,9 @@ def _next_round(state: Gathering, now: float = 0.0) -> tuple[Action, ...]:
     # A clock that was set back makes no wait longer than all of them together. A server that only handed out
     # state is given a moment.
     slot_s = max(0.0, min(state.due_at - now, state.waited_s))
+    if state.round > 1 and len(answers) < len(state.questions):
+        # A person may have agreed to a visit that takes a while.
+        slot_s = doubled(_STATE_ONLY_DELAY_S, state.round - 2, _LONGEST_VISIT_S)
     after_s = slot_s if state.questions else max(slot_s, _STATE_ONLY_DELAY_S)
     return (SendCall(answers, state.request_state, after_s),)
 

@@ -425,9 +425,12 @@ def _fail(state: Observing, event: PollFailed | UpdateFailed | CancelFailed, pol
     failed = due_after_failure(state, event.now, event.jitter, event.retry_after_s, policy)
     # The polls of a task whose other requests failed keep their own time, if that is later.
     state = failed if isinstance(event, PollFailed) else due_no_sooner(failed, state, event.now)
+    if isinstance(event, CancelFailed):
+        state = replace(state, failure=before.failure)  # the task is seen all the same
     # Back-off can start over after a crash; what the server asked for cannot. And whoever reads the journal
     # can see since when requests fail.
-    saved = (Save(),) if event.retry_after_s is not None or before.failure is None else ()
+    begins = state.failure is not None and before.failure is None
+    saved = (Save(),) if event.retry_after_s is not None or begins else ()
     return state, (*saved, Wake(state.wait_s))
 
 

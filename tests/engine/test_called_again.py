@@ -180,6 +180,49 @@ async def test_a_call_that_waits_for_a_slot_can_be_cancelled_and_ends_at_once(
     assert called_at(world) == [0.0]
 
 
+@requirement("law:2")
+async def test_who_does_not_allow_a_second_run_does_not_go_on_with_the_call_of_somebody_who_did() -> None:
+    world = World(calls=[LOST, busy(2.0), AT_ONCE])
+    async with world.client(poll=patient()) as client:
+        for options in ({}, {"on_unknown": "resend", "timeout": 0.05}, {}, {}):
+            with pytest.raises(WaitTimeoutError if options else OutcomeUnknownError):
+                await client.call_tool("tool", idempotency_key=KEY, **options)
+        assert len(called_at(world)) == 2
+        assert text(await world.call(client, idempotency_key=KEY, on_unknown="resend")) == "done"
+    async with world.client() as later:
+        assert text(await later.call_tool("tool", idempotency_key=KEY)) == "done"
+
+
+async def test_of_two_clients_that_wait_under_one_key_the_other_calls_when_one_has_given_up() -> None:
+    world = World(calls=[busy(2.0), busy(5.0), AT_ONCE])
+    async with world.client(poll=patient(3.0)) as one, world.client(poll=patient()) as other:
+        results: list[str] = []
+
+        async def call_too() -> None:
+            results.append(text(await other.call_tool("tool", idempotency_key=KEY)))
+
+        async def give_up() -> None:
+            with pytest.raises(SessionError, match="slow down"):
+                await one.call_tool("tool", idempotency_key=KEY)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(give_up)
+            await world.clock.advance(1)
+            tasks.start_soon(call_too)
+            await world.clock.advance(100)
+        assert results == ["done"]
+
+
+@requirement("law:8")
+async def test_a_handle_of_a_wait_that_another_client_went_on_with_cancels_the_task() -> None:
+    world = World(calls=[busy(30.0), working(TASK, poll_interval_ms=1000)], gets={TASK: [working(TASK)]})
+    async with world.client(poll=patient()) as one, world.client(poll=patient()) as other:
+        handle = await stop_waiting(world, one, KEY)
+        await world.during(lambda: other.start_tool("tool", idempotency_key=KEY), 60)
+        await handle.cancel()
+        assert len(world.server.log("tasks/cancel")) == 1
+
+
 @requirement("law:8")
 async def test_a_resent_call_that_is_cancelled_while_it_waits_for_a_slot_ends_at_once() -> None:
     """What became of the first one stays unknown."""

@@ -1402,7 +1402,7 @@ async def test_what_an_auth_flow_raises_before_a_keyed_call_is_a_session_error()
     async with scripted_client(Session(), journal=MemoryJournal()) as client:
         with (
             anyio.fail_after(5),
-            pytest.raises(SessionError, match="tools/call could not be sent: RuntimeError: the token"),
+            pytest.raises(SessionError, match=r"tools/call could not be sent, .* raised RuntimeError"),
         ):
             await client.call_tool("tool", idempotency_key="k")
         assert await client.records() == []

@@ -557,6 +557,20 @@ class TestPrune:
         assert await journal.records(SCOPE) == kept
 
     @pytest.mark.parametrize("kept_until", [149.0, 150.0])
+    async def test_a_call_that_never_began_and_that_nobody_went_on_with_is_forgotten(
+        self, journal: Journal
+    ) -> None:
+        asked = Gathering(round=1, request_state=None, questions=())
+        kept = [
+            record(idempotency_key="new", state=asked, updated_at=150.0),
+            record(idempotency_key="may have run", state=replace(asked, again=True), updated_at=50.0),
+            record(idempotency_key="owned", state=asked, updated_at=50.0, owner="host/1"),
+        ]
+        for one in (*kept, record(idempotency_key="old", state=asked, updated_at=50.0)):
+            await journal.save(one)
+        assert await journal.prune(100.0, 200.0, never_gone) == 1
+        assert await journal.records(SCOPE) == kept
+
     async def test_what_was_kept_after_its_delivery_is_forgotten_when_its_time_is_over(
         self, journal: Journal, kept_until: float
     ) -> None:
