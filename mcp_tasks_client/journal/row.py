@@ -136,8 +136,9 @@ class Row(NamedTuple):
 
 
 def _is_given_up(record: TaskRecord) -> bool:
-    """Whether nothing of a call can have run, so that it is forgotten if nobody goes on with it."""
-    return isinstance(record.state, Gathering) and not record.state.again
+    """Whether nothing of a call can have run or been answered: forgotten if nobody goes on with it."""
+    state = record.state
+    return isinstance(state, Gathering) and not (state.again or state.questions or state.request_state)
 
 
 class RowWrite(NamedTuple):

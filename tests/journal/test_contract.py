@@ -564,6 +564,11 @@ class TestPrune:
             record(idempotency_key="new", state=asked, updated_at=150.0),
             record(idempotency_key="may have run", state=replace(asked, again=True), updated_at=50.0),
             record(idempotency_key="owned", state=asked, updated_at=50.0, owner="host/1"),
+            record(
+                idempotency_key="answered",
+                state=replace(asked, questions=(Question(key="a", digest="d", stage="answered"),)),
+                updated_at=50.0,
+            ),
         ]
         for one in (*kept, record(idempotency_key="old", state=asked, updated_at=50.0)):
             await journal.save(one)

@@ -16,7 +16,7 @@ import anyio
 from mcp_tasks_client import MemoryJournal, Task, TaskHandle, TaskRecord
 from mcp_tasks_client.journal.base import Lease, Taken
 from mcp_tasks_client.machine.record import Scope
-from mcp_tasks_client.machine.states import Calling, Observing
+from mcp_tasks_client.machine.states import Calling, Gathering, Observing
 from mcp_tasks_client.testing import (
     Arrival,
     Delayed,
@@ -194,6 +194,8 @@ class World:
             self.committed -= intent.keys
             if now - record.expires_at < SPARED_S and not self.plan.clocks_jump:
                 self.break_("forgotten before it had expired", f"{intent.tool} {record.task_id}")
+        elif isinstance(record.state, Gathering) and not record.state.questions:
+            pass  # it waited for a slot, and nobody went on with it
         elif record.delivered_at is None or not intent.received:
             self.break_("forgotten before anybody had it", f"{intent.tool} {record.task_id}")
         elif now - record.delivered_at < SPARED_S and not self.plan.clocks_jump:
