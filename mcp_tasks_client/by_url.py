@@ -137,8 +137,8 @@ class DiscoveringSession(Session):
                 raise
             chosen = self._speak_other(self._http)
             try:
-                # More than ``initialize``, which a server may grant to everybody.
-                await chosen.ask("server/discover", {}, context=context)
+                # Lists the tools. Gateways grant ``initialize`` and ``ping`` to everybody.
+                await chosen.tool("", context=context)
             except SessionError:
                 await chosen.aclose()
                 raise error from None

@@ -193,7 +193,7 @@ class Connection(ABC):
         """The result of a request, which is sent at most once.
 
         Raises:
-            SessionError: No result. If :attr:`lost` is set, the server has not read the request.
+            SessionError: No result. ``not_executed`` is set only if the server has not acted on the request.
         """
 
     @abstractmethod

@@ -113,15 +113,14 @@ class HttpConnection(Connection):
 
     async def request(self, own: OwnRequest) -> JSONObject:
         """The result of a request, which is sent at most once. A stream that breaks is resumed."""
-        sent_before, lost = own.cursor.event_id is not None, None
+        sent_before = own.cursor.event_id is not None
         if not sent_before:
             try:
                 return await self._exchange(self._post(own), own)
             except ConnectionLostError as error:
                 if own.cursor.event_id is None or error.not_executed:
                     raise
-                lost = error
-        return await self._resume(own, lost)
+        return await self._resume(own)
 
     async def answer(self, request_id: RequestId, reply: Reply, context: object, task_id: str | None) -> None:
         """Answer a request of the server's. Returns when the server has acknowledged that."""
@@ -179,30 +178,27 @@ class HttpConnection(Connection):
 
         await self._channel.exchange(message, read, silence_s=SILENCE_S)
 
-    async def _resume(self, own: OwnRequest, lost: ConnectionLostError | None) -> JSONObject:
+    async def _resume(self, own: OwnRequest) -> JSONObject:
         cursor, failures = own.cursor, 0
         while True:
-            await self._pause(cursor, failures, lost.retry_after_s if lost is not None else None)
+            await self._pause(cursor, failures)
             before = cursor.event_id
             try:
                 return await self._exchange(self._get(own), own)
-            except ConnectionLostError as error:
-                lost = error
-                failures = 0 if cursor.event_id != before else failures + 1
-                if failures >= _MOST_RESUMPTIONS:
-                    raise
             except SessionError as error:
                 if is_answer(error):
                     raise
-                # The server does not resume streams: what became of the request is not known.
-                raise (lost or self.errors_of(own).lost("its stream cannot be resumed")) from error
+                failures = 0 if cursor.event_id != before else failures + 1
+                if not isinstance(error, ConnectionLostError) or failures >= _MOST_RESUMPTIONS:
+                    # That a GET was not sent, or was refused, says nothing of the request that it resumes.
+                    raise self.errors_of(own).lost("its stream cannot be resumed") from error
 
     async def _pause(
-        self, cursor: StreamCursor, failures: int, asked_s: float | None, first_s: float = _RETRY_S
+        self, cursor: StreamCursor, failures: int, asked_s: float = 0.0, first_s: float = _RETRY_S
     ) -> None:
         backoff_s = doubled(first_s, failures - 1, _LONGEST_RETRY_S) if failures else 0.0
         wanted_s = cursor.retry_s or 0.0
-        await self._clock.sleep(min(max(backoff_s, wanted_s, asked_s or 0.0), _LONGEST_PAUSE_S))
+        await self._clock.sleep(min(max(backoff_s, wanted_s, asked_s), _LONGEST_PAUSE_S))
 
     async def _read(self, own: OwnRequest, message: Message, response: Response) -> Reply:
         if own.method == "initialize":

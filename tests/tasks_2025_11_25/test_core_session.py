@@ -7,15 +7,19 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import anyio
+import httpcore
 import httpx
 import pytest
+from anyio.abc import TaskGroup
 from mcp_types import ElicitResult
 
 from mcp_tasks_client import MemoryJournal, TasksClient, TasksHttpTransport
 from mcp_tasks_client.callbacks import Callbacks
+from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.errors import (
     ConnectionLostError,
     MissingCapabilityError,
+    OutcomeUnknownError,
     RemoteProtocolError,
     SessionError,
 )
@@ -870,6 +874,49 @@ async def test_a_call_whose_stream_cannot_be_resumed_is_lost(wire: Wire, why: st
         await anyio.sleep_forever()
     resumed = [one for one in wire.of("GET") if "last-event-id" in one.headers]
     assert len(resumed) == {"no event ID": 0, "nothing comes": 5}.get(why, 1)
+
+
+@requirement("law:2", "law:14")
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_call_whose_stream_is_resumed_in_vain_may_have_run(
+    wire: Wire, *, restarted: bool, key: str | None
+) -> None:
+    """That the GET was not sent says nothing of the call that it resumes."""
+    clock, first = ManualClock(), Stream()
+    first.event(None, event_id="e1")
+    first.end()
+
+    def resume(arrived: Arrived) -> Any:
+        if "last-event-id" not in arrived.headers:
+            return httpx.Response(405)
+        if restarted:
+            wire.gone["s1"] = refusal(-32001, "Session not found", 404)
+        refused = httpx.ConnectError("refused")
+        refused.__cause__ = httpcore.ConnectError("refused")
+        return refused
+
+    wire.replies |= {"tools/call": lambda _: first, "GET": resume, "server/discover": lambda _: OLD}
+    kind = ConnectionLostError if key is None else OutcomeUnknownError
+    options: dict[str, Any] = {"journal": MemoryJournal(), "environment": Environment(clock=clock)}
+
+    async def call(client: TasksClient, tasks: TaskGroup) -> None:
+        for _ in range(1 if key is None else 2):
+            with pytest.raises(kind) as caught:
+                await client.call_tool("plain", idempotency_key=key)
+            assert not getattr(caught.value, "not_executed", False)
+        tasks.cancel_scope.cancel()
+
+    with anyio.fail_after(LIMIT_S):
+        async with (
+            httpx.AsyncClient(transport=httpx.MockTransport(wire)) as http,
+            TasksClient(URL, http_client=http, **options) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(call, client, tasks)
+            await clock.advance(120.0)
+            await anyio.sleep_forever()
+    assert len(wire.of("tools/call")) == 1
 
 
 @requirement("law:4")

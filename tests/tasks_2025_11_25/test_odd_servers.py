@@ -112,11 +112,18 @@ async def test_a_credential_that_is_refused_stays_refused(wire: Wire, challenge:
 
 
 async def test_a_server_that_lets_everybody_initialize_has_still_refused_the_credential(wire: Wire) -> None:
-    wire.replies["server/discover"] = wire.replies["ping"] = lambda arrived: httpx.Response(401)
+    """Also where it lets everybody ``ping``, as gateways do."""
+    wire.replies["server/discover"] = wire.replies["tools/list"] = lambda arrived: httpx.Response(401)
     async with by_url(wire) as client:
         with pytest.raises(CredentialRefusedError, match="server/discover"):
             await client.call_tool("slow")
-    assert methods(wire)[-1] == "DELETE", "what was begun in vain is ended"
+        assert methods(wire)[-1] == "DELETE", "what was begun in vain is ended"
+        # The credential is good now, and the server speaks 2026-07-28.
+        wire.replies |= Wire().replies
+        wire.replies["server/discover"] = lambda arrived: {"supportedVersions": ["2026-07-28"]}
+        assert text(await client.call_tool("plain")) == "plain"
+    assert methods(wire).count("initialize") == 1
+    assert wire.of("tools/call")[-1].session_id is None
 
 
 # ── a server that has tasks in the older version only ─────────────────────────────────────────

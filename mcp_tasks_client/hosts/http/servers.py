@@ -6,6 +6,8 @@ import json
 import logging
 from typing import Any, Final, TypeVar
 
+import anyio
+
 from ...by_url import DiscoveringSession, session_by_url
 from ...callbacks import Callbacks, Inputs
 from ...engine.endpoint import Endpoint
@@ -133,9 +135,10 @@ class Servers:
             self._engine.tasks.start(self._servers.pop(idle).session.aclose)
 
     async def aclose(self) -> None:
-        """Close all sessions."""
-        for server in self._servers.values():
-            await server.session.aclose()
+        """Close all sessions at the same time, since each may wait for its server."""
+        async with anyio.create_task_group() as closing:
+            for server in self._servers.values():
+                closing.start_soon(server.session.aclose)
 
 
 class Server:

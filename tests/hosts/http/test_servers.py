@@ -15,6 +15,7 @@ from mcp_tasks_client.hosts.http import servers
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.testing import Delayed
 
+from ...tasks_2025_11_25.wire import Wire, refusal, text
 from ._host import LIMIT_S, OLDER, QUICK, URL, Host, asking_server, count, hosted
 
 pytestmark = pytest.mark.anyio
@@ -89,6 +90,30 @@ async def test_more_users_at_once_than_sessions_are_kept_do_not_close_each_other
             calls.start_soon(call, f"user {number}")
     assert [answer for answer in answers if "error" in answer] == []
     assert count(server, "tools/call") == len(answers) == 12
+
+
+async def test_the_mcp_sessions_of_all_users_are_ended_at_the_same_time() -> None:
+    users, ended = 3, list[str]()
+    all_arrived, wire = anyio.Event(), Wire()
+
+    async def serve(request: httpx.Request) -> httpx.Response:
+        response = await wire(request)
+        if request.method == "DELETE":
+            if len(wire.of("DELETE")) == users:
+                all_arrived.set()
+            await all_arrived.wait()
+            ended.append(request.headers["authorization"])
+        return response
+
+    wire.replies["server/discover"] = lambda arrived: refusal(-32600, "Unsupported protocol version", 400)
+    wire.replies["tasks/get"] = lambda arrived: {**wire.task, "status": "completed"}
+    wire.replies["tasks/result"] = lambda arrived: text("done")
+    transport = TasksHttpTransport(httpx.MockTransport(serve), journal=MemoryJournal(), poll=QUICK)
+    with anyio.fail_after(LIMIT_S):
+        async with httpx.AsyncClient(transport=transport) as client:
+            for number in range(users):
+                await call_as(Host(client), f"user {number}", {})
+    assert sorted(ended) == [f"Bearer user {number}" for number in range(users)]
 
 
 @pytest.mark.parametrize("other", ["another server", "another user", "the same"])

@@ -148,8 +148,13 @@ async def test_requests_that_begin_together_share_one_decision(
 
 
 async def test_requests_that_are_refused_together_try_the_other_version_once(
-    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker
+    server: ScriptedServer, discovering: DiscoveringSession, maker: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def refuse(other: Other, name: str, **options: object) -> None:
+        other.asked.append("tool")
+        raise SessionError("refused")
+
+    monkeypatch.setattr(Other, "tool", refuse)
     gate = Turnstile(http(401))
     server.answers("server/discover", gate)
 
@@ -165,7 +170,7 @@ async def test_requests_that_are_refused_together_try_the_other_version_once(
             gate.open.set()
     assert server.methods == ["server/discover"]
     (other,) = maker.made
-    assert other.asked == ["aclose"], "it could not be asked either"
+    assert other.asked == ["tool", "aclose"], "it could not be asked either"
 
 
 async def test_a_server_that_cannot_be_asked_decides_nothing(
