@@ -25,7 +25,7 @@ from tests._results import text
 
 pytestmark = pytest.mark.anyio
 
-LIMIT_S = 1.0
+LIMIT_S = 0.7
 WHO = ask("who", form("Who?", name="string"))
 WHAT = ask("what", form("What?", name="string"))
 DONE = complete(text_result("done"))
@@ -50,6 +50,8 @@ async def start_and_wait(client: TasksClient, **options: Any) -> CallToolResult:
     return await (await client.start_tool("tool")).result(LIMIT_S, **options)
 
 
+# The scopes are anyio's own, and the tests wait in real time.
+on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 by_each_way = pytest.mark.parametrize("make", [call, start_and_wait], ids=["call_tool", "result"])
 Make = Callable[..., Awaitable[CallToolResult]]
 
@@ -60,6 +62,7 @@ def client(person: Slow, *script: Any) -> Any:
     return scripted_client(server.session(), journal=MemoryJournal(), elicitation=person)
 
 
+@on_asyncio
 @by_each_way
 async def test_the_time_in_which_somebody_is_asked_does_not_count_where_that_is_wished(make: Make) -> None:
     person = Slow()
@@ -75,6 +78,7 @@ async def test_neither_does_that_before_there_is_a_task() -> None:
     assert person.asked == 1
 
 
+@on_asyncio
 @by_each_way
 async def test_all_time_counts_otherwise(make: Make) -> None:
     async with client(Slow(), WHO, DONE) as opened:
@@ -82,6 +86,7 @@ async def test_all_time_counts_otherwise(make: Make) -> None:
             await make(opened)
 
 
+@on_asyncio
 @by_each_way
 async def test_the_server_has_its_time_after_a_question_and_no_more(make: Make) -> None:
     person, begun = Slow(), anyio.current_time()

@@ -78,11 +78,11 @@ async def test_a_call_goes_over_no_connection_that_the_server_may_just_drop(vers
     noted = Noted(server.app if version == "2026-07-28" else app_of(wire))
     with serve_app(noted) as url, anyio.fail_after(30):
         async with TasksClient(url, journal=MemoryJournal()) as client:
-            for key in "abc":
-                await client.call_tool("plain", idempotency_key=key)
-                await anyio.sleep(JUST_USED_S + 0.1)
+            await client.call_tool("plain", idempotency_key="a")
+            await anyio.sleep(JUST_USED_S + 0.1)
+            await client.call_tool("plain", idempotency_key="b")
     calls = noted.ports["tools/call"]
-    assert len(set(calls)) == 3
+    assert len(set(calls)) == 2
     assert set(calls).isdisjoint(noted.ports["tools/list"])
     assert JUST_USED_S <= 0.5, "some servers drop a connection after a second"
 
