@@ -328,12 +328,12 @@ class Endpoint:
         Raises:
             Exception: What parked the call; a copy, since several callers may wait for one call.
         """
+        if call.error is not None and not call.error_told:
+            await self._store.learn_end(call)  # it is an old story, and another client may have gone on since
         while not call.over and not until(call):
             if call.driver is None:
                 self.engine.drive(call, self._runner)  # whoever had it driven has gone
             await call.change()
-        if call.error is not None and not call.error_told:
-            await self._store.learn_end(call)  # another client may have gone on with it since
         if not call.record.finished and call.error is not None:
             call.error_told = True
             raise self._as_told(call, call.error) from call.error.__cause__
