@@ -218,7 +218,8 @@ class CallStore:
                 call.uncommitted = tuple(kept for kept in call.uncommitted if kept is not event)
                 raise
             before, call.record = call.record, record
-            log_commit(before, record, event)
+            if any(isinstance(action, Save) for action in actions):
+                log_commit(before, record, event)
         return _to_do(actions)
 
     def _note_uncommitted(self, call: LiveCall, event: Event) -> None:

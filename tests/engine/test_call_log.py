@@ -13,6 +13,7 @@ from mcp_tasks_client.errors import (
     OutcomeUnknownError,
     SessionError,
 )
+from mcp_tasks_client.machine.events import AnswerReady, CancelAcknowledged
 from mcp_tasks_client.testing import completed, input_required, text_result, working
 from tests._requirements import requirement
 from tests.engine.world import ASK, DONE, LOST, TASK, YES, Asked, World
@@ -93,6 +94,19 @@ async def test_a_call_with_a_key_whose_reply_is_lost_is_told(caplog: pytest.LogC
         with pytest.raises(OutcomeUnknownError):
             await world.call(client, idempotency_key=KEY)
     assert turns(caplog) == [("lost", "WARNING")]
+
+
+async def test_what_comes_after_the_end_of_a_task_is_no_turn_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    async with world.client() as client:
+        handle = await client.start_tool("tool")
+        await world.clock.advance(5)
+        turns(caplog)
+        assert handle._call is not None
+        store = client._engine.store
+        await store._commit(handle._call, AnswerReady(key="n", answer={"action": "accept"}, now=5.0), None)
+        await store._commit(handle._call, CancelAcknowledged(now=5.0), None)
+    assert turns(caplog) == []
 
 
 async def test_a_call_that_is_answered_at_once_leaves_no_line(caplog: pytest.LogCaptureFixture) -> None:
