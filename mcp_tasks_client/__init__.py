@@ -39,7 +39,7 @@ from .errors import (
     WaitTimeoutError,
 )
 from .handle import TaskHandle, TaskReference
-from .journal.base import Journal, Judge, Lease, LeaseSource, Taken
+from .journal.base import Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
 from .journal.memory import MemoryJournal
 from .journal.sqlite import SqliteJournal
 from .machine.record import Scope, TaskRecord
@@ -80,6 +80,7 @@ __all__ = [
     "IdempotencyConflictError",
     "InputContext",
     "InputUnansweredError",
+    "Instruction",
     "Journal",
     "JournalCorruptError",
     "JournalError",
@@ -90,6 +91,7 @@ __all__ = [
     "Lease",
     "LeaseSource",
     "Limits",
+    "Listener",
     "MemoryJournal",
     "MissingCapabilityError",
     "ObservedTasks",

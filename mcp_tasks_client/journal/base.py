@@ -7,14 +7,14 @@ never why; every decision is the machine's. Implementations share one contract t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 from ..machine.record import Scope, TaskRecord
 
-__all__ = ["LEASES_KEPT_S", "Journal", "Judge", "Lease", "LeaseSource", "Taken"]
+__all__ = ["LEASES_KEPT_S", "Instruction", "Journal", "Judge", "Lease", "LeaseSource", "Listener", "Taken"]
 
 LEASES_KEPT_S: Final = 7 * 86_400.0
 """Seconds for which a lease is kept after it has run out: a process that is suspended may come back."""
@@ -75,6 +75,25 @@ class Taken(NamedTuple):
     before: str | None
     """Its owner until now; ``None`` if the last one released it in good order."""
 
+
+class Instruction(NamedTuple):
+    """What somebody who does not drive a call wants done about it."""
+
+    name: str
+    """What it is about, such as one question. The first of a name is the one that counts."""
+
+    body: str
+    """JSON text; empty once it was heeded."""
+
+    at: float
+    """When it was left, in seconds since the epoch."""
+
+    heeded: bool = False
+    """Whether it is part of the record's state."""
+
+
+Listener: TypeAlias = Callable[[Collection[str]], None]
+"""Told the ``record_id`` of each record that has instructions to heed. Called from any thread."""
 
 Judge: TypeAlias = Callable[[str, Lease | None], bool]
 """Whether an owner is gone, going by the lease that covers it; ``None`` if there is none."""
@@ -141,12 +160,16 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         """Store a record as it now is, new or not (by ``record_id``).
+
+        The instructions of a record that has ended are forgotten.
 
         Args:
             record: What to store.
             known: It was stored before, so that it is not new but forgotten if it is not there.
+            heeded: The name of an instruction that the state has become by. It is marked as heeded, and its
+                body is forgotten.
 
         Raises:
             DrivenElsewhereError: It was taken since (its fence is not the stored one), or another
@@ -261,6 +284,31 @@ class Journal(ABC):
 
         Whatever is unfinished gets an owner whom no lease covers, and who is therefore gone. To be
         released in good order it has to be saved, with the time when it is due.
+        """
+
+    # ── instructions ──────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+        """Leave an instruction for whoever drives a call, unless there is one of that name, heeded or not.
+
+        Atomic, also between processes.
+
+        Returns:
+            The one that stands, which is the one given or the one that was there; ``None`` if there is no
+            such record, or it has ended.
+        """
+
+    @abstractmethod
+    async def instructions(self, record_id: str) -> list[Instruction]:
+        """The instructions of a record that are to be heeded, oldest first."""
+
+    @abstractmethod
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell of instructions that are to be heeded: within this process at once, of others within seconds.
+
+        Those that there are already are told of too. A listener may hear of one several times, and of records
+        that are not its own. It is told until the function that is returned is called, or the journal closes.
         """
 
     async def __aenter__(self) -> Self:

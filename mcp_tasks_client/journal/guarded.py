@@ -45,15 +45,15 @@ def _guard(
 
 
 def _guard_sync(
-    method: Callable[Concatenate[Journal, P], None],
-) -> Callable[Concatenate[GuardedJournal, P], None]:
+    method: Callable[Concatenate[Journal, P], T],
+) -> Callable[Concatenate[GuardedJournal, P], T]:
     """Likewise, of a method that is no coroutine."""
     name = method.__name__
 
     @wraps(method, updated=())
-    def call(self: GuardedJournal, /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def call(self: GuardedJournal, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            getattr(self._journal, name)(*args, **kwargs)
+            return getattr(self._journal, name)(*args, **kwargs)  # type: ignore[no-any-return]
         except TasksClientError:
             raise
         except Exception as error:
@@ -108,3 +108,6 @@ class GuardedJournal(Journal):
     take = _guard(Journal.take)
     take_pending = _guard(Journal.take_pending)
     release = _guard(Journal.release)
+    instruct = _guard(Journal.instruct)
+    instructions = _guard(Journal.instructions)
+    listen = _guard_sync(Journal.listen)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ..errors import JournalError
 from ..machine.record import Scope, TaskRecord
-from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
+from .base import LEASES_KEPT_S, Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
 from .row import Row, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
 
 __all__ = ["MemoryJournal"]
@@ -52,6 +52,8 @@ class MemoryJournal(Journal):
         self._pending: defaultdict[_Scope, set[str]] = defaultdict(set)
         self._leases: dict[str, Lease] = {}
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
+        self._instructions: defaultdict[str, dict[str, Instruction]] = defaultdict(dict)  # by record_id, name
+        self._listeners: set[Listener] = set()
 
     async def open(self) -> None:
         """Count one more user."""
@@ -78,7 +80,7 @@ class MemoryJournal(Journal):
         await checkpoint()  # after the write, which being cancelled does not undo
         return record if standing is None else standing.record()
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         """Store a record as it now is, new or not."""
         row = Row.of(record)
         with self._lock:
@@ -92,6 +94,9 @@ class MemoryJournal(Journal):
             if standing is None or standing.fence != row.fence:
                 raise driven_elsewhere(record.tool)
             self._store(row)
+            left = self._instructions.get(row.record_id, {})
+            if heeded in left:
+                left[heeded] = left[heeded]._replace(body="", heeded=True)
         await checkpoint_if_cancelled()
 
     def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
@@ -223,6 +228,47 @@ class MemoryJournal(Journal):
                 self._sources.pop(name, None)
         await checkpoint()
 
+    # ── instructions ──────────────────────────────────────────────────────────────────────────
+
+    async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+        """Leave an instruction, unless there is one of that name; returns the one that stands."""
+        checked_time(instruction.at)
+        key = escape(record_id)
+        with self._lock:
+            self._check_open()
+            row = self._row(key)
+            standing = None
+            if row is not None and not row.ended:
+                standing = self._instructions[key].setdefault(escape(instruction.name), instruction)
+            listeners = list(self._listeners)
+        if standing is instruction:
+            for listener in listeners:
+                listener((record_id,))
+        await checkpoint()
+        return standing
+
+    async def instructions(self, record_id: str) -> list[Instruction]:
+        """The instructions of a record that are to be heeded, oldest first."""
+        with self._lock:
+            self._check_open()
+            found = list(self._instructions.get(escape(record_id), {}).values())
+        await checkpoint()
+        return [instruction for instruction in found if not instruction.heeded]
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell of instructions that are to be heeded."""
+        with self._lock:
+            self._check_open()
+            self._listeners.add(listener)
+            waiting = [
+                unescape(record_id)
+                for record_id, left in self._instructions.items()
+                if any(not instruction.heeded for instruction in left.values())
+            ]
+        if waiting:
+            listener(waiting)
+        return lambda: self._listeners.discard(listener)
+
     def _take(self, row: Row, owner: str, gone: Judge) -> Row:
         """The row as it is after ``owner`` wanted it."""
         if row.delivered_at is not None or not (row.owner == owner or self._is_free(row.owner, gone)):
@@ -246,7 +292,9 @@ class MemoryJournal(Journal):
         return None if found is None else found[1]
 
     def _store(self, row: Row) -> None:
-        arrival = self._forget(row.record_id)
+        arrival = self._take_out(row.record_id)
+        if row.ended:
+            self._instructions.pop(row.record_id, None)
         if arrival is None:
             arrival = self._arrivals
             self._arrivals += 1
@@ -257,6 +305,10 @@ class MemoryJournal(Journal):
             self._pending[row.endpoint, row.principal].add(row.record_id)
 
     def _forget(self, record_id: str) -> int | None:
+        self._instructions.pop(record_id, None)
+        return self._take_out(record_id)
+
+    def _take_out(self, record_id: str) -> int | None:
         arrival, row = self._rows.pop(record_id, (None, None))
         if row is not None:
             self._keys.pop(_key(row), None)

@@ -89,6 +89,11 @@ class Row(NamedTuple):
         )
 
     @property
+    def ended(self) -> bool:
+        """Whether the call has its outcome."""
+        return self.undelivered or self.delivered_at is not None
+
+    @property
     def undelivered(self) -> bool:
         """Whether it is an outcome that nobody has received yet."""
         return bool(self.pending) and self.due_at is None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..errors import JournalCorruptError, JournalError
 from ..machine.record import Scope, TaskRecord
-from .base import LEASES_KEPT_S, Journal, Judge, Lease, LeaseSource, Taken
+from .base import LEASES_KEPT_S, Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
 from .row import Row, RowWrite, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
 
 if TYPE_CHECKING:
@@ -106,6 +106,15 @@ _END_LEASE: Final = "DELETE FROM leases WHERE lease_id = ?"
 _TAKE: Final = "UPDATE records SET owner = ?, fence = fence + 1 WHERE record_id = ?"
 _RELEASE: Final = """UPDATE records SET owner =
     CASE WHEN pending = 1 AND due_at IS NULL THEN NULL ELSE owner || '/left' END WHERE owner = ?"""
+
+_INSTRUCT: Final = """INSERT INTO instructions (record_id, name, body, at, heeded)
+    SELECT record_id, ?, ?, ?, 0 FROM records
+    WHERE record_id = ? AND delivered_at IS NULL AND NOT (pending = 1 AND due_at IS NULL)
+    ON CONFLICT DO NOTHING"""
+_INSTRUCTION: Final = "SELECT name, body, at, heeded FROM instructions WHERE record_id = ? AND name = ?"
+_INSTRUCTIONS: Final = """SELECT name, body, at, heeded FROM instructions
+    WHERE record_id = ? AND heeded = 0 ORDER BY sequence"""
+_HEED: Final = "UPDATE instructions SET body = '', heeded = 1 WHERE record_id = ? AND name = ?"
 
 _LONGEST_TIMEOUT_S: Final = 86_400.0
 
@@ -244,7 +253,7 @@ class SqliteJournal(Journal):
         standing = await self._run(operation, writes=True)
         return record if standing is row else standing.record()
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         """Store a record as it now is, new or not, and sync it to the disk."""
         row = Row.of(record)
         values: tuple[object, ...] = row
@@ -256,8 +265,11 @@ class SqliteJournal(Journal):
         def operation(connection: sqlite3.Connection) -> None:
             if not connection.execute(statement, values).rowcount:
                 raise driven_elsewhere(record.tool)
+            if heeded is not None:
+                connection.execute(_HEED, (row.record_id, escape(heeded)))
 
-        await self._run(operation, writes=True, row=RowWrite(statement_of_rows, values))
+        one_of_many = None if heeded is not None else RowWrite(statement_of_rows, values)
+        await self._run(operation, writes=True, row=one_of_many)
 
     def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
         """Note that hosts have had these outcomes: with the next write, within a second, or on closing."""
@@ -386,6 +398,35 @@ class SqliteJournal(Journal):
 
         await self._run(operation, writes=True)
 
+    # ── instructions ──────────────────────────────────────────────────────────────────────────
+
+    async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+        """Leave an instruction, unless there is one of that name; returns the one that stands."""
+        key, name = escape(record_id), escape(instruction.name)
+        values = name, escape(instruction.body), checked_time(instruction.at), key
+        writer = self._opened()
+
+        def operation(connection: sqlite3.Connection) -> Instruction | None:
+            if connection.execute(_INSTRUCT, values).rowcount:
+                writer.note_instruction()
+            row = connection.execute(_INSTRUCTION, (key, name)).fetchone()
+            return None if row is None else _instruction(row)
+
+        return await self._run(operation, writes=True)
+
+    async def instructions(self, record_id: str) -> list[Instruction]:
+        """The instructions of a record that are to be heeded, oldest first."""
+        arguments = (escape(record_id),)
+
+        def operation(connection: sqlite3.Connection) -> list[Instruction]:
+            return [_instruction(row) for row in connection.execute(_INSTRUCTIONS, arguments)]
+
+        return await self._run(operation, writes=False)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell of instructions: of those left in this process at once, of others within a second."""
+        return self._opened().listen(lambda keys: listener([unescape(key) for key in keys]))
+
     async def _find(self, query: str, *arguments: str) -> TaskRecord | None:
         row = await self._run(lambda connection: _one(connection, query, *arguments), writes=False)
         return None if row is None else row.record()
@@ -465,6 +506,11 @@ def _renew(connection: sqlite3.Connection, lease: Lease) -> bool:
 
 def _end_lease(connection: sqlite3.Connection, lease_id: str) -> None:
     connection.execute(_END_LEASE, (lease_id,))
+
+
+def _instruction(row: tuple[str, str, float, int]) -> Instruction:
+    name, body, at, heeded = row
+    return Instruction(unescape(name), unescape(body), at, bool(heeded))
 
 
 def _scope(scope: Scope) -> tuple[str, str]:

@@ -39,7 +39,7 @@ logger = logging.getLogger("mcp_tasks_client")
 APPLICATION_ID: Final = 0x4D435054
 """``MCPT``, at byte 68 of the file."""
 
-_SCRIPTS: Final = ("0001.sql", "0002.sql", "0003.sql")
+_SCRIPTS: Final = ("0001.sql", "0002.sql", "0003.sql", "0004.sql")
 _SMALLEST: Final = 512
 _LOG_HEADER: Final = 32
 _RETRY_S: Final = 0.01

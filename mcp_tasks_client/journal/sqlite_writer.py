@@ -23,7 +23,7 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
@@ -65,6 +65,8 @@ _CLOSING_S: Final = 10.0
 
 _EXIT_S: Final = 2.0
 """Seconds for which the end of the interpreter waits for the thread, and so does a fork."""
+
+_INSTRUCTED: Final = "SELECT DISTINCT record_id FROM instructions WHERE heeded = 0"
 
 _FREE_PAGES_KEPT: Final = 256
 """Free pages that stay in the file while it is in use (1 MB), for the next records."""
@@ -189,6 +191,10 @@ class WriterThread:
         self._failing = False  # the last write that nobody waits for has failed
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
         self._closing: list[Waiter] = []
+        self._listeners: dict[object, Callable[[Collection[str]], None]] = {}
+        self._is_to_tell = False  # a listener is new, or this process has left an instruction
+        self._seen_version = -1  # of the file, when instructions were looked for last
+        self._look_at = 0.0  # when to look whether others have left any
         # A daemon, so that a journal that nobody closed does not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._serve, name="mcp-tasks-journal", daemon=True)
         self._thread.start()
@@ -291,6 +297,29 @@ class WriterThread:
         with self._lock:
             self._sources.pop(lease_id, None)
 
+    def listen(self, listener: Callable[[Collection[str]], None]) -> Callable[[], None]:
+        """Tell of the records that have instructions, until the function that is returned is called.
+
+        Raises:
+            JournalError: As from :meth:`put`.
+        """
+        token = object()
+        with self._lock:
+            self._check_open()
+            self._listeners[token] = listener
+            self._is_to_tell = True  # of those that there are
+            self._jobs.put(None)
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners.pop(token, None)
+
+        return stop
+
+    def note_instruction(self) -> None:
+        """Have the listeners told once the present transaction is committed. For operations."""
+        self._is_to_tell = True
+
     def check_process(self) -> None:
         """Refuse to be used in a process that was forked since.
 
@@ -359,6 +388,7 @@ class WriterThread:
             for job in reading:
                 job.run(connection)
             _wake_for(reading)
+            self._tell_of_instructions(connection)
             if not (jobs or has_written):  # not in between, since looking for pages costs as much as a commit
                 give_back(connection, keep=_FREE_PAGES_KEPT)
         while give_back(connection, keep=0):
@@ -442,18 +472,36 @@ class WriterThread:
                 connection.execute("ROLLBACK")
             for job in jobs:
                 job.error = error
-        self._log_failure(next((job.error for job in unattended if job.error is not None), None))
+        self._tell(next((job.error for job in unattended if job.error is not None), None))
         for source, lease, job in renewals:
             if job.error is None:
                 with _logged("the renewal of a lease"):
                     source.renewed(lease, had_lapsed=not job.result)
         return True
 
+    def _tell_of_instructions(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            listeners = list(self._listeners.values())
+            is_to_tell, self._is_to_tell = self._is_to_tell, False
+        now = time.monotonic()
+        if not listeners or not (is_to_tell or now >= self._look_at):
+            return
+        self._look_at = now + _TICK_S
+        with _logged("instructions of others"):
+            # Changes with each commit of another connection, and costs less than any look at a table.
+            version = connection.execute("PRAGMA data_version").fetchone()[0]
+            if version == self._seen_version and not is_to_tell:
+                return
+            self._seen_version = version
+            found = [key for (key,) in connection.execute(_INSTRUCTED)]
+            for listener in listeners if found else ():
+                listener(found)
+
     def _renewal(self, lease: Lease) -> Job[bool]:
         return Job(lambda connection: self._renew(connection, lease), writes=True, waiter=None)
 
-    def _log_failure(self, error: Exception | None) -> None:
-        """Log the first of several failures, one after the other."""
+    def _tell(self, error: Exception | None) -> None:
+        """Log the first failure of a row."""
         if error is not None and not self._failing:
             logger.warning(
                 "leases will be tried again, and what was delivered may be given out once more: %s",

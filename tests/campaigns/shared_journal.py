@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client import JournalError, MemoryJournal, TaskRecord
-from mcp_tasks_client.journal.base import Journal, Judge, Lease, LeaseSource, Taken
+from mcp_tasks_client.journal.base import Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
 from mcp_tasks_client.machine.record import Scope
 
 from .virtual_time import ProcessClock
@@ -107,9 +107,9 @@ class ProcessJournal(Journal):
             self._note_saved(record)
         return standing
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         await self._write()
-        await self._records.save(record, known=known)
+        await self._records.save(record, known=known, heeded=heeded)
         self._note_saved(record)
 
     def deliver(self, at: float, fences: Mapping[str, int], *, keep_until: float | None = None) -> None:
@@ -176,6 +176,17 @@ class ProcessJournal(Journal):
     async def release(self, *names: str) -> None:
         await self._write()
         await self._records.release(*names)
+
+    async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
+        await self._write()
+        return await self._records.instruct(record_id, instruction)
+
+    async def instructions(self, record_id: str) -> list[Instruction]:
+        await self._read()
+        return await self._records.instructions(record_id)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        return self._records.listen(listener)
 
     # ── what stands behind it ─────────────────────────────────────────────────────────────────
 

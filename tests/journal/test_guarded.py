@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
 from mcp_tasks_client.journal import sqlite_writer
-from mcp_tasks_client.journal.base import Journal
+from mcp_tasks_client.journal.base import Instruction, Journal
 from mcp_tasks_client.journal.guarded import GuardedJournal
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
@@ -46,6 +46,9 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "take": ("r", "a/1", gone),
     "take_pending": (SCOPE, "a/1", gone),
     "release": ("a/1", "a"),
+    "instruct": ("r", Instruction("cancel", "{}", 1.0)),
+    "instructions": ("r",),
+    "listen": (print,),
 }
 COROUTINES: Final = [name for name in CALLS if inspect.iscoroutinefunction(getattr(Journal, name))]
 
@@ -73,17 +76,17 @@ def test_every_method_of_a_journal_is_called_here() -> None:
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_is_passed_on_and_its_result_back(name: str) -> None:
     journal, stub = stubbed(lambda *args, **kwargs: name)
-    assert await call(journal, name) == (name if name in COROUTINES else None)
+    assert await call(journal, name) == name
     assert getattr(stub, name).call_args.args == CALLS[name]
     assert (journal.retention_s, journal.keep_delivered_s, journal.identity) == (7.0, 3.0, "the file")
 
 
 async def test_what_is_given_by_name_is_passed_on() -> None:
     journal, stub = stubbed(lambda *args, **kwargs: None)
-    await journal.save(record(), known=True)
+    await journal.save(record(), known=True, heeded="cancel")
     await journal.records(SCOPE, pending=True, delivered_since=1.0)
     journal.deliver(1.0, {"r": 1}, keep_until=2.0)
-    assert stub.save.call_args.kwargs == {"known": True}
+    assert stub.save.call_args.kwargs == {"known": True, "heeded": "cancel"}
     assert stub.records.call_args.kwargs == {"pending": True, "delivered_since": 1.0}
     assert stub.deliver.call_args.kwargs == {"keep_until": 2.0}
 
