@@ -42,7 +42,7 @@ from .handle import TaskHandle, TaskReference
 from .journal.base import Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
 from .journal.memory import MemoryJournal
 from .journal.sqlite import SqliteJournal
-from .machine.record import Scope, TaskRecord
+from .machine.record import Origin, Scope, TaskRecord
 from .machine.states import LastFailure
 from .policy import PollPolicy, ReceivePolicy
 from .protocol.task import Task, TaskStatus
@@ -96,6 +96,7 @@ __all__ = [
     "MissingCapabilityError",
     "ObservedTasks",
     "Observer",
+    "Origin",
     "OutcomeUnknownError",
     "Point",
     "PollPolicy",

@@ -211,12 +211,12 @@ class Journal(ABC):
 
     @abstractmethod
     async def records(
-        self, scope: Scope, *, pending: bool = False, delivered_since: float | None = None
+        self, scope: Scope | None, *, pending: bool = False, delivered_since: float | None = None
     ) -> list[TaskRecord]:
         """The records of a scope that can be read, oldest first.
 
         Args:
-            scope: Endpoint and principal.
+            scope: Endpoint and principal; ``None`` is all scopes.
             pending: Only those with a task to observe or an outcome not yet delivered. The cost is
                 then that of the pending ones, however many others there are.
             delivered_since: Only those that were delivered at or after this time, by the wall clock.
@@ -269,10 +269,18 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+    async def take_pending(
+        self, scope: Scope, owner: str, gone: Judge, *, application: str | None = None
+    ) -> list[Taken]:
         """Become the owner of all records of a scope that are pending and free, and can be read.
 
         Like :meth:`take` for each, in one write.
+
+        Args:
+            scope: Endpoint and principal.
+            owner: Who takes them.
+            gone: Says whether an owner is gone.
+            application: Records of other applications are left alone. Those of none are anybody's.
 
         Returns:
             Those that it took, and those that it had already, oldest first.

@@ -150,13 +150,15 @@ class MemoryJournal(Journal):
         return found[-1].record() if found else None
 
     async def records(
-        self, scope: Scope, *, pending: bool = False, delivered_since: float | None = None
+        self, scope: Scope | None, *, pending: bool = False, delivered_since: float | None = None
     ) -> list[TaskRecord]:
         """The records of a scope that can be read, oldest first."""
-        key = _scope(scope)
+        key = None if scope is None else _scope(scope)
         with self._lock:
             self._check_open()
-            found = self._in_order(key, self._pending.get(key, ()) if pending else self._rows)
+            scopes = self._pending if key is None else [key]
+            of_scopes = [record_id for one in scopes for record_id in self._pending.get(one, ())]
+            found = self._in_order(key, of_scopes if pending else self._rows)
         if delivered_since is not None:
             found = [row for row in found if (row.delivered_at or -math.inf) >= delivered_since]
         await checkpoint()
@@ -204,12 +206,15 @@ class MemoryJournal(Journal):
         await checkpoint()
         return None if before is None or after is None else Taken(after.record(), unescape(before.owner))
 
-    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+    async def take_pending(
+        self, scope: Scope, owner: str, gone: Judge, *, application: str | None = None
+    ) -> list[Taken]:
         """Become the owner of whatever is pending and free."""
         key, escaped = _scope(scope), escape(owner)
         with self._lock:
             self._check_open()
             rows = self._in_order(key, self._pending.get(key, ()))
+            rows = [row for row in rows if row.application in (None, escape(application))]
             after = [row if row.owner == escaped else self._take(row, escaped, gone) for row in rows]
         owner_before = {now: row.owner for row, now in zip(rows, after, strict=True) if now.owner == escaped}
         read = await read_rows(owner_before, self.identity)
@@ -315,9 +320,9 @@ class MemoryJournal(Journal):
             self._pending[row.endpoint, row.principal].discard(record_id)
         return arrival
 
-    def _in_order(self, scope: _Scope, record_ids: Iterable[str]) -> list[Row]:
+    def _in_order(self, scope: _Scope | None, record_ids: Iterable[str]) -> list[Row]:
         entries = [self._rows[record_id] for record_id in record_ids]
-        mine = [(arrival, row) for arrival, row in entries if (row.endpoint, row.principal) == scope]
+        mine = [(n, row) for n, row in entries if scope in (None, (row.endpoint, row.principal))]
         return [row for _, row in sorted(mine, key=lambda entry: (entry[1].created_at, entry[0]))]
 
 

@@ -6,9 +6,11 @@ given, and the one in memory forgets and refuses exactly what the one on disk do
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self, overload
@@ -16,8 +18,8 @@ from typing import NamedTuple, Self, overload
 from anyio.lowlevel import checkpoint
 
 from ..errors import DrivenElsewhereError, JournalCorruptError, JournalError
-from ..machine.record import Scope, TaskRecord, dump_state, load_state
-from ..machine.states import Gathering, Observing
+from ..machine.record import Origin, Scope, TaskRecord, dump_state, load_state
+from ..machine.states import Gathering
 from ..protocol.text import name_tool
 
 __all__ = [
@@ -54,6 +56,9 @@ class Row(NamedTuple):
     pending: int
     due_at: float | None
     expires_at: float | None
+    label: str | None
+    application: str | None
+    origin: str | None
 
     def __repr__(self) -> str:
         return f"Row(record_id={self.record_id!r}, fence={self.fence})"
@@ -84,8 +89,11 @@ class Row(NamedTuple):
             task_id=escape(record.task_id),
             status=escape(record.status),
             pending=int(record.pending),
-            due_at=record.state.due_at if isinstance(record.state, Observing) else None,
+            due_at=record.due_at,
             expires_at=record.expires_at if not _is_given_up(record) else record.updated_at,
+            label=escape(record.label),
+            application=escape(record.application),
+            origin=None if record.origin is None else _dump_origin(record.origin),
         )
 
     @property
@@ -131,6 +139,9 @@ class Row(NamedTuple):
                 updated_at=float(self.updated_at),
                 delivered_at=None if self.delivered_at is None else float(self.delivered_at),
                 state=load_state(self.state),
+                label=unescape(self.label),
+                application=unescape(self.application),
+                origin=None if self.origin is None else _load_origin(self.origin),
             )
         # A damaged column may hold a value of any type, and JSON nested without end.
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -138,6 +149,16 @@ class Row(NamedTuple):
                 f"the journal's record {self.record_id!a} cannot be read ({type(error).__name__}); "
                 "restore the journal from a backup, or remove this record and attach to its task by its ID"
             ) from None  # the words of that error may quote answers and task IDs
+
+
+@lru_cache(maxsize=64)  # a process has one, and looks at those of some others
+def _dump_origin(origin: Origin) -> str:
+    return json.dumps(asdict(origin), separators=(",", ":"))
+
+
+@lru_cache(maxsize=64)
+def _load_origin(text: str) -> Origin:
+    return Origin(**json.loads(text))
 
 
 def _is_given_up(record: TaskRecord) -> bool:

@@ -43,7 +43,10 @@ _ON_CONFLICT_SAVE: Final = f"""ON CONFLICT (record_id) DO UPDATE SET {_CHANGES}
 _SAVE: Final = f"{_INSERT} {_ON_CONFLICT_SAVE}"
 
 # What a record was made with stays as it is, and so do the indexes of that.
-_MADE_WITH: Final = ("endpoint", "principal", "tool", "arguments_digest", "idempotency_key", "created_at")
+_MADE_WITH: Final = (
+    *("endpoint", "principal", "tool", "arguments_digest", "idempotency_key", "created_at"),
+    *("label", "application", "origin"),
+)
 _CHANGING: Final = tuple(name for name in Row._fields if name not in (*_MADE_WITH, "record_id", "fence"))
 _SAVE_KNOWN: Final = f"""UPDATE records SET {", ".join(f"{name} = ?" for name in _CHANGING)}
     WHERE record_id = ? AND fence = ?"""
@@ -96,6 +99,13 @@ _PENDING: Final = f"""{_SELECT} WHERE endpoint = ? AND principal = ? AND pending
     ORDER BY created_at, sequence"""
 _DELIVERED_SINCE: Final = f"""{_SELECT} WHERE +endpoint = ? AND +principal = ? AND delivered_at >= ?
     ORDER BY created_at, sequence"""
+_OF_ALL_SCOPES: Final = {
+    _ALL: f"{_SELECT} ORDER BY created_at, sequence",
+    _PENDING: f"{_SELECT} WHERE pending = 1 ORDER BY created_at, sequence",
+    _DELIVERED_SINCE: f"{_SELECT} WHERE delivered_at >= ? ORDER BY created_at, sequence",
+}
+_FREE_FOR: Final = f"""{_SELECT} WHERE endpoint = ? AND principal = ? AND pending = 1
+    AND (application IS NULL OR application = ?) ORDER BY created_at, sequence"""
 
 _LEASE: Final = tuple(field.name for field in fields_of(Lease))
 _RENEW: Final = f"""INSERT OR REPLACE INTO leases ({", ".join(_LEASE)})
@@ -306,14 +316,16 @@ class SqliteJournal(Journal):
         return await self._find(_BY_TASK, *_scope(scope), escape(task_id))
 
     async def records(
-        self, scope: Scope, *, pending: bool = False, delivered_since: float | None = None
+        self, scope: Scope | None, *, pending: bool = False, delivered_since: float | None = None
     ) -> list[TaskRecord]:
         """The records of a scope, oldest first; if only some are wanted, by an index of those alone."""
-        arguments: tuple[str | float, ...] = _scope(scope)
+        arguments: tuple[str | float, ...] = () if scope is None else _scope(scope)
         query = _PENDING if pending else _ALL
         if delivered_since is not None:
             assert not pending, "what is pending was not delivered"
             query, arguments = _DELIVERED_SINCE, (*arguments, delivered_since)
+        if scope is None:
+            query = _OF_ALL_SCOPES[query]
         rows = await self._run(lambda connection: _all(connection, query, *arguments), writes=False)
         return [record for _, record in await read_rows(rows, self.identity)]
 
@@ -361,17 +373,19 @@ class SqliteJournal(Journal):
             found = await self._run(take, writes=True)
         return None if found is None else Taken(found[1].record(), unescape(found[0].owner))
 
-    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+    async def take_pending(
+        self, scope: Scope, owner: str, gone: Judge, *, application: str | None = None
+    ) -> list[Taken]:
         """Become the owner of whatever is pending, free and can be read."""
-        arguments, mine = _scope(scope), escape(owner)
+        arguments, mine = (*_scope(scope), escape(application)), escape(owner)
         # Read before the transaction, since others wait for the end of that.
-        rows = await self._run(lambda connection: _all(connection, _PENDING, *arguments), writes=False)
+        rows = await self._run(lambda connection: _all(connection, _FREE_FOR, *arguments), writes=False)
         records = dict(await read_rows(rows, self.identity))
 
         def operation(connection: sqlite3.Connection) -> list[tuple[Row, Row]]:
             is_free = _judge(connection, gone)
             taken = []
-            for row in _all(connection, _PENDING, *arguments):
+            for row in _all(connection, _FREE_FOR, *arguments):
                 if row not in records:  # it has changed since, or cannot be read
                     with suppress(JournalCorruptError):
                         records[row] = row.record()
@@ -522,5 +536,5 @@ def _one(connection: sqlite3.Connection, query: str, *arguments: str | None) -> 
     return None if row is None else Row._make(row)
 
 
-def _all(connection: sqlite3.Connection, query: str, *arguments: str | float) -> list[Row]:
+def _all(connection: sqlite3.Connection, query: str, *arguments: str | float | None) -> list[Row]:
     return [Row._make(row) for row in connection.execute(query, arguments)]

@@ -13,7 +13,7 @@ from ..protocol.task import Task
 from ..protocol.text import quote, shorten
 from .states import Completed, Failed, Finished, Gathering, Gone, LastFailure, Observing, State
 
-__all__ = ["Scope", "TaskRecord", "TaskReference", "dump_state", "load_state"]
+__all__ = ["Origin", "Scope", "TaskRecord", "TaskReference", "dump_state", "load_state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,19 @@ class Scope:
 
     endpoint: str
     principal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The process that made a call, for people to read. It may be long gone."""
+
+    program: str
+    """Its script or module without folders, such as ``worker.py`` or ``uvicorn``."""
+
+    host: str
+    """The name of its machine, as the machine has it."""
+
+    pid: int
 
 
 class TaskReference(TypedDict):
@@ -60,6 +73,15 @@ class TaskRecord:
     updated_at: float
     delivered_at: float | None = None
     """When the outcome was handed to the host; ``None`` while it was not."""
+
+    label: str | None = None
+    """A short text for people, as given to the call. Two calls of one tool are told apart by it."""
+
+    application: str | None = None
+    """The name that the client which made the call had given itself; ``None`` is everybody's."""
+
+    origin: Origin | None = None
+    """The process that made the call; ``None`` in a record of version 0.1."""
 
     owner: str | None = None
     """The client that drives the call, or drove it when it died; ``None`` once it was released."""
@@ -140,6 +162,14 @@ class TaskRecord:
         if not isinstance(state, Observing) or state.ttl_ms is None:
             return None
         return state.received_at + state.ttl_ms / 1000
+
+    @property
+    def due_at(self) -> float | None:
+        """When the task is polled next, as the journal knows it; ``None`` if it is not.
+
+        Polls that show nothing new are not journaled. While a client drives the task, it may be in the past.
+        """
+        return self.state.due_at if isinstance(self.state, Observing) else None
 
     def __repr__(self) -> str:
         task_id = shorten(self.task_id) if self.task_id else None

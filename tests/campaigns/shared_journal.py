@@ -134,7 +134,7 @@ class ProcessJournal(Journal):
         return await self._records.by_task_id(scope, task_id)
 
     async def records(
-        self, scope: Scope, *, pending: bool = False, delivered_since: float | None = None
+        self, scope: Scope | None, *, pending: bool = False, delivered_since: float | None = None
     ) -> list[TaskRecord]:
         await self._read()
         return await self._records.records(scope, pending=pending, delivered_since=delivered_since)
@@ -166,9 +166,11 @@ class ProcessJournal(Journal):
             self._note_taken(taken)
         return taken
 
-    async def take_pending(self, scope: Scope, owner: str, gone: Judge) -> list[Taken]:
+    async def take_pending(
+        self, scope: Scope, owner: str, gone: Judge, *, application: str | None = None
+    ) -> list[Taken]:
         await self._write()
-        every = await self._records.take_pending(scope, owner, gone)
+        every = await self._records.take_pending(scope, owner, gone, application=application)
         for taken in every:
             self._note_taken(taken)
         return every

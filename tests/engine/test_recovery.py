@@ -71,8 +71,8 @@ async def test_what_is_delivered_while_all_is_taken_up_is_not_handed_out_again()
     class Slow(MemoryJournal):
         taking_all: anyio.Event | None = None
 
-        async def take_pending(self, *args: Any) -> Any:
-            taken = await super().take_pending(*args)
+        async def take_pending(self, *args: Any, **kwargs: Any) -> Any:
+            taken = await super().take_pending(*args, **kwargs)
             if self.taking_all is not None:
                 await self.taking_all.wait()
             return taken

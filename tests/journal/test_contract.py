@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
 from mcp_tasks_client.journal.base import LEASES_KEPT_S, Journal, Lease
-from mcp_tasks_client.machine.record import Scope, TaskRecord, dump_state
+from mcp_tasks_client.machine.record import Origin, Scope, TaskRecord, dump_state
 from mcp_tasks_client.machine.states import (
     Calling,
     Cancelled,
@@ -378,6 +378,29 @@ class TestTakePending:
 
         assert taken == [(replace(given[1], owner="a/1", fence=1), "2/1")]
 
+    @pytest.mark.parametrize("application", [None, "payroll", SURROGATE])
+    async def test_an_application_takes_its_own_and_what_has_no_name(
+        self, journal: Journal, application: str | None
+    ) -> None:
+        nobodys = record(state=observing(), created_at=1.0)
+        payrolls = record(state=observing(), created_at=2.0, application="payroll")
+        strange = record(state=finished(), created_at=3.0, application=SURROGATE, owner="a/1")
+        for one in (nobodys, payrolls, strange):
+            await journal.save(one)
+
+        taken = await journal.take_pending(SCOPE, "a/1", never_gone, application=application)
+
+        names = [None] if application is None else [None, application]
+        assert [one.record.application for one in taken] == names
+        assert {one.record.owner for one in taken} == {"a/1"}
+        others = [one for one in await journal.records(SCOPE) if one.application not in names]
+        assert others == [one for one in (payrolls, strange) if one.application != application]
+
+    async def test_whoever_names_a_record_may_take_it_for_any_application(self, journal: Journal) -> None:
+        await journal.save(given := record(state=observing(), application="payroll"))
+        assert await journal.take(given.record_id, "a/1", never_gone) is not None
+        assert await journal.by_id(given.record_id) == replace(given, owner="a/1", fence=1)
+
 
 class TestLeases:
     async def test_a_lease_is_kept_if_it_is_renewed_in_time(self, journal: Journal) -> None:
@@ -710,6 +733,8 @@ class TestLookups:
             arguments_digest=text,
             idempotency_key=text,
             owner=text,
+            label=text,
+            application=text,
         )
         await journal.claim(given)
 
@@ -762,6 +787,34 @@ class TestRecords:
         for state, delivered_at, pending in steps:
             await journal.save(replace(given, state=state, delivered_at=delivered_at))
             assert bool(await journal.records(SCOPE, pending=True)) is pending
+
+    @pytest.mark.parametrize("known", [False, True])
+    async def test_what_a_record_says_of_whose_it_is_stays_through_its_life(
+        self, journal: Journal, known: bool
+    ) -> None:
+        origin = Origin(program=f"wörker{SURROGATE}.py", host='a "host"\\', pid=2**22)
+        given = record(idempotency_key="order-42", label="Bücher", application="payroll", origin=origin)
+        assert await journal.claim(given) == given
+        ended = replace(given, state=finished())
+        for one in (replace(given, state=observing()), ended):
+            await journal.save(one, known=known)
+            assert await only(journal) == one
+
+        journal.deliver(9.0, {given.record_id: 0})
+
+        assert await only(journal) == replace(ended, delivered_at=9.0, updated_at=9.0)
+
+    async def test_the_records_of_all_scopes_are_those_of_none_in_particular(self, journal: Journal) -> None:
+        others = [Scope("https://other.example/"), replace(SCOPE, principal="bob"), SCOPE]
+        given = [record(scope=scope, state=observing(), created_at=9.0 - n) for n, scope in enumerate(others)]
+        delivered = record(state=finished(), delivered_at=5.0, created_at=1.0)
+        for one in (*given, delivered):
+            await journal.save(one)
+
+        assert await journal.records(None) == [delivered, *reversed(given)]
+        assert await journal.records(None, pending=True) == [*reversed(given)]
+        assert await journal.records(None, delivered_since=5.0) == [delivered]
+        assert await journal.records(None, delivered_since=5.5) == []
 
 
 NASTY: Final = {

@@ -13,6 +13,8 @@ import anyio
 import pytest
 
 from mcp_tasks_client.errors import JournalCorruptError
+from mcp_tasks_client.journal import sqlite_file
+from mcp_tasks_client.journal.row import Row
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.journal.sqlite_file import scripts
 from mcp_tasks_client.machine.record import TaskRecord, dump_state
@@ -28,7 +30,7 @@ from mcp_tasks_client.machine.states import (
 )
 from mcp_tasks_client.protocol.task import read_task
 from tests.journal.files import OneLoop, raw
-from tests.journal.samples import SCOPE, gone, record
+from tests.journal.samples import SCOPE, gone, observing, record
 
 pytestmark = pytest.mark.anyio
 
@@ -162,3 +164,33 @@ class TestVersion010(OneLoop):
                 assert await journal.prune(1064.5, 1064.5, gone) == 2
                 pending = await journal.take_pending(SCOPE, "new/1", gone)
         assert [one.record.record_id for one in pending] == ["record-5", "record-7"]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+class TestNames(OneLoop):
+    """Records of older versions say neither whose they are nor who made them, and are everybody's."""
+
+    async def test_a_record_of_an_older_version_has_none(
+        self, path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given, known = record(state=observing(), idempotency_key="order-42"), scripts()
+        row = Row.of(given)._asdict()
+        added = {"label", "application", "origin"} | ({"expires_at"} if version < 3 else set())
+        row = {name: value for name, value in row.items() if name not in added}
+        row |= {"generation": ""} if version < 3 else {}
+        with monkeypatch.context() as patched, anyio.fail_after(30):
+            patched.setattr(sqlite_file, "scripts", lambda: known[:version])
+            async with SqliteJournal(path):
+                pass
+        with raw(path) as connection:
+            assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+            marks = ", ".join("?" * len(row))
+            connection.execute(f"INSERT INTO records ({', '.join(row)}) VALUES ({marks})", [*row.values()])
+            connection.commit()
+
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                assert await journal.records(SCOPE) == [given]
+                (taken,) = await journal.take_pending(SCOPE, "a/1", gone, application="payroll")
+        assert taken.record.record_id == given.record_id
+        assert (given.label, given.application, given.origin) == (None, None, None)

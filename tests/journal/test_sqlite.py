@@ -38,6 +38,7 @@ from mcp_tasks_client.journal.sqlite import (
     _BY_KEY,
     _BY_TASK,
     _DELIVERED_SINCE,
+    _OF_ALL_SCOPES,
     _OWNERS_OF_EXPIRED,
     _PENDING,
     _PRUNE_DELIVERED,
@@ -48,7 +49,7 @@ from mcp_tasks_client.journal.sqlite import (
     choose_journal,
 )
 from mcp_tasks_client.journal.sqlite_file import APPLICATION_ID, scripts
-from mcp_tasks_client.machine.record import TaskRecord
+from mcp_tasks_client.machine.record import Origin, TaskRecord
 from mcp_tasks_client.machine.states import Completed
 from tests.journal.files import (
     SHORT_S,
@@ -1604,6 +1605,15 @@ class TestQueries(OneLoop):
         assert "SEARCH records USING INDEX sqlite_autoindex_records_1 (record_id=?)" in steps
         assert "SCAN records" not in steps
 
+    async def test_what_a_call_was_made_with_is_written_once(self, path: Path) -> None:
+        given = record(idempotency_key="order-42", label="a", application="a", origin=Origin("a", "a", 1))
+        changed = replace(given, state=observing(), label="b", application="b", origin=None, tool="b")
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                await journal.claim(given)
+                await journal.save(changed, known=True)
+                assert await journal.records(SCOPE) == [replace(given, state=changed.state)]
+
     async def test_what_is_old_is_found_by_indexes(self, path: Path) -> None:
         await write(path)
         queries = _PRUNE_DELIVERED, _OWNERS_OF_EXPIRED, _PRUNE_EXPIRED, _DELIVERED_SINCE
@@ -1621,14 +1631,15 @@ class TestQueries(OneLoop):
         """Counted in steps of SQLite's machine, not in time."""
         await write(path, *[record(state=observing()) for _ in range(3)])
         with raw(path) as connection:
-            few = steps(connection, _PENDING)
+            few = {query: steps(connection, query) for query in (_PENDING, _OF_ALL_SCOPES[_PENDING])}
             connection.execute(
                 """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
                 INSERT INTO records SELECT NULL, 'done ' || i, endpoint, principal, tool, NULL, NULL,
-                owner, fence, created_at, updated_at, 1.0, state, task_id, status, 0, NULL, NULL
+                owner, fence, created_at, updated_at, 1.0, state, task_id, status, 0,
+                NULL, NULL, NULL, NULL, NULL
                 FROM records JOIN n WHERE sequence = 1"""
             )
-            assert steps(connection, _PENDING) == few
+            assert {query: steps(connection, query) for query in few} == few
             assert steps(connection, _ALL) > 2000
 
     async def test_people_can_look_at_it_with_any_sqlite_shell(self, path: Path) -> None:
@@ -1655,7 +1666,7 @@ def steps(connection: sqlite3.Connection, query: str) -> int:
         nonlocal counted
         counted += 1
 
-    arguments = (SCOPE.endpoint, SCOPE.principal)
+    arguments = (SCOPE.endpoint, SCOPE.principal)[: query.count("?")]
     connection.execute(query, arguments).fetchall()  # reads the schema, the first time
     connection.set_progress_handler(step, 1)
     connection.execute(query, arguments).fetchall()

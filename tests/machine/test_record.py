@@ -60,6 +60,12 @@ def test_an_observed_task_is_pending_and_expires_when_its_ttl_says_so() -> None:
     assert observing().status == "working"
 
 
+def test_an_observed_task_says_when_it_is_polled_next() -> None:
+    assert observing().due_at == 11.0
+    assert finished(Completed(result={})).due_at is None
+    assert record(Calling()).due_at is None
+
+
 def test_what_fails_is_known_of_an_observed_task_and_of_a_call_without_a_slot() -> None:
     failure = LastFailure(message="HTTP 503", count=2, since=1.0)
     state = observing().state

@@ -1,4 +1,8 @@
--- Version 4: whoever has the journal can leave instructions for whoever drives a call.
+-- Version 4: whoever has the journal can leave instructions for whoever drives a call, and sees whose it is.
+
+ALTER TABLE records ADD COLUMN label TEXT;        -- a short text for people
+ALTER TABLE records ADD COLUMN application TEXT;  -- whose call it is; NULL is everybody's
+ALTER TABLE records ADD COLUMN origin TEXT;       -- JSON: the process that made the call
 
 -- What whoever does not drive a call wants done about it: an answer, or its cancellation. One that was
 -- heeded stays, without its body, since the first of a name is the one that counts.
