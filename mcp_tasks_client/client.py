@@ -280,10 +280,13 @@ class TasksClient:
     # ── finding again ─────────────────────────────────────────────────────────────────────────
 
     async def resume(self, *, delivered_within_s: float | None = None) -> list[TaskHandle]:
-        """Take up every unfinished task of this endpoint and principal that nobody in this process drives.
+        """Take up every unfinished task of this endpoint and principal that nobody drives.
 
         Also returns handles of finished calls whose outcome nobody has received yet. Observation
         goes on in the background as with :meth:`start_tool`, at the pace that was kept before.
+
+        What this client looks after itself is left out: calls that somebody waits for, or that it drives or
+        has brought to their end for a handle that is still there. A handle that you drop is returned again.
 
         Args:
             delivered_within_s: Return besides what was delivered in these last seconds and is still in the

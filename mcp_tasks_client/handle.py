@@ -8,7 +8,7 @@ from typing import Any
 from mcp_types import CallToolResult
 
 from .engine.endpoint import Endpoint
-from .engine.live_call import LiveCall
+from .engine.live_call import InHand, LiveCall
 from .engine.time_limit import TimeLimit
 from .errors import TasksClientError
 from .machine.record import TaskReference
@@ -28,11 +28,12 @@ class TaskHandle:
     Handles come from :class:`TasksClient`; there is no use in making one.
     """
 
-    __slots__ = ("_call", "_endpoint", "_reference", "_task")
+    __slots__ = ("_call", "_endpoint", "_in_hand", "_reference", "_task")
 
     def __init__(self, endpoint: Endpoint, call: LiveCall) -> None:
         self._endpoint: Endpoint | None = endpoint
         self._call: LiveCall | None = call
+        self._in_hand: InHand | None = call.take_in_hand()
         self._reference: TaskReference | None = None
         self._task: Task | None = None
 
@@ -220,6 +221,6 @@ def _reference(call: LiveCall) -> TaskReference:
 
 def _detached(reference: TaskReference, task: Task | None) -> TaskHandle:
     handle = object.__new__(TaskHandle)
-    handle._endpoint, handle._call = None, None
+    handle._endpoint, handle._call, handle._in_hand = None, None, None
     handle._reference, handle._task = reference, task
     return handle

@@ -489,12 +489,17 @@ class Endpoint:
         """Take up every task and undelivered outcome that is free; see :meth:`TasksClient.resume`."""
         calls = await self._recovery.take_pending(delivered_within_s)
         self.check_open()
-        for number, call in enumerate(calls, 1):
+        # All before the first pause, in which somebody else may resume as well.
+        in_hand = [call.take_in_hand() for call in calls]
+        for call in calls:
             if call.driver is None:
                 call.error = None  # taken up again, whatever it was parked for
+            call.in_background = not call.over
+        for number, call in enumerate(calls, 1):
             self.drive_in_background(call)
             if number % BATCH == 0:
                 await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop
+        del in_hand  # the handles are made in this very moment
         return calls
 
     async def attach(self, wanted: str | TaskReference) -> LiveCall:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
@@ -23,6 +24,7 @@ from .signal import Signal, make_signal
 from .tool_call import ToolCallAttempt
 
 __all__ = [
+    "InHand",
     "LiveCall",
     "Nobody",
     "OnUpdate",
@@ -56,6 +58,12 @@ class Nobody:
     """
 
     ours_until: int | None
+
+
+class InHand:
+    """What all handles of a call refer to: while it is there, so is one of them."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Limit(Protocol):
@@ -109,6 +117,7 @@ class LiveCall:
         "_alarm",
         "_changed",
         "_contexts",
+        "_in_hand",
         "asked",
         "asks",
         "attempt",
@@ -139,6 +148,7 @@ class LiveCall:
         self.record = record
         self.tool_call = tool_call
         self._contexts: tuple[object, ...] = ()
+        self._in_hand: weakref.ref[InHand] | None = None
         self.ownership: Ownership = ownership
         self.journaled = not isinstance(ownership, Ours)
         self.due_is_exact = isinstance(ownership, Ours)
@@ -208,6 +218,12 @@ class LiveCall:
         """Whether anybody waits for the call, or the client drives it for its handles."""
         return self.waiters > 0 or self.in_background
 
+    @property
+    def looked_after(self) -> bool:
+        """Whether the outcome reaches the host by itself: somebody waits, or has a handle that gets it."""
+        in_hand = self._in_hand is not None and self._in_hand() is not None
+        return self.waiters > 0 or (in_hand and (self.in_background or self.record.finished))
+
     def is_open(self, key: str) -> bool:
         """Whether a question has no answer yet, and the server still waits for one."""
         state = self.record.state
@@ -223,6 +239,14 @@ class LiveCall:
         return any(q.key == key and not q.unanswered for q in questions)
 
     # ── what changes ──────────────────────────────────────────────────────────────────────────
+
+    def take_in_hand(self) -> InHand:
+        """What one more handle of the call has to hold on to."""
+        in_hand = None if self._in_hand is None else self._in_hand()
+        if in_hand is None:
+            in_hand = InHand()
+            self._in_hand = weakref.ref(in_hand)
+        return in_hand
 
     def add_waiter(self, listeners: Sequence[OnUpdate] = (), context: object = None) -> None:
         """Count one more who waits for the call.

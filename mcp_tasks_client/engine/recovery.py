@@ -32,17 +32,18 @@ class Recovery:
         self._environment = environment
 
     async def take_pending(self, delivered_within_s: float | None = None) -> Sequence[LiveCall]:
-        """Take all that is pending and free, oldest first.
+        """Take all that is pending and free, oldest first, and that nobody here looks after.
 
         Args:
             delivered_within_s: Find besides what was delivered in these last seconds, and is kept.
         """
         with self._store.remembering():
             pending = await self._store.take_pending(self._scope)
+        delivered = [] if delivered_within_s is None else await self._delivered(delivered_within_s)
         unsaved = [call for call in self._store.unsaved if call not in pending and call.next_send is None]
         # What was delivered here a moment ago is not handed out again, unless it is asked for.
         taken = [call for call in (*unsaved, *pending) if call.record.delivered_at is None]
-        return taken if delivered_within_s is None else [*await self._delivered(delivered_within_s), *taken]
+        return [*delivered, *(call for call in taken if not call.looked_after)]
 
     async def _delivered(self, within_s: float) -> Sequence[LiveCall]:
         since = self._environment.clock.time() - within_s

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from mcp_tasks_client.client import TasksClient
-from mcp_tasks_client.errors import JournalCorruptError, TaskNotFoundError
+from mcp_tasks_client.errors import JournalCorruptError, TaskNotFoundError, WaitTimeoutError
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
@@ -97,7 +97,102 @@ async def test_what_is_delivered_while_all_is_taken_up_is_not_handed_out_again()
             await first.result()
             journal.taking_all.set()
         assert [handle.task_id for handle in resumed] == [other]
+        resumed.clear()  # or its handle would be enough
         assert [handle.task_id for handle in await client.resume()] == [other]
+
+
+async def drop(client: TasksClient) -> None:
+    """Start a tool, and have no handle of it."""
+    await client.start_tool("tool")
+
+
+@pytest.mark.parametrize("way", ["call_tool", "start_tool", "attach"])
+async def test_what_this_client_drives_for_somebody_is_not_resumed_as_well(way: str) -> None:
+    world = World(gets={TASK: [AT_WORK, DONE]})
+    results: list[str] = []
+
+    async def use(client: TasksClient) -> None:
+        if way == "call_tool":
+            results.append(text(await client.call_tool("tool")))
+            return
+        handle = await (client.start_tool("tool") if way == "start_tool" else client.attach(TASK))
+        await anyio.lowlevel.checkpoint()
+        await world.clock.sleep(5)  # the outcome comes while nobody waits, and the handle is there
+        results.append(text(await handle.result()))
+
+    async with world.client() as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(use, client)
+        for _ in range(8):
+            await world.clock.advance(0.5)
+            assert await client.resume() == []
+        await world.clock.advance(5)
+        assert results == ["done"]
+        assert await client.resume() == []
+
+
+async def test_what_was_resumed_is_not_resumed_again_until_its_handle_is_gone() -> None:
+    world, other = World(gets={TASK: [AT_WORK, DONE]}), "task-fedcba9876543210"
+    world.server.calls = [AT_WORK, working(other, poll_interval_ms=1000)]
+    world.server.gets[other] = [completed(other, text_result("other"))]
+    async with world.client() as client:
+        await drop(client)
+    async with world.client() as client:
+        (handle,) = await client.resume()
+        assert await client.resume() == []
+        await drop(client)
+        (new,) = await client.resume()
+        assert new.task_id == other
+        del handle
+        (handle,) = await client.resume()
+        assert handle.task_id == TASK
+        await world.clock.advance(10)
+        assert (handle.done, new.done) == (True, True)
+        assert await client.resume() == [], "an outcome that somebody has a handle of"
+        del handle, new
+        assert [text(await one) for one in await client.resume()] == ["done", "other"]
+        assert await client.resume() == []
+    assert len(world.server.log("tools/call")) == 2
+
+
+@pytest.mark.parametrize("way", ["call_tool", "result"])
+async def test_what_a_caller_gave_up_is_resumed_unless_it_is_driven_for_a_handle(way: str) -> None:
+    world = World(gets={TASK: [AT_WORK, AT_WORK, DONE]})
+    async with world.client() as client:
+
+        async def give_up() -> None:
+            if way == "call_tool":
+                await client.call_tool("tool", timeout=0.01)
+            else:
+                await (await client.start_tool("tool")).result(0.01)
+
+        with pytest.raises(WaitTimeoutError) as caught:
+            await give_up()
+        again = await client.resume()
+        if way == "result":
+            assert again == []
+            again = [caught.value.handle]  # type: ignore[list-item]
+        (handle,) = again
+        await world.during(handle.result, 60)
+        assert text(await handle) == "done"
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_two_that_resume_at_the_same_time_share_what_there_is(anyio_backend: str) -> None:
+    clock, count = ManualClock(), 300
+    async with MemoryJournal() as journal:
+        for number in range(count):
+            await journal.save(pending(number, clock.time() + HINT_S))
+        resumed: list[TaskHandle] = []
+
+        async def resume(client: TasksClient) -> None:
+            resumed.extend(await client.resume())
+
+        with anyio.fail_after(20):
+            async with scripted_client(ScriptedSession(clock=clock), journal=journal) as client:
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(3):
+                        tasks.start_soon(resume, client)
+                assert len({handle.task_id for handle in resumed}) == len(resumed) == count
 
 
 HINT_S: Final = 60.0
