@@ -133,7 +133,8 @@ class Connection(ABC):
         introduction: What the server said of itself in the handshake; empty before that.
         cancels_tasks: Whether the server declares ``tasks.cancel``.
         makes_tasks: Whether the server declares ``tasks.requests.tools.call``.
-        lost: Whether the server has denied the session twice, and another one can be begun.
+        lost: Whether the server has denied the session to the latest request and to a ``ping`` after it, so
+            that another one can be begun.
         acknowledges: Whether :meth:`answer` returns only when the server has the answer.
         reaches_others: Whether a task of another MCP session can be gone on with there.
         calls: How many ``tools/call`` are under way.

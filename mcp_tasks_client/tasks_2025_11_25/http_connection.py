@@ -243,16 +243,19 @@ class HttpConnection(Connection):
         total_s = 2 * self._timeout_s if silence_s is None else math.inf
         silence_s = self._timeout_s if silence_s is None else silence_s
         try:
-            return await self._channel.exchange(message, read, silence_s=silence_s, total_s=total_s)
+            reply = await self._channel.exchange(message, read, silence_s=silence_s, total_s=total_s)
         except SessionError as error:
-            if self.session_id is not None and self._begun and _may_deny_session(error):
-                if await self._is_denied_again(message.context):
-                    self.lost = error.retryable = True
-                    error.not_executed = _is_about_session(error)
-                    self.listening.set()
-                elif message.errors.method != "tools/call":
-                    error.retryable = True  # one of several servers has not heard of the session
+            denied = self.session_id is not None and self._begun and _may_deny_session(error)
+            self.lost = denied and await self._is_denied_again(message.context)
+            if self.lost:
+                error.retryable = True
+                error.not_executed = _is_about_session(error)
+                self.listening.set()
+            elif denied and message.errors.method != "tools/call":
+                error.retryable = True  # one of several servers has not heard of the session
             raise
+        self.lost = False
+        return reply
 
     async def _is_denied_again(self, context: object) -> bool:
         """Whether a ``ping`` is denied as well. A first denial may be a gateway's."""

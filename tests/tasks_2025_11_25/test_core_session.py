@@ -743,6 +743,31 @@ async def test_a_task_of_another_process_whose_session_has_just_ended_is_not_fou
 
 
 @requirement("2025:lost-session", "law:7")
+@pytest.mark.parametrize("status", [503, 404])
+async def test_a_session_that_was_denied_and_is_there_again_is_not_given_up_for_what_may_pass(
+    wire: Wire, status: int
+) -> None:
+    """The session that was begun meanwhile does not know the task, and its word would end it."""
+
+    def reply(arrived: Arrived) -> Any:
+        if arrived.session_id == "s1":
+            return httpx.Response(status)
+        return refusal(-32602, "Task not found", 200, arrived.message["id"])
+
+    wire.replies["tasks/get"] = reply
+    async with wire.session() as session:
+        ref = await start(session)
+        wire.gone["s1"] = refusal(-32600, "Session not found", 404)
+        with pytest.raises(SessionError) as caught:
+            await session.get(ref)
+        assert caught.value.code == INVALID_PARAMS
+        wire.gone.clear()
+        with pytest.raises(SessionError) as caught:
+            await session.get(ref)
+        assert (caught.value.http_status, caught.value.retryable) == (status, True)
+
+
+@requirement("2025:lost-session", "law:7")
 async def test_a_session_that_only_one_of_several_servers_denies_is_asked_again(wire: Wire) -> None:
     replies: list[Any] = [refusal(-32600, "Session not found", 404)]
     wire.replies["tasks/get"] = lambda arrived: replies.pop() if replies else wire.task
