@@ -24,6 +24,7 @@ from ..machine.events import (
     CallReturned,
     CancelAcknowledged,
     CancelFailed,
+    CancelRejected,
     Event,
     InputAsked,
     Notified,
@@ -208,8 +209,7 @@ class Requests:
             await attempts(send)
         except SessionError as error:
             if _is_unknown(error):
-                # A task that the server no longer knows needs no cancelling; the next poll says so.
-                return CancelAcknowledged(now=now()), None
+                return CancelRejected(now=now()), None
             told = copy(error)
             told.__cause__ = error
             if not error.retryable:

@@ -205,6 +205,13 @@ class CancelAcknowledged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRejected:
+    """The server answered -32602 to ``tasks/cancel``: the task is over, or the server does not know it."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelFailed:
     """``tasks/cancel`` failed in a way that may pass; it is said again."""
 
@@ -247,6 +254,7 @@ Event: TypeAlias = (
     | UpdateRejected
     | CancelRequested
     | CancelAcknowledged
+    | CancelRejected
     | CancelFailed
     | Resumed
 )

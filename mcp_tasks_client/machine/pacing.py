@@ -28,7 +28,7 @@ _OF_OLD_TASKS_S: Final = 1.0
 """Seconds between polls of a task of unknown age that came without a hint, at least."""
 
 _AFTER_CANCEL_S: Final = 5.0
-"""Seconds after an acknowledged cancellation within which the task is looked at."""
+"""Seconds after an answer to a cancellation within which the task is looked at."""
 
 _BEFORE_EXPIRY_S: Final = 60.0
 """Seconds to which the end of a time-to-live may shorten a wait, at least: shorter hints are obeyed."""
@@ -86,7 +86,7 @@ def due_after_failure(
 
 
 def due_after_cancel(state: Observing, now: float) -> Observing:
-    """The server has acknowledged the cancellation. The task is looked at within 5 s, whatever its hint."""
+    """The server has answered the cancellation. The task is looked at within 5 s, whatever its hint."""
     wait = max(min(_left(state.due_at, state.wait_s, now), _AFTER_CANCEL_S), quiet_left(state, now))
     return _due(state, now, wait)
 

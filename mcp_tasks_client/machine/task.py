@@ -79,6 +79,7 @@ from .events import (
     CallReturned,
     CancelAcknowledged,
     CancelFailed,
+    CancelRejected,
     CancelRequested,
     Event,
     InputAsked,
@@ -236,6 +237,10 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
         case CancelAcknowledged():
             state = due_after_cancel(replace(state, cancel="acknowledged"), event.now)
             return state, (Save(), StopAsking(), Wake(state.wait_s))
+        case CancelRejected():
+            # The next poll tells whether the task is over. If it goes on, the wish is sent again.
+            state = due_after_cancel(_doubt_cancel(state), event.now)
+            return state, (Wake(state.wait_s),)
         case CancelFailed():
             # Unless another one has got through meanwhile.
             return _fail(_doubt_cancel(state), event, policy)

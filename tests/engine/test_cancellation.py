@@ -52,6 +52,7 @@ ASKS_FIRST = {"resultType": "input_required", "inputRequests": {"k": ASK}, "requ
 LATER = {"resultType": "input_required", "requestState": "1"}
 EVERY_1200_MS = working(TASK, poll_interval_ms=1200)  # so that looks at another's call come in between
 FULL = JournalError("The disk is full. Make room and try again.")
+UNKNOWN = SessionError("Not known.", code=-32602, remote_message="Task not found")
 IN_FLIGHT_S = 0.02
 
 
@@ -356,6 +357,19 @@ async def test_a_cancel_that_raises_of_its_own_stops_no_poll_and_is_sent_again_w
         (handle,) = await client.resume()
         await world.during(lambda: is_cancelled(handle), 60)
     assert len(world.server.log("tasks/cancel")) == 2
+
+
+@requirement("law:7", "law:8")
+async def test_a_cancel_that_a_server_does_not_know_the_task_of_is_sent_again_if_the_task_goes_on() -> None:
+    """One of several servers may not have heard of the task, which may wait for an answer for ever."""
+    world = World(gets={TASK: [working(TASK, poll_interval_ms=1000)]}, cancels=[UNKNOWN, UNKNOWN, {}])
+    async with world.client() as client:
+        handle = await client.start_tool("tool")
+        await handle.cancel()
+        await world.clock.advance(10)
+        world.server.gets[TASK] = [cancelled(TASK)]
+        await world.during(lambda: is_cancelled(handle), 60)
+    assert len(world.server.log("tasks/cancel")) == 3
 
 
 @requirement("law:1")

@@ -52,6 +52,7 @@ from mcp_tasks_client.machine.events import (
     CallReturned,
     CancelAcknowledged,
     CancelFailed,
+    CancelRejected,
     CancelRequested,
     Event,
     InputAsked,
@@ -290,7 +291,7 @@ class History:
             self.act(action)
         if isinstance(event, PollFailed | UpdateFailed | CancelFailed) and event.retry_after_s is not None:
             self.silent_until = max(self.silent_until, self.elapsed + event.retry_after_s)
-        if isinstance(event, CancelAcknowledged):
+        if isinstance(event, CancelAcknowledged | CancelRejected):
             self.last_poll = None  # the task is looked at soon, whatever its hint
         if isinstance(event, UpdateFailed):
             self.unsent |= set(event.keys)
@@ -441,7 +442,7 @@ class History:
                 assert wakes[0] <= max(
                     before.wait_s, before.quiet_s, interval * (1 + self.policy.jitter) + ROUNDING_S
                 )
-            case CancelAcknowledged():
+            case CancelAcknowledged() | CancelRejected():
                 assert wakes[0] <= max(5.0, self.observing.quiet_s)
             case PollFailed() | UpdateFailed() | CancelFailed():
                 assert wakes[0] >= max(hint, event.retry_after_s or 0.0, self.policy.backoff_floor_s)
@@ -577,7 +578,7 @@ class History:
         failed = CancelFailed(
             why="no", now=self.now, jitter=self.chance.jitter(), retry_after_s=self.chance.retry_after()
         )
-        self.feed(self.chance.pick(CancelAcknowledged(now=self.now), failed))
+        self.feed(self.chance.pick(CancelAcknowledged(now=self.now), CancelRejected(now=self.now), failed))
 
     # ── time, stops and starts ────────────────────────────────────────────────────────────────
 
@@ -720,7 +721,7 @@ REACHED = {
     "SendCall": {"AnswerReady", "InputAsked", "CallAgain"},
     "SendCancel": {"TaskCreated", "CancelRequested", "Resumed", "Tick"},
     "Wake": {"TaskCreated", "Observed", "PollFailed", "UpdateFailed", "CancelFailed", "CancelAcknowledged"}
-    | {"Resumed"},
+    | {"CancelRejected", "Resumed"},
 }
 """Which events must have led to which actions, or chance has missed what these tests are for."""
 

@@ -44,6 +44,7 @@ from mcp_tasks_client.machine.events import (
     CallReturned,
     CancelAcknowledged,
     CancelFailed,
+    CancelRejected,
     CancelRequested,
     Event,
     InputAsked,
@@ -1762,12 +1763,24 @@ def test_a_wish_to_cancel_waits_for_the_end_of_a_silence() -> None:
     assert life.ticks() == (SendCancel(), Poll())
 
 
-def test_a_cancellation_that_fails_after_another_got_through_is_not_said_again() -> None:
+@requirement("law:8")
+def test_a_cancellation_of_a_task_that_the_server_did_not_know_is_said_again_if_the_task_goes_on() -> None:
+    life = working(pollIntervalMs=3_000_000)
+    life.cancels()
+    assert life.feed(CancelRejected(now=life.now)) == (Wake(5.0),)
+    assert life.ticks() == (SendCancel(), Poll())
+
+
+@pytest.mark.parametrize("rejected", [False, True])
+def test_a_cancellation_that_fails_after_another_got_through_is_not_said_again(rejected: bool) -> None:
     life = working()
     life.cancels()
     life.cancels()
     life.feed(CancelAcknowledged(now=life.now))
-    life.cancel_fails()
+    if rejected:
+        life.feed(CancelRejected(now=life.now))
+    else:
+        life.cancel_fails()
     assert life.ticks() == (Poll(),)
 
 
@@ -2238,6 +2251,7 @@ UpdateFailed         -                  -                  -                obse
 UpdateRejected       -                  -                  -                observing  finished
 CancelRequested      calling            finished           outcome_unknown  observing  finished
 CancelAcknowledged   -                  -                  -                observing  finished
+CancelRejected       -                  -                  -                observing  finished
 CancelFailed         -                  -                  -                observing  finished
 Resumed              -                  gathering          -                observing  finished
 """
@@ -2318,6 +2332,7 @@ def sample_events() -> list[Event]:
         UpdateRejected(keys=("sending",), message=""),
         CancelRequested(now=0.0),
         CancelAcknowledged(now=1.0),
+        CancelRejected(now=1.0),
         CancelFailed(why="no", now=1.0, jitter=0.0, retry_after_s=9.0),
         Resumed(**at),
         Resumed(due_is_exact=False, **at),
