@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from functools import partial, update_wrapper
 from threading import Event, Thread
 from types import TracebackType
@@ -90,6 +90,30 @@ def _waiting(
     return update_wrapper(wait, method)
 
 
+class _Block(AbstractContextManager[T]):
+    """An asynchronous context manager, entered and left from a thread without an event loop."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[T], thread: _Thread) -> None:
+        self._manager, self._thread = manager, thread
+
+    def __enter__(self) -> T:
+        return self._thread.run(self._manager.__aenter__)
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        return self._thread.run(self._manager.__aexit__, *raised)
+
+
+def _entering(
+    method: Callable[Concatenate[InnerT, P], AbstractAsyncContextManager[T]],
+) -> Callable[Concatenate[_Blocking[InnerT], P], AbstractContextManager[T]]:
+    """Make a method that gives a context manager of one that gives an asynchronous one."""
+
+    def enter(self: _Blocking[InnerT], /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:
+        return _Block(method(self._inner, *args, **kwargs), self._thread)
+
+    return update_wrapper(enter, method)
+
+
 def _handing(
     method: Callable[Concatenate[TasksClient, P], Coroutine[Any, Any, TaskHandle]],
 ) -> Callable[Concatenate[BlockingTasksClient, P], BlockingTaskHandle]:
@@ -121,6 +145,8 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
     result = _waiting(TaskHandle.result)
     refresh = _waiting(TaskHandle.refresh)
     cancel = _waiting(TaskHandle.cancel)
+    acknowledge = _waiting(TaskHandle.acknowledge)
+    outcome = _entering(TaskHandle.outcome)
 
     def updates(self) -> Iterator[Task]:
         """The task as it changes; see :meth:`TaskHandle.updates`."""
@@ -192,6 +218,7 @@ class BlockingTasksClient(_Blocking[TasksClient]):
         self._inner, self._thread, self._stack = TasksClient(*args, **kwargs), _Thread(), ExitStack()
 
     call_tool = _waiting(TasksClient.call_tool)
+    acknowledge = _waiting(TasksClient.acknowledge)
     records = _waiting(TasksClient.records)
     initialize = _waiting(TasksClient.initialize)
     list_tools = _waiting(TasksClient.list_tools)

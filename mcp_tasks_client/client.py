@@ -21,7 +21,7 @@ from .engine.idempotency import OnUnknown
 from .engine.live_call import OnUpdate
 from .engine.progress import ProgressCallback, tell_progress
 from .engine.tool_result import OutputSchema
-from .errors import TasksClientError
+from .errors import Handle, TasksClientError
 from .handle import TaskHandle, TaskReference
 from .hosts.idempotency_key import read_key
 from .hosts.sdk.introspection import is_client
@@ -318,6 +318,31 @@ class TasksClient:
         """
         endpoint = self._opened()
         return TaskHandle(endpoint, await endpoint.attach(task_id_or_reference))
+
+    async def acknowledge(self, record_or_handle: TaskRecord | Handle) -> None:
+        """Count the outcome of a call as delivered, without taking it: the host has it from elsewhere.
+
+        For a host that reads :meth:`records`, and would otherwise be given each outcome by :meth:`resume`.
+        The call may be another client's. It is in the journal when this returns, and may be said any number
+        of times. A call without an idempotency key is forgotten by it.
+
+        Args:
+            record_or_handle: A record that :meth:`records` returned, or a handle.
+
+        Raises:
+            TasksClientError: The call has not ended: its handle is ``.handle``.
+            ValueError: The call belongs to another endpoint or principal.
+            JournalError: It could not be written. The outcome may come once more.
+            TypeError: It is neither a record nor a handle.
+        """
+        endpoint, wanted = self._opened(), record_or_handle
+        if isinstance(wanted, TaskRecord):
+            return await endpoint.acknowledge_record(wanted.scope, wanted.record_id)
+        if not hasattr(wanted, "reference"):
+            raise TypeError(f"acknowledge() takes a record or a handle, not {type(wanted).__name__}")
+        reference = wanted.reference
+        scope = Scope(reference["endpoint"], reference["principal"])
+        return await endpoint.acknowledge_record(scope, reference["record_id"])
 
     async def records(self, *, pending: bool = False) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal, oldest first.

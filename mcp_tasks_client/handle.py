@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from mcp_types import CallToolResult
@@ -96,14 +97,47 @@ class TaskHandle:
             JournalError: A step could not be made durable, and was therefore not taken.
         """
         endpoint, call = self._attached()
-        with TimeLimit(timeout, excludes_questions=timeout_excludes_questions) as limit:
-            limit.count_for(call)
-            if not call.record.finished:
-                async with endpoint.held(call):
-                    await endpoint.wait(call)
-        if not call.record.finished:
-            raise endpoint.timed_out(call, timeout)
-        return await endpoint.deliver(call, limit.deadline)
+        deadline = await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
+        return await endpoint.deliver(call, deadline)
+
+    @asynccontextmanager
+    async def outcome(
+        self, timeout: float | None = None, *, timeout_excludes_questions: bool = False
+    ) -> AsyncIterator[CallToolResult]:
+        """Wait for the outcome, and count it as delivered only once the block is left without an error.
+
+        ``async with handle.outcome() as result:`` is for a host that writes the result to a place of its own.
+        If the block raises or is cancelled, or the process is killed within it, nobody has had the outcome:
+        the next :meth:`TasksClient.resume` has it, and so has a call with the same idempotency key.
+
+        Args and errors are those of :meth:`result`. An end that is an error is raised before the block
+        begins, and counts as delivered. Besides, on leaving the block:
+
+        Raises:
+            JournalError: The delivery could not be written. The outcome may come once more.
+            TasksClientError: The client was closed within the block. The outcome comes once more.
+        """
+        endpoint, call = self._attached()
+        deadline = await _wait_for_end(endpoint, call, timeout, timeout_excludes_questions)
+        result = await endpoint.read(call, deadline)
+        try:
+            yield result
+        except BaseException:
+            self._in_hand = None  # whoever has this handle has not got the outcome by it
+            raise
+        await endpoint.acknowledge(call)
+
+    async def acknowledge(self) -> None:
+        """Count the outcome as delivered, without taking it: the host has it from elsewhere.
+
+        It is in the journal when this returns, and may be said any number of times.
+
+        Raises:
+            TasksClientError: The call has not ended, or the client is closed.
+            JournalError: It could not be written. The outcome may come once more.
+        """
+        endpoint, call = self._attached()
+        await endpoint.acknowledge(call)
 
     async def refresh(self) -> Task:
         """The snapshot that the next poll brings.
@@ -174,6 +208,20 @@ class TaskHandle:
                 handle=self,
             )
         return self._endpoint, self._call
+
+
+async def _wait_for_end(
+    endpoint: Endpoint, call: LiveCall, timeout: float | None, excludes_questions: bool
+) -> float:
+    """Wait until a call is finished. Returns until when there is time, by the event loop's clock."""
+    with TimeLimit(timeout, excludes_questions=excludes_questions) as limit:
+        limit.count_for(call)
+        if not call.record.finished:
+            async with endpoint.held(call):
+                await endpoint.wait(call)
+    if not call.record.finished:
+        raise endpoint.timed_out(call, timeout)
+    return limit.deadline
 
 
 class _Updates(AsyncIterator[Task]):

@@ -45,6 +45,7 @@ from .call_log import log_commit, log_delivery
 from .environment import Environment
 from .live_call import LiveCall, Nobody, Ours, Theirs, forgotten, overtaken
 from .observer import (
+    ACKNOWLEDGE,
     CLAIM,
     ENROL,
     LEAVE,
@@ -422,14 +423,53 @@ class CallStore:
                 if call.journaled and not isinstance(call.ownership, Theirs):
                     fences[call.record.record_id] = call.record.fence
                     log_delivery(call.record)
-                call.record = replace(call.record, delivered_at=now, owner=None)
-                call.ownership = Nobody(ours_until=call.record.fence)
+                self._note_delivered(call, now)
         if not fences:
             return
         try:
             self.journal.deliver(now, fences, keep_until=now + keep_s if keep_s > 0 else None)
         except JournalError as error:  # the host has the outcome, and that is what counts
             logger.warning("What was delivered may be given out once more: %s", error)
+
+    async def acknowledge(self, call: LiveCall) -> bool:
+        """Note that the host has an outcome, whichever client owns it. Durable when this returns.
+
+        Returns:
+            Whether there is an outcome. If not, nothing is noted.
+
+        Raises:
+            JournalError: It could not be written.
+        """
+        return await run_to_its_end(self._acknowledge, call)
+
+    async def _acknowledge(self, call: LiveCall) -> bool:
+        async with _Turn(call):
+            # As the journal has it: another client may have brought it to its end, or taken it just now.
+            while call.journaled:
+                record = await self.journal.by_id(call.record.record_id)
+                if record is None or record.delivered_at is not None:
+                    break  # some host has had it
+                if not record.finished:
+                    return False
+                with suppress(DrivenElsewhereError):
+                    await self._observed(call, ACKNOWLEDGE, self._save_delivered, record)
+                    log_delivery(record)
+            if call.record.delivered_at is None and call.record.finished:
+                self._note_delivered(call, self._clock.time())
+            return call.journaled or call.record.finished
+
+    async def _save_delivered(self, record: TaskRecord) -> None:
+        if record.idempotency_key is None:
+            await self.journal.remove(record)
+        else:
+            now = self._clock.time()
+            record = replace(record, owner=None, updated_at=now, delivered_at=now)
+            await self.journal.save(record, known=True)
+
+    @staticmethod
+    def _note_delivered(call: LiveCall, at: float) -> None:
+        call.record = replace(call.record, delivered_at=at, owner=None)
+        call.ownership = Nobody(ours_until=call.record.fence)
 
     def begin_prune(self) -> bool:
         """Whether the caller has to prune old records now; see :meth:`ProcessLease.begin_prune`."""

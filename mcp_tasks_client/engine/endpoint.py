@@ -355,17 +355,27 @@ class Endpoint:
         Raises:
             TasksClientError: The end is an error.
         """
+        result = await self.read(call, deadline)
+        self.note_delivery(call)
+        return result
+
+    async def read(self, call: LiveCall, deadline: float | None) -> CallToolResult:
+        """The result of a finished call, checked as by :meth:`deliver`. Only an error counts as delivered.
+
+        Args:
+            call: The call.
+            deadline: Until when the output schema may be asked for; ``None`` leaves the result unchecked.
+
+        Raises:
+            TasksClientError: The end is an error.
+        """
         session = None if self.engine.closed else self.session
         try:
-            result = await read_outcome(
-                call.record, session, deadline, output_schema=self.engine.output_schema
-            )
+            return await read_outcome(call.record, session, deadline, output_schema=self.engine.output_schema)
         except TasksClientError as error:
             error.handle = self.engine.handle_of(self, call)
             self.note_delivery(call)
             raise
-        self.note_delivery(call)
-        return result
 
     async def read_raw(self, call: LiveCall, context: object = None) -> JSONObject:
         """The result of a finished call as it came, checked as by :meth:`deliver`. Nothing is noted.
@@ -380,6 +390,36 @@ class Endpoint:
         if not self.engine.closed:  # else the journal is closed, and the next client hands it out again
             # What is dropped into a host's client has passed the outcome to a session, which may lose it.
             self._store.deliver(call, may_be_lost=not self.engine.in_background)
+
+    async def acknowledge(self, call: LiveCall) -> None:
+        """Note for good that the host has an outcome; see :meth:`TaskHandle.acknowledge`.
+
+        Raises:
+            TasksClientError: The call has not ended, or the client is closed.
+        """
+        self.check_open(call)
+        if not await self._store.acknowledge(call):
+            raise TasksClientError(
+                f"The call of {name_tool(call.record.tool)} has not ended, so that there is no outcome to "
+                "acknowledge. Await error.handle.result() first.",
+                handle=self.engine.handle_of(self, call),
+            )
+
+    async def acknowledge_record(self, scope: Scope, record_id: str) -> None:
+        """The same for a call that is known by its record; see :meth:`TasksClient.acknowledge`.
+
+        Raises:
+            TasksClientError: As :meth:`acknowledge`.
+            ValueError: It is of another scope.
+        """
+        if scope != self.scope:
+            raise ValueError(
+                f"the call belongs to endpoint {scope.endpoint!r} and principal {scope.principal!r}; "
+                "acknowledge it with a client for those"
+            )
+        call = await self._recovery.find_record(record_id)
+        if call is not None:  # else it was acknowledged, and forgotten
+            await self.acknowledge(call)
 
     async def release(self, call: LiveCall) -> None:
         """Give up a call whose outcome or question did not reach the host. Any process may resume it.

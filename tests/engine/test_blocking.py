@@ -591,9 +591,38 @@ def test_a_call_whose_reply_does_not_come_is_given_up_when_the_client_closes() -
 
 # ── made from the asynchronous one ────────────────────────────────────────────────────────────
 
+
+def test_an_outcome_is_delivered_when_its_block_is_left_and_comes_again_otherwise() -> None:
+    with blocking(Server(DONE)) as client:
+        handle = client.start_tool("tool", idempotency_key="k")
+        with pytest.raises(ZeroDivisionError), handle.outcome(SOON):
+            raise ZeroDivisionError
+        (resumed,) = client.resume()
+        with resumed.outcome() as result:
+            assert text(result) == "done"
+            assert client.records()[0].delivered_at is None
+        assert client.records()[0].delivered_at is not None
+        assert client.resume() == []
+
+
+def test_an_outcome_is_acknowledged_by_its_handle_or_its_record() -> None:
+    for way in ("handle", "record"):
+        with blocking(Server(DONE)) as client:
+            handle = client.start_tool("tool", idempotency_key="k")
+            for _ in handle.updates():
+                pass
+            (record,) = client.records()
+            if way == "handle":
+                handle.acknowledge()
+            else:
+                client.acknowledge(record)
+            assert client.records()[0].delivered_at is not None
+
+
 SAME = [
     *[(BlockingTasksClient, TasksClient, name) for name in ("call_tool", "start_tool", "attach", "records")],
-    *[(BlockingTaskHandle, TaskHandle, name) for name in ("result", "refresh", "cancel")],
+    (BlockingTasksClient, TasksClient, "acknowledge"),
+    *[(BlockingTaskHandle, TaskHandle, name) for name in ("result", "refresh", "cancel", "outcome")],
 ]
 
 

@@ -344,6 +344,14 @@ async def handles(client: TasksClient, reference: TaskReference) -> None:
     assert_type(await handle.result(timeout=0.5), CallToolResult)
     assert_type(await handle.result(5, timeout_excludes_questions=True), CallToolResult)
     assert_type(await handle.refresh(), Task)
+    async with handle.outcome(timeout=5) as outcome:
+        assert_type(outcome, CallToolResult)
+    with handle.outcome():  # type: ignore[attr-defined]
+        pass
+    await handle.acknowledge()
+    await client.acknowledge(handle)
+    await client.acknowledge((await client.records())[0])
+    await client.acknowledge(handle.reference)  # type: ignore[arg-type]
     assert_type(handle.updates(), AsyncIterator[Task])
     async for task in handle.updates():
         assert_type(task, Task)
@@ -496,6 +504,10 @@ def blocking_handles(client: BlockingTasksClient, reference: TaskReference) -> N
     assert_type(handle.result(), CallToolResult)
     assert_type(handle.result(timeout=5), CallToolResult)
     assert_type(handle.refresh(), Task)
+    with handle.outcome(timeout=5) as outcome:
+        assert_type(outcome, CallToolResult)
+    handle.acknowledge()
+    client.acknowledge(client.records()[0])
     assert_type(handle.updates(), Iterator[Task])
     for task in handle.updates():
         assert_type(task, Task)

@@ -269,10 +269,14 @@ class Life(Observer):
                 await self.sleep(1.0)
         raise AssertionError("no end of attempts")
 
-    async def see(self, handle: TaskHandle) -> None:
-        """Await a handle, as often as it takes."""
+    async def see(self, handle: TaskHandle, *, in_a_block: bool = False) -> None:
+        """Await a handle, as often as it takes; in a block that acknowledges the outcome, if told to."""
         for _ in range(_ATTEMPTS):
             try:
+                if in_a_block:
+                    async with handle.outcome() as result:
+                        await self._told(result.content[0].text)  # type: ignore[union-attr]  # a text
+                    return None
                 result = await handle.result()
                 return await self._told(result.content[0].text)  # type: ignore[union-attr]  # a text
             except OutcomeUnknownError:
@@ -634,6 +638,13 @@ async def cancels(life: Life) -> None:
             await life.see(handle)
 
 
+async def acknowledges(life: Life) -> None:
+    async with life.client() as client:
+        handle = await life.start(client)
+        if handle is not None:
+            await life.see(handle, in_a_block=True)
+
+
 async def abandons(life: Life) -> None:
     async with life.caller() as client:
         await life.abandon(client, 1.5)
@@ -832,6 +843,7 @@ _BY_CLIENT: Final[Mapping[str, Scenario]] = {
     "cancelled with a question open": Scenario(
         programs=(cancels,), steps=(ask(_question("q")), _END), answer_s=30.0, wish=True
     ),
+    "read in a block": Scenario(programs=(acknowledges,), steps=_ASKS),
     "reply lost, then resent": Scenario(
         programs=(calls,), steps=_SHORT, faults={"tools/call": (LostReply(),)}, may_resend=True
     ),

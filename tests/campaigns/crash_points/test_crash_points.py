@@ -27,8 +27,9 @@ Passed = tuple[Moment, Point]
 
 EVERY_POINT: Final[set[Passed]] = {(moment, point) for point in POINTS for moment in ("before", "after")}
 
-NOT_AS_HOST: Final = {"commit: Notified"}
-"""What no call through a transport of ours passes: it does not listen to a server of 2026-07-28."""
+NOT_AS_HOST: Final = {"commit: Notified", "commit: acknowledge"}
+"""What no call through a transport of ours passes: it does not listen to a server of 2026-07-28, and only a
+client acknowledges."""
 
 TWICE: Final = ("questions before the task and in it", "poll refused with 429")
 """Scenarios whose second life is killed too, at each of its first points."""

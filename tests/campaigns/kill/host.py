@@ -28,7 +28,8 @@ STOPS: Final[dict[str, Stop]] = {
     "answer-committed": ("after", "commit: AnswerReady"),
     "update-sent": ("after", "send: tasks/update"),
 }
-"""Besides, ``result-committed``: the host is told of the end, and has not got the result."""
+"""Besides, ``result-committed``: the host is told of the end, and has not got the result; and
+``in-the-block``: it has got the result, in a block that is not left."""
 
 
 async def reach() -> NoReturn:
@@ -64,6 +65,11 @@ async def main(url: str, journal: str, stop: str) -> None:
 
     environment = Environment(observer=StopAt(STOPS.get(stop)))
     async with TasksClient(url, journal=journal, elicitation=answer, environment=environment) as client:
+        if stop == "in-the-block":
+            handle = await client.start_tool("ask_name", {"seconds": 0.3}, idempotency_key="k")
+            async with handle.outcome():
+                await anyio.sleep(1.5)  # the journal has written by itself what it writes a little later
+                await reach()
         await client.call_tool("ask_name", {"seconds": 0.3}, idempotency_key="k", on_update=on_update)
 
 

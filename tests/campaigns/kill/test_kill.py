@@ -86,7 +86,7 @@ class Second:
                 return handle, block.text
 
 
-@requirement("law:1", "law:2", "law:3", "persist:task-ids")
+@requirement("law:1", "law:2", "law:3", "law:15", "persist:task-ids")
 @pytest.mark.parametrize(
     ("stop", "first", "second", "greeted", "anyio_backend"),
     [
@@ -95,6 +95,7 @@ class Second:
         ("answer-committed", 1, 0, "Ada", "trio"),
         ("update-sent", 1, 0, "Ada", "asyncio"),
         ("result-committed", 1, 0, "Ada", "asyncio"),
+        ("in-the-block", 1, 0, "Ada", "trio"),
     ],
 )
 async def test_a_killed_process_is_carried_on_by_another_with_the_same_task(
