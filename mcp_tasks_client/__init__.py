@@ -49,9 +49,9 @@ from .protocol.task import Task, TaskStatus
 from .sessions.base import Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
 
 if TYPE_CHECKING:
+    from .hosts.call_options import call_label, idempotency_key
     from .hosts.http.http_client import tasks_http_client, tasks_http_client_factory
     from .hosts.http.tasks_http_transport import TasksHttpTransport
-    from .hosts.idempotency_key import idempotency_key
     from .hosts.relay.tasks_transport import TasksTransport
     from .hosts.sdk.extension import TasksExtension
 
@@ -62,7 +62,8 @@ _NEED_THE_SDK = {
 
 _LATE = {
     "TasksHttpTransport": ".hosts.http.tasks_http_transport",
-    "idempotency_key": ".hosts.idempotency_key",
+    "call_label": ".hosts.call_options",
+    "idempotency_key": ".hosts.call_options",
     "tasks_http_client": ".hosts.http.http_client",
     "tasks_http_client_factory": ".hosts.http.http_client",
 }
@@ -127,6 +128,7 @@ __all__ = [
     "TasksTransport",
     "ToolCall",
     "WaitTimeoutError",
+    "call_label",
     "idempotency_key",
     "tasks_http_client",
     "tasks_http_client_factory",

@@ -168,6 +168,11 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
         return self._inner.tool
 
     @property
+    def label(self) -> str | None:
+        """The text for people that the call was given; ``None`` if none."""
+        return self._inner.label
+
+    @property
     def task(self) -> Task | None:
         """The latest snapshot."""
         return self._inner.task
@@ -191,6 +196,12 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
     def reference(self) -> TaskReference:
         """A token for ``attach``."""
         return self._inner.reference
+
+    def __eq__(self, other: object) -> bool:
+        return self._inner == other._inner if isinstance(other, BlockingTaskHandle) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._inner)
 
     def __repr__(self) -> str:
         return repr(self._inner).replace("TaskHandle", "BlockingTaskHandle", 1)

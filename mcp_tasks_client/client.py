@@ -23,7 +23,7 @@ from .engine.progress import ProgressCallback, tell_progress
 from .engine.tool_result import OutputSchema
 from .errors import Handle, TasksClientError
 from .handle import TaskHandle, TaskReference
-from .hosts.idempotency_key import read_key
+from .hosts.call_options import CallOptions, read_options
 from .hosts.sdk.introspection import is_client
 from .hosts.stand_in import introduce, list_tools, ping
 from .journal.base import Journal
@@ -63,6 +63,10 @@ class TasksClient:
             and required where there is neither.
         principal: On whose behalf; records of one principal are never used for another. ``None`` is the
             extension's, or else ``""``.
+        application: Names the program, where several share a journal. The name is kept with each call that is
+            made here, and ``resume()`` takes no call of another name. Calls without a name are anybody's, and
+            a client without a name takes only those. ``None`` is the extension's, or else no name. An
+            idempotency key is one for the endpoint and the principal, whatever the application.
         elicitation: Answers ``elicitation/create``, form and URL.
         sampling: Answers ``sampling/createMessage``.
         roots: Answers ``roots/list``.
@@ -95,7 +99,8 @@ class TasksClient:
         MissingCapabilityError: A callback is given for a client that is connected at an older version of the
             protocol, so that no server would ever ask it.
         ValueError: The URL is not an HTTP one, the server needs an ``endpoint``, a word is none of those that
-            it can be, or HTTP options or ``receive`` are given for a client of the host's own.
+            it can be, ``application`` is no name, or HTTP options or ``receive`` are given for a client of
+            the host's own.
     """
 
     def __init__(
@@ -105,6 +110,7 @@ class TasksClient:
         journal: Journal | str | os.PathLike[str] | None = None,
         endpoint: str | None = None,
         principal: str | None = None,
+        application: str | None = None,
         elicitation: ElicitationCallback | None = None,
         sampling: SamplingCallback | None = None,
         roots: RootsCallback | None = None,
@@ -160,6 +166,7 @@ class TasksClient:
                 policy=policy,
                 on_abandon="detach" if on_abandon is None else on_abandon,
                 output_schema="raise" if output_schema is None else output_schema,
+                application=application,
                 handle_of=TaskHandle,
                 environment=environment,
             )
@@ -179,6 +186,7 @@ class TasksClient:
             journal=journal,
             endpoint=endpoint,
             principal=principal,
+            application=application,
             elicitation=elicitation,
             sampling=sampling,
             roots=roots,
@@ -206,6 +214,7 @@ class TasksClient:
         timeout_excludes_questions: bool = False,
         idempotency_key: str | None = None,
         on_unknown: OnUnknown = "raise",
+        label: str | None = None,
         on_update: OnUpdate | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> CallToolResult:
@@ -224,6 +233,8 @@ class TasksClient:
                 key joins the first or returns its result, in this process or a later one.
             on_unknown: Under a key, what to do about an earlier call whose reply was lost:
                 ``"raise"``, or ``"resend"`` if the tool may run twice.
+            label: A short text for people, of at most 200 characters. It is kept with the record, and never
+                sent. A call that joins another one under its key leaves that one's label.
             on_update: Gets each changed :class:`Task`. It may be a coroutine function; it should be
                 quick. What it raises is logged and otherwise ignored.
             meta: Further entries for the request's ``_meta``.
@@ -246,11 +257,11 @@ class TasksClient:
         listeners = [] if progress_callback is None else [tell_progress(progress_callback)]
         if on_update is not None:
             listeners.append(on_update)
-        key, on_unknown, meta = read_key(idempotency_key, on_unknown, meta)
+        options = read_options(idempotency_key, on_unknown, label, meta)
         return await self._opened().call(
-            _call(name, arguments, meta),
-            key=key,
-            on_unknown=on_unknown,
+            _call(name, arguments, options),
+            key=options.key,
+            on_unknown=options.on_unknown,
             timeout=read_timeout_seconds if timeout is None else timeout,
             timeout_excludes_questions=timeout_excludes_questions,
             listeners=listeners,
@@ -263,6 +274,7 @@ class TasksClient:
         *,
         idempotency_key: str | None = None,
         on_unknown: OnUnknown = "raise",
+        label: str | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> TaskHandle:
         """Call a tool and return as soon as the server has answered, with a task or a result.
@@ -273,8 +285,10 @@ class TasksClient:
         Args and errors are those of :meth:`call_tool`, up to the server's first answer.
         """
         endpoint = self._opened()
-        key, on_unknown, meta = read_key(idempotency_key, on_unknown, meta)
-        call = await endpoint.start(_call(name, arguments, meta), key=key, on_unknown=on_unknown)
+        options = read_options(idempotency_key, on_unknown, label, meta)
+        call = await endpoint.start(
+            _call(name, arguments, options), key=options.key, on_unknown=options.on_unknown
+        )
         return TaskHandle(endpoint, call)
 
     # ── finding again ─────────────────────────────────────────────────────────────────────────
@@ -305,19 +319,26 @@ class TasksClient:
         endpoint = self._opened()
         return [TaskHandle(endpoint, call) for call in await endpoint.resume(delivered_within_s)]
 
-    async def attach(self, task_id_or_reference: str | TaskReference) -> TaskHandle:
+    async def attach(
+        self, task_id_or_reference: str | TaskReference, *, label: str | None = None
+    ) -> TaskHandle:
         """A handle for a task that is known by its ID or by a handle's reference.
 
         It is observed in the background. A task that the journal does not know yet becomes part of it
-        and is looked at once before this returns; whatever that brought, ``result()`` tells.
+        and is looked at once before this returns; whatever that brought, ``result()`` tells. Whichever
+        application made the call, its task is attached.
+
+        Args:
+            task_id_or_reference: The task.
+            label: A short text for people, for a task that the journal does not know yet.
 
         Raises:
             ValueError: The ID is empty, or the reference belongs to another endpoint or principal
-                or names a call of which this journal holds nothing.
+                or names a call of which this journal holds nothing; or the label is none.
             JournalError: The journal could not be read or written.
         """
         endpoint = self._opened()
-        return TaskHandle(endpoint, await endpoint.attach(task_id_or_reference))
+        return TaskHandle(endpoint, await endpoint.attach(task_id_or_reference, label))
 
     async def acknowledge(self, record_or_handle: TaskRecord | Handle) -> None:
         """Count the outcome of a call as delivered, without taking it: the host has it from elsewhere.
@@ -456,8 +477,9 @@ class TasksClient:
         return self._endpoint
 
 
-def _call(name: str, arguments: Mapping[str, Any] | None, meta: Mapping[str, Any] | None) -> ToolCall:
-    return ToolCall(name=name, arguments=_json(name, arguments), meta=_json(name, meta) if meta else None)
+def _call(name: str, arguments: Mapping[str, Any] | None, options: CallOptions) -> ToolCall:
+    meta = _json(name, options.meta) if options.meta else None
+    return ToolCall(name=name, arguments=_json(name, arguments), meta=meta, label=options.label)
 
 
 _JSON: Final = json.JSONEncoder(allow_nan=False)  # made once: json.dumps would make one each time

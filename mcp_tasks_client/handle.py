@@ -24,18 +24,20 @@ class TaskHandle:
     """One call of one tool, whether or not the server made a task of it.
 
     ``await handle`` is ``await handle.result()``. A handle pickles as its reference; the other
-    side attaches that with :meth:`TasksClient.attach`.
+    side attaches that with :meth:`TasksClient.attach`. Handles of the same call are equal, also before and
+    after that, and of several clients.
 
     Handles come from :class:`TasksClient`; there is no use in making one.
     """
 
-    __slots__ = ("_call", "_endpoint", "_in_hand", "_reference", "_task")
+    __slots__ = ("_call", "_endpoint", "_in_hand", "_label", "_reference", "_task")
 
     def __init__(self, endpoint: Endpoint, call: LiveCall) -> None:
         self._endpoint: Endpoint | None = endpoint
         self._call: LiveCall | None = call
         self._in_hand: InHand | None = call.take_in_hand()
         self._reference: TaskReference | None = None
+        self._label: str | None = None
         self._task: Task | None = None
 
     @property
@@ -55,6 +57,11 @@ class TaskHandle:
     def tool(self) -> str | None:
         """The tool's name; ``None`` if the task was attached by its bare ID."""
         return self.reference["tool"]
+
+    @property
+    def label(self) -> str | None:
+        """The text for people that the call was given; ``None`` if none."""
+        return self._label if self._call is None else self._call.record.label
 
     @property
     def task(self) -> Task | None:
@@ -192,13 +199,25 @@ class TaskHandle:
     def __await__(self) -> Generator[Any, Any, CallToolResult]:
         return self.result().__await__()
 
+    def __eq__(self, other: object) -> bool:
+        return self._names_call() == other._names_call() if isinstance(other, TaskHandle) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._names_call())
+
+    def _names_call(self) -> tuple[str, str, str]:
+        reference = self.reference
+        return reference["endpoint"], reference["principal"], reference["record_id"]
+
     def __repr__(self) -> str:
+        record_id = shorten(self.reference["record_id"])
         task_id = shorten(self.task_id) if self.task_id else None
+        label = "" if self.label is None else f" label={quote(self.label, self.task_id)!r}"
         status = "detached" if self._call is None else quote(self._call.record.status, self.task_id)
-        return f"<TaskHandle tool={self.tool!r} task_id={task_id!r} {status}>"
+        return f"<TaskHandle {record_id} tool={self.tool!r}{label} task_id={task_id!r} {status}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _detached, (self.reference, self.task)
+        return _detached, (self.reference, self.task, self.label)
 
     def _attached(self) -> tuple[Endpoint, LiveCall]:
         if self._endpoint is None or self._call is None:
@@ -253,7 +272,7 @@ class _Updates(AsyncIterator[Task]):
 
 def detached(endpoint: Endpoint, call: LiveCall) -> TaskHandle:
     """A handle of a call that nobody here drives: to be attached first, like those from other processes."""
-    return _detached(_reference(call), call.task)
+    return _detached(_reference(call), call.task, call.record.label)
 
 
 def _reference(call: LiveCall) -> TaskReference:
@@ -267,8 +286,8 @@ def _reference(call: LiveCall) -> TaskReference:
     )
 
 
-def _detached(reference: TaskReference, task: Task | None) -> TaskHandle:
+def _detached(reference: TaskReference, task: Task | None, label: str | None = None) -> TaskHandle:
     handle = object.__new__(TaskHandle)
     handle._endpoint, handle._call, handle._in_hand = None, None, None
-    handle._reference, handle._task = reference, task
+    handle._reference, handle._task, handle._label = reference, task, label
     return handle

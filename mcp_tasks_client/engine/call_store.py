@@ -325,18 +325,23 @@ class CallStore:
             if record is not None and record.finished and not call.ours:
                 call.record, call.error, call.ownership = record, None, Nobody(ours_until=None)
 
-    async def take_pending(self, scope: Scope) -> Sequence[LiveCall]:
+    async def take_pending(self, scope: Scope, application: str | None = None) -> Sequence[LiveCall]:
         """Become the owner of every free record of a scope that has a task, or an undelivered outcome.
+
+        Not of those of another application.
 
         Returns:
             The calls of all such records that are ours, oldest first.
         """
-        return await run_to_its_end(self._take_pending, scope)
+        return await run_to_its_end(self._take_pending, scope, application)
 
-    async def _take_pending(self, scope: Scope) -> Sequence[LiveCall]:
+    async def _take_pending(self, scope: Scope, application: str | None) -> Sequence[LiveCall]:
         await self._enrol()
         judge = self._lease.judge()
-        taken = await self._observed(None, TAKE_PENDING, self.journal.take_pending, scope, self._owner, judge)
+        take = self.journal.take_pending
+        taken = await self._observed(
+            None, TAKE_PENDING, take, scope, self._owner, judge, application=application
+        )
         calls = []
         for number, one in enumerate(taken, 1):
             if number % BATCH == 0:

@@ -30,6 +30,7 @@ from .idempotency import Idempotency, OnUnknown, check_repeatable
 from .live_call import LiveCall, OnUpdate, OvertakenError
 from .outcome import read_outcome, read_raw_outcome
 from .push import Push
+from .record_maker import RecordMaker
 from .recovery import Recovery, begin_with_task
 from .requests import Requests
 from .runner import Runner
@@ -75,8 +76,9 @@ class Endpoint:
         self._runner = Runner(self._store, requests, engine.policy, environment)
         if hears:
             self._runner.push = Push(requests, engine.tasks, self._runner.step)
-        self._idempotency = Idempotency(self._store, scope, environment)
-        self._recovery = Recovery(self._store, scope, environment)
+        self._maker = RecordMaker(scope, engine.application, environment)
+        self._idempotency = Idempotency(self._store, self._maker, environment)
+        self._recovery = Recovery(self._store, self._maker, environment)
 
     def hear(self) -> None:
         """Have the session heard until the engine is left, and not only while calls are driven."""
@@ -211,6 +213,7 @@ class Endpoint:
         created: Snapshot,
         tool: str,
         *,
+        label: str | None = None,
         timeout: float | None,
         timeout_excludes_questions: bool = False,
         listeners: Sequence[OnUpdate],
@@ -222,6 +225,7 @@ class Endpoint:
         Args:
             created: The task, as the reply to ``tools/call`` describes it.
             tool: What was called.
+            label: A short text for people.
             timeout: Seconds to wait; ``None`` waits as long as it takes.
             timeout_excludes_questions: Whether the time does not count in which somebody is asked.
             listeners: Told of each changed snapshot.
@@ -231,7 +235,7 @@ class Endpoint:
         """
         now, jitter = self.engine.environment.clock.time(), self.engine.environment.jitter()
         first = TaskCreated(task=created.task, session_data=created.session_data, now=now, jitter=jitter)
-        call = begin_with_task(self._store, self.scope, tool, first)
+        call = begin_with_task(self._store, self._maker.make(tool, now, label=label), first)
         self._store.remember_unsaved(call)
         try:
             # The driver begins before anything is waited for. It commits the task, whatever its caller does.
@@ -542,9 +546,9 @@ class Endpoint:
         del in_hand  # the handles are made in this very moment
         return calls
 
-    async def attach(self, wanted: str | TaskReference) -> LiveCall:
+    async def attach(self, wanted: str | TaskReference, label: str | None = None) -> LiveCall:
         """Observe a task that is known by its ID or reference; see :meth:`TasksClient.attach`."""
-        call = await self._recovery.find(wanted)
+        call = await self._recovery.find(wanted, label)
         is_new = isinstance(call.record.state, Calling) and bool(call.uncommitted)
         self.drive_in_background(call)
         if is_new:

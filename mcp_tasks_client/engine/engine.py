@@ -30,6 +30,7 @@ from .call_store import CallStore
 from .cancellation import OnAbandon, check_on_abandon
 from .environment import Environment
 from .live_call import LiveCall
+from .record_maker import check_application
 from .runner import Runner
 from .tool_result import OutputSchema, check_output_schema
 
@@ -49,6 +50,7 @@ class Engine:
         policy: Latency against load.
         on_abandon: What happens to the task of a call that nobody waits for any more.
         output_schema: What becomes of a result that does not match its tool's output schema.
+        application: Whose the calls are; ``None`` is everybody's.
         handle_of: Makes the handle that errors about a call carry.
         environment: Clock, jitter, process and observer.
 
@@ -56,7 +58,7 @@ class Engine:
         tasks: The tasks of ours that run.
 
     Raises:
-        ValueError: ``on_abandon`` or ``output_schema`` is no word for it.
+        ValueError: ``on_abandon`` or ``output_schema`` is no word for it, or ``application`` is no name.
     """
 
     def __init__(
@@ -67,14 +69,17 @@ class Engine:
         on_abandon: OnAbandon,
         handle_of: HandleOf,
         output_schema: OutputSchema = "raise",
+        application: str | None = None,
         environment: Environment | None = None,
     ) -> None:
         check_on_abandon(on_abandon)
         check_output_schema(output_schema)
+        check_application(application)
         self.journal = GuardedJournal(journal)
         self.policy = policy
         self.on_abandon = on_abandon
         self.output_schema = output_schema
+        self.application = application
         self.handle_of = handle_of
         self.environment = environment or Environment()
         self.tasks = OwnTasks()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
@@ -11,7 +10,7 @@ import anyio
 from ..errors import IdempotencyConflictError, JournalError, OutcomeUnknownError
 from ..machine.actions import SendCall
 from ..machine.events import CallAgain, CallLost, CallRefused
-from ..machine.record import Scope, TaskRecord
+from ..machine.record import TaskRecord
 from ..machine.states import Calling, Gathering, OutcomeUnknown, State
 from ..protocol.text import digest
 from ..sessions.base import ToolCall
@@ -19,6 +18,7 @@ from ..uncut import run_to_its_end
 from .call_store import CallStore
 from .environment import Environment
 from .live_call import LiveCall, Ours, OvertakenError, overtaken
+from .record_maker import RecordMaker
 
 __all__ = ["Idempotency", "OnUnknown", "check_repeatable"]
 
@@ -30,13 +30,13 @@ class Idempotency:
 
     Args:
         store: Claims keys.
-        scope: Whose keys they are.
-        environment: Stamps records.
+        maker: Makes records.
+        environment: Knows the time.
     """
 
-    def __init__(self, store: CallStore, scope: Scope, environment: Environment) -> None:
+    def __init__(self, store: CallStore, maker: RecordMaker, environment: Environment) -> None:
         self._store = store
-        self._scope = scope
+        self._maker = maker
         self._clock = environment.clock
 
     async def begin(self, tool_call: ToolCall, key: str | None, on_unknown: OnUnknown) -> LiveCall:
@@ -47,7 +47,7 @@ class Idempotency:
             OutcomeUnknownError: The key's earlier call was sent and its reply was lost.
             OvertakenError: What the key stood for was taken back just then; begin again.
             JournalError: The intent could not be journaled.
-            ValueError: ``key`` or ``on_unknown`` makes no sense.
+            ValueError: ``key``, ``on_unknown`` or the label makes no sense.
         """
         if on_unknown not in ("raise", "resend"):
             raise ValueError(f'on_unknown must be "raise" or "resend", got {on_unknown!r}')
@@ -55,16 +55,12 @@ class Idempotency:
             raise ValueError(
                 f"an idempotency key is a text that is not empty, not {key!r}; leave it out to call without"
             )
-        now = self._clock.time()
-        record = TaskRecord(
-            record_id=secrets.token_hex(16),
-            scope=self._scope,
-            tool=tool_call.name,
+        record = self._maker.make(
+            tool_call.name,
+            self._clock.time(),
+            label=tool_call.label,
             arguments_digest=digest(tool_call.arguments),
             idempotency_key=key,
-            state=Calling(),
-            created_at=now,
-            updated_at=now,
         )
         call = LiveCall(record, Ours(0), tool_call)
         call.next_send = SendCall()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from ..journal.base import Lease
+from ..machine.record import Origin
 
 __all__ = ["Process"]
 
@@ -34,6 +35,11 @@ class Process:
     def current(cls) -> Self:
         """The process that we are."""
         return cls(*_current(os.getpid()))
+
+    @property
+    def origin(self) -> Origin:
+        """What the records of its calls say of it. The program is that of the process that we are."""
+        return Origin(_program(), self.host.partition(":")[0], self.pid)
 
     def holds(self, lease: Lease) -> bool:
         """Whether the lease is of this very process."""
@@ -65,6 +71,15 @@ def _current(pid: int) -> tuple[str, str, str, int, float]:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         pids = str(Path("/proc/self/ns/pid").readlink())
     return host, boot, pids, pid, _started(pid)
+
+
+def _program() -> str:
+    """What people would call this program: the module of ``python -m``, else its script."""
+    module = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if module is not None:
+        return str(module.name).removesuffix(".__main__")
+    script = Path(sys.argv[0] if sys.argv else "").name
+    return script if script not in ("", "-c") else Path(sys.executable or "python").name
 
 
 def _started(pid: int) -> float:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 
 from ..machine.events import TaskCreated
-from ..machine.record import Scope, TaskRecord, TaskReference
-from ..machine.states import Calling
+from ..machine.record import TaskRecord, TaskReference
 from ..protocol.task import UNKNOWN, Task
 from ..protocol.text import digest
 from .call_store import CallStore
 from .environment import Environment
 from .live_call import LiveCall, Ours
+from .record_maker import RecordMaker, check_label
 
 __all__ = ["Recovery", "begin_with_task"]
 
@@ -22,23 +21,24 @@ class Recovery:
 
     Args:
         store: Takes records.
-        scope: Whose they are.
-        environment: Stamps records.
+        maker: Makes the records of tasks that are new here, and says whose records are looked for.
+        environment: Knows the time.
     """
 
-    def __init__(self, store: CallStore, scope: Scope, environment: Environment) -> None:
+    def __init__(self, store: CallStore, maker: RecordMaker, environment: Environment) -> None:
         self._store = store
-        self._scope = scope
+        self._maker = maker
+        self._scope = maker.scope
         self._environment = environment
 
     async def take_pending(self, delivered_within_s: float | None = None) -> Sequence[LiveCall]:
-        """Take all that is pending and free, oldest first, and that nobody here looks after.
+        """Take all that is pending, free, of no other application, and not looked after here. Oldest first.
 
         Args:
             delivered_within_s: Find besides what was delivered in these last seconds, and is kept.
         """
         with self._store.remembering():
-            pending = await self._store.take_pending(self._scope)
+            pending = await self._store.take_pending(self._scope, self._maker.application)
         delivered = [] if delivered_within_s is None else await self._delivered(delivered_within_s)
         unsaved = [call for call in self._store.unsaved if call not in pending and call.next_send is None]
         # What was delivered here a moment ago is not handed out again, unless it is asked for.
@@ -49,16 +49,22 @@ class Recovery:
         since = self._environment.clock.time() - within_s
         with self._store.remembering():
             records = await self._store.journal.records(self._scope, delivered_since=since)
-            return [self._store.adopt(record) for record in records]
+            ours = (None, self._maker.application)
+            return [self._store.adopt(record) for record in records if record.application in ours]
 
-    async def find(self, wanted: str | TaskReference) -> LiveCall:
+    async def find(self, wanted: str | TaskReference, label: str | None) -> LiveCall:
         """The live call of a task that is known by its ID or reference.
+
+        Args:
+            wanted: The task.
+            label: For its record, if there is none yet.
 
         Raises:
             ValueError: It is neither a task ID nor a reference; or the reference is another scope's, or there
-                is nothing to find by it.
+                is nothing to find by it; or the label is none.
         """
         check_wanted(wanted)
+        check_label(label)
         if isinstance(wanted, str):
             task_id, tool, record_id = wanted, None, None
         else:
@@ -77,7 +83,7 @@ class Recovery:
             if known is not None and known.scope == self._scope and (record_id is not None or not known.gone):
                 return self._store.adopt(known)
             if task_id:
-                return self._attach(task_id, tool, known)
+                return self._attach(task_id, tool, known, label)
         raise ValueError(
             "there is no task ID in the reference, and this journal holds nothing of its call; attach it "
             "with the journal that the call was made with"
@@ -89,7 +95,7 @@ class Recovery:
             record = await self._store.journal.by_id(record_id)
             return None if record is None or record.scope != self._scope else self._store.adopt(record)
 
-    def _attach(self, task_id: str, tool: str | None, gone: TaskRecord | None) -> LiveCall:
+    def _attach(self, task_id: str, tool: str | None, gone: TaskRecord | None, label: str | None) -> LiveCall:
         # The same for all who attach it at the same time, so that one of them gets to drive it.
         name = (self._scope.endpoint, self._scope.principal, task_id, gone.record_id if gone else None)
         record_id = digest(name)[:32]
@@ -101,7 +107,8 @@ class Recovery:
         task = Task(task_id=task_id, status=UNKNOWN)
         now = self._environment.clock.time()
         first = TaskCreated(task=task, now=now, jitter=0.0, attached=True)
-        return begin_with_task(self._store, self._scope, tool, first, record_id=record_id)
+        record = self._maker.make(tool, now, label=label, record_id=record_id)
+        return begin_with_task(self._store, record, first)
 
 
 def check_wanted(wanted: object) -> None:
@@ -125,18 +132,8 @@ def check_wanted(wanted: object) -> None:
         )
 
 
-def begin_with_task(
-    store: CallStore, scope: Scope, tool: str | None, first: TaskCreated, *, record_id: str | None = None
-) -> LiveCall:
+def begin_with_task(store: CallStore, record: TaskRecord, first: TaskCreated) -> LiveCall:
     """A live call that begins with a task, which is committed before anything else is done about it."""
-    record = TaskRecord(
-        record_id=record_id or secrets.token_hex(16),
-        scope=scope,
-        tool=tool,
-        state=Calling(),
-        created_at=first.now,
-        updated_at=first.now,
-    )
     call = LiveCall(record, Ours(0))
     call.uncommitted = (first,)
     return store.add(call)

@@ -25,7 +25,7 @@ from ..protocol import PROTOCOL_VERSION, JSONObject, RequestId
 from ..protocol.replies import Reply, id_in, is_url_key, reply_fields
 from ..protocol.text import quote
 from ..sessions.base import ToolCall
-from .idempotency_key import read_key
+from .call_options import read_options
 
 __all__ = [
     "ASKED_BY",
@@ -142,7 +142,8 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
     name, arguments, meta = params.get("name"), params.get("arguments"), params.get("_meta")
     if request_id is None or not isinstance(name, str) or "task" in params:
         return None
-    key, on_unknown, meta = read_key(None, "raise", meta if isinstance(meta, dict) else None)
+    options = read_options(meta=meta if isinstance(meta, dict) else None)
+    meta = options.meta
     capabilities, client_info = meta.get(CLIENT_CAPABILITIES_META_KEY), meta.get(CLIENT_INFO_META_KEY)
     state, answers = params.get("requestState"), params.get("inputResponses")
     state = state if isinstance(state, str) else None
@@ -157,9 +158,10 @@ def read_host_call(message: JSONObject, version: str, accept: str) -> HostCall |
             meta={name: value for name, value in meta.items() if name not in _OF_THE_PROTOCOL},
             input_responses={} if ours else {k: one for k, one in answers.items() if not is_url_key(k)},
             request_state=None if ours else state,
+            label=options.label,
         ),
-        key=key,
-        on_unknown=on_unknown,
+        key=options.key,
+        on_unknown=options.on_unknown,
         fault=_find_fault(params, capabilities),
         is_current=current,
         capabilities=capabilities if isinstance(capabilities, dict) else None,

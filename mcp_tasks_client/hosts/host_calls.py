@@ -48,19 +48,21 @@ def make_engine(
     poll: PollPolicy | None,
     on_abandon: OnAbandon,
     output_schema: OutputSchema,
+    application: str | None,
     environment: Environment | None,
 ) -> Engine:
     """The engine of a way in that is dropped into a host. Nothing is driven beyond the host's own calls.
 
     Raises:
         TypeError: ``journal`` is nothing that could be one.
-        ValueError: ``on_abandon`` or ``output_schema`` is no word for it.
+        ValueError: ``on_abandon`` or ``output_schema`` is no word for it, or ``application`` is no name.
     """
     return Engine(
         journal=choose_journal(journal),
         policy=poll or PollPolicy(),
         on_abandon=on_abandon,
         output_schema=output_schema,
+        application=application,
         handle_of=detached,
         environment=environment,
     )

@@ -54,7 +54,7 @@ class TaskReference(TypedDict):
 class TaskRecord:
     """What the journal knows of one call.
 
-    Times are local wall clock, in seconds since the epoch. ``repr`` shortens the task ID.
+    Times are local wall clock, in seconds since the epoch. ``repr`` shortens the IDs.
     """
 
     record_id: str
@@ -173,10 +173,11 @@ class TaskRecord:
 
     def __repr__(self) -> str:
         task_id = shorten(self.task_id) if self.task_id else None
+        label = None if self.label is None else quote(self.label, self.task_id)
         status = quote(self.status, self.task_id)
         return (
-            f"TaskRecord(tool={self.tool!r}, task_id={task_id!r}, status={status!r}, "
-            f"idempotency_key={self.idempotency_key!r})"
+            f"TaskRecord(record_id={shorten(self.record_id)!r}, tool={self.tool!r}, label={label!r}, "
+            f"task_id={task_id!r}, status={status!r}, idempotency_key={self.idempotency_key!r})"
         )
 
 

@@ -112,6 +112,9 @@ class ToolCall:
     context: object = field(default=None, repr=False, compare=False)
     """What the caller brings along."""
 
+    label: str | None = field(default=None, compare=False)
+    """A short text for people, which is not sent."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRef:

@@ -162,7 +162,8 @@ def test_start_tool_returns_at_once_with_a_handle_that_can_be_looked_at() -> Non
         assert handle.task is not None
         assert handle.task.status == "working"
         assert handle.reference["task_id"] == TASK
-        assert repr(handle) == "<BlockingTaskHandle tool='tool' task_id='task-01…' working>"
+        record_id = handle.reference["record_id"][:8]
+        assert repr(handle) == f"<BlockingTaskHandle {record_id}… tool='tool' task_id='task-01…' working>"
         server.finish()
         assert text(handle.result()) == "done"
         assert text(handle.result()) == "done"

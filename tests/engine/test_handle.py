@@ -510,8 +510,9 @@ async def test_what_is_shown_is_enough_to_recognise_the_task() -> None:
     async with world.client() as client:
         (record,) = await client.records()
     shown = "'hfWcnM9n…'"
-    assert repr(handle) == f"<TaskHandle tool='tool' task_id={shown} working>"
-    assert repr(in_another_process(handle)) == f"<TaskHandle tool='tool' task_id={shown} detached>"
+    named = f"<TaskHandle {record.record_id[:8]}… tool='tool' task_id={shown}"
+    assert repr(handle) == f"{named} working>"
+    assert repr(in_another_process(handle)) == f"{named} detached>"
     assert f"task_id={shown}" in repr(record)
     assert f"task_id={shown}" in repr(handle.task)
 

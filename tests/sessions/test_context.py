@@ -104,7 +104,7 @@ async def test_the_engine_passes_the_context_of_the_newest_of_those_who_wait() -
 async def test_the_result_of_a_hosts_call_is_checked_by_a_list_that_is_asked_for_with_its_context() -> None:
     """A host's request is the context, and the list may be another user's without it."""
     session = ScriptedSession(calls=[{"resultType": "complete", **text_result("done")}])
-    engine = make_engine(MemoryJournal(), None, "detach", "raise", None)
+    engine = make_engine(MemoryJournal(), None, "detach", "raise", None, None)
     params = {"name": "slow", "_meta": {PROTOCOL_VERSION_META_KEY: "2026-07-28"}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     call = read_host_call(message, "", "")

@@ -51,6 +51,7 @@ from mcp_tasks_client import (
     LastFailure,
     MemoryJournal,
     MissingCapabilityError,
+    Origin,
     OutcomeUnknownError,
     PollPolicy,
     ReceivePolicy,
@@ -73,6 +74,7 @@ from mcp_tasks_client import (
     TaskStatus,
     TasksTransport,
     WaitTimeoutError,
+    call_label,
     idempotency_key,
     tasks_http_client,
     tasks_http_client_factory,
@@ -156,13 +158,16 @@ def clients_of_hosts(
     assert_type(tasks_http_client(library="httpx", journal=journal, http2=True), httpx.AsyncClient)
     assert_type(tasks_http_client_factory(library="httpx")(headers={"X-Tenant": "a"}), httpx.AsyncClient)
     assert_type(tasks_http_client_factory(principal="alice")(), httpx2.AsyncClient)
-    with idempotency_key("order-42"), idempotency_key("order-42", on_unknown="resend"):
+    assert_type(tasks_http_client_factory(application="payroll")(), httpx2.AsyncClient)
+    with idempotency_key("order-42"), idempotency_key("order-42", on_unknown="resend"), call_label("of Ada"):
         pass
 
     TasksHttpTransport()  # type: ignore[call-arg]
     TasksHttpTransport(httpx.AsyncHTTPTransport(), on_abandon="explode")  # type: ignore[arg-type]
     tasks_http_client(library="requests")  # type: ignore[call-overload]
     idempotency_key(42)  # type: ignore[arg-type]
+    call_label(42)  # type: ignore[arg-type]
+    TasksExtension(application=7)  # type: ignore[arg-type]
     TasksExtension("tasks.sqlite3")  # type: ignore[call-arg]
     TasksExtension(on_abandon="explode")  # type: ignore[arg-type]
     TasksExtension(http_client=None)  # type: ignore[call-arg]
@@ -295,7 +300,7 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     assert_type(await client.call_tool("deploy"), CallToolResult)
     await client.call_tool("deploy", {"service": "web"})
     await client.call_tool("deploy", arguments, timeout=5, idempotency_key="order-42", meta={"k": 1})
-    await client.call_tool("deploy", timeout=0.5, on_unknown="resend", on_update=tell)
+    await client.call_tool("deploy", timeout=0.5, on_unknown="resend", on_update=tell, label="of Ada")
     await client.call_tool("deploy", on_update=tell_plainly)
     await client.call_tool("deploy", on_update=lambda task: print(task.status_message))
 
@@ -313,11 +318,12 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     await client.call_tool("deploy", timeout="5")  # type: ignore[arg-type]
     await client.call_tool("deploy", idempotency_key=42)  # type: ignore[arg-type]
     await client.call_tool("deploy", on_unknown="ignore")  # type: ignore[arg-type]
+    await client.call_tool("deploy", label=7)  # type: ignore[arg-type]
     await client.call_tool("deploy", on_update=tell_text)  # type: ignore[arg-type]
     client.call_tool("deploy").content  # type: ignore[attr-defined]  # noqa: B018  # the await is missing
 
     assert_type(await client.start_tool("deploy", {"service": "web"}), TaskHandle)
-    await client.start_tool("deploy", idempotency_key="order-42", on_unknown="raise", meta={})
+    await client.start_tool("deploy", idempotency_key="order-42", on_unknown="raise", meta={}, label="of Ada")
     await client.start_tool("deploy", timeout=5)  # type: ignore[call-arg]  # belongs to result()
 
     assert_type(await client.resume(), list[TaskHandle])
@@ -333,7 +339,8 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
 async def handles(client: TasksClient, reference: TaskReference) -> None:
     handle = await client.attach("task-1")
     assert_type(handle, TaskHandle)
-    assert_type(await client.attach(reference), TaskHandle)
+    assert_type(await client.attach(reference, label="of Ada"), TaskHandle)
+    assert_type(handle.label, str | None)
     assert_type(await client.attach(handle.reference), TaskHandle)
     await client.attach(handle)  # type: ignore[arg-type]
     await client.attach({"task_id": "task-1"})  # type: ignore[arg-type]
@@ -407,6 +414,10 @@ def records(record: TaskRecord) -> None:
     assert_type(record.task_id, str | None)
     assert_type(record.status, str)
     assert_type(record.idempotency_key, str | None)
+    assert_type(record.label, str | None)
+    assert_type(record.application, str | None)
+    assert_type(record.origin, Origin | None)
+    assert_type(record.due_at, float | None)
     assert_type(record.created_at, float)
     assert_type(record.delivered_at, float | None)
     assert_type(record.last_failure, LastFailure | None)
@@ -501,6 +512,7 @@ def blocking_handles(client: BlockingTasksClient, reference: TaskReference) -> N
     handle = client.attach(reference)
     assert_type(handle, BlockingTaskHandle)
     assert_type(client.attach("task-1"), BlockingTaskHandle)
+    assert_type(handle.label, str | None)
     assert_type(handle.result(), CallToolResult)
     assert_type(handle.result(timeout=5), CallToolResult)
     assert_type(handle.refresh(), Task)

@@ -21,7 +21,7 @@ Library: TypeAlias = Literal["httpx", "httpx2"]
 
 _OF_TASKS: Final = frozenset(
     {"journal", "endpoint", "principal", "poll", "elicitation", "sampling", "roots", "on_abandon"}
-    | {"output_schema", "environment"}
+    | {"application", "output_schema", "environment"}
 )
 _OF_CONNECTIONS: Final = frozenset(
     {"verify", "cert", "http1", "http2", "limits", "uds", "local_address", "retries", "socket_options"}

@@ -85,6 +85,7 @@ class TasksHttpTransport(_AnyTransport):
             :class:`Journal` is used as it is.
         endpoint: The server's name in the journal; ``None`` derives it from the URL of each request.
         principal: On whose behalf; records of one principal are never used for another.
+        application: Whose calls they are, by the name of a program; as for :class:`TasksClient`.
         poll: Latency against load.
         elicitation: Answers ``elicitation/create``.
         sampling: Answers ``sampling/createMessage``.
@@ -96,7 +97,7 @@ class TasksHttpTransport(_AnyTransport):
 
     Raises:
         TypeError: ``inner`` is a transport of neither library, or ``journal`` none of the above.
-        ValueError: ``on_abandon`` or ``output_schema`` is no word for it.
+        ValueError: ``on_abandon`` or ``output_schema`` is no word for it, or ``application`` is no name.
     """
 
     def __new__(cls, inner: Any, **options: Any) -> Self:
@@ -117,6 +118,7 @@ class TasksHttpTransport(_AnyTransport):
         journal: Journal | str | os.PathLike[str] | None = None,
         endpoint: str | None = None,
         principal: str = "",
+        application: str | None = None,
         poll: PollPolicy | None = None,
         elicitation: ElicitationCallback | None = None,
         sampling: SamplingCallback | None = None,
@@ -131,7 +133,7 @@ class TasksHttpTransport(_AnyTransport):
         self._inner: Any = inner
         self._is_one_user = bool(principal)  # a principal says whose all requests are
         callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
-        engine = make_engine(journal, poll, on_abandon, output_schema, environment)
+        engine = make_engine(journal, poll, on_abandon, output_schema, application, environment)
         asked = callbacks if callbacks.capabilities else None
         self._servers = Servers(engine, InnerTransport(library, inner), asked, endpoint, principal)
         self._calls = HttpCalls(library, engine, self._servers)

@@ -74,6 +74,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         journal: ``None`` is the user's default SQLite file; a path is another file; a
             :class:`Journal` is used as it is.
         principal: On whose behalf; records of one principal are never used for another.
+        application: Whose calls they are, by the name of a program; as for :class:`TasksClient`.
         elicitation: Answers ``elicitation/create`` of tasks, and every other one if the session declares no
             callback of its own. ``None``, here and for the next two, leaves all of them to the session.
         sampling: Answers ``sampling/createMessage``.
@@ -95,7 +96,8 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
 
     Raises:
         TypeError: ``journal`` is none of the above.
-        ValueError: ``on_abandon`` or ``task_preference`` is no word for it, or ``task_ttl_s`` not positive.
+        ValueError: ``on_abandon`` or ``task_preference`` is no word for it, ``application`` is no name, or
+            ``task_ttl_s`` is not positive.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         endpoint: str,
         journal: Journal | str | os.PathLike[str] | None = None,
         principal: str = "",
+        application: str | None = None,
         elicitation: ElicitationCallback | None = None,
         sampling: SamplingCallback | None = None,
         roots: RootsCallback | None = None,
@@ -118,7 +121,7 @@ class TasksTransport(AbstractAsyncContextManager[tuple[Any, ...]]):
         hide_task_support: bool = False,
         environment: Environment | None = None,
     ) -> None:
-        self._engine = make_engine(journal, poll, on_abandon, output_schema, environment)
+        self._engine = make_engine(journal, poll, on_abandon, output_schema, application, environment)
         policy, clock = self._engine.policy, self._engine.environment.clock
         scope = Scope(name_of_url(parse_url(endpoint)) if is_url(endpoint) else endpoint, principal)
         limits = make_limits(policy)

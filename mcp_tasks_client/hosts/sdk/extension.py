@@ -48,6 +48,7 @@ from ...protocol import EXTENSION_ID, JSONObject, MalformedError
 from ...protocol.replies import Created, read_call_reply
 from ...protocol.text import quote
 from ...sessions.base import Limits, Snapshot
+from ..call_options import read_options
 from ..host_calls import make_engine
 from . import introspection
 from .sdk_session import SdkSession, host_callbacks
@@ -119,6 +120,7 @@ class TasksExtension(ClientExtension):
         endpoint: Names the server in the journal; ``None`` derives it from the client's URL or
             command, and is refused where the client has neither.
         principal: On whose behalf; records of one principal are never used for another.
+        application: Whose calls they are, by the name of a program; as for :class:`TasksClient`.
         elicitation: Answers ``elicitation/create``. Like the next two, ``None`` leaves it to the
             client's own callback.
         sampling: Answers ``sampling/createMessage``.
@@ -135,8 +137,8 @@ class TasksExtension(ClientExtension):
 
     Raises:
         TypeError: ``journal`` is none of the above.
-        ValueError: ``on_abandon`` or ``output_schema`` is no word for it; or, when the client is made, its
-            server has no address and ``endpoint`` is not given.
+        ValueError: ``on_abandon`` or ``output_schema`` is no word for it, or ``application`` is no name; or,
+            when the client is made, its server has no address and ``endpoint`` is not given.
     """
 
     identifier = EXTENSION_ID
@@ -147,6 +149,7 @@ class TasksExtension(ClientExtension):
         journal: Journal | str | os.PathLike[str] | None = None,
         endpoint: str | None = None,
         principal: str = "",
+        application: str | None = None,
         elicitation: ElicitationCallback | None = None,
         sampling: SamplingCallback | None = None,
         roots: RootsCallback | None = None,
@@ -163,7 +166,7 @@ class TasksExtension(ClientExtension):
         self.callbacks = Callbacks(elicitation=elicitation, sampling=sampling, roots=roots)
         self.timeout_excludes_questions = timeout_excludes_questions
         self.on_update = on_update
-        self.engine = make_engine(self.journal, poll, on_abandon, output_schema, environment)
+        self.engine = make_engine(self.journal, poll, on_abandon, output_schema, application, environment)
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
         """Tasks, and who sees them through. The SDK asks once for each client that is made.
@@ -216,6 +219,7 @@ class Resolver:
         return await endpoint.see_task_through(
             Snapshot(reply.task, reply.session_data),
             context.tool_name,
+            label=read_options().label,
             timeout=context.read_timeout_seconds,
             timeout_excludes_questions=self.extension.timeout_excludes_questions,
             listeners=_listeners(self.extension.on_update, claimed._progress),

@@ -50,6 +50,7 @@ class OverClient:
         journal: Journal | str | os.PathLike[str] | None = None,
         endpoint: str | None = None,
         principal: str | None = None,
+        application: str | None = None,
         elicitation: ElicitationCallback | None = None,
         sampling: SamplingCallback | None = None,
         roots: RootsCallback | None = None,
@@ -66,6 +67,7 @@ class OverClient:
             journal: As in :class:`TasksExtension`, like all that follow.
             endpoint: Without it and without an extension that has one, the client's URL or command.
             principal: Without an extension, ``""``.
+            application: Whose calls they are.
             elicitation: Without an extension that has one, the client's own callback, like the next two.
             sampling: Likewise.
             roots: Likewise.
@@ -95,6 +97,7 @@ class OverClient:
             policy=poll or theirs.engine.policy,
             on_abandon=on_abandon or theirs.engine.on_abandon,
             output_schema=output_schema or theirs.engine.output_schema,
+            application=theirs.engine.application if application is None else application,
             handle_of=handle_of,
             environment=environment or theirs.engine.environment,
         )

@@ -38,7 +38,7 @@ from mcp_tasks_client import (
     idempotency_key,
     tasks_http_client,
 )
-from mcp_tasks_client.hosts.idempotency_key import META_KEY
+from mcp_tasks_client.hosts.call_options import META_KEY
 from mcp_tasks_client.machine.states import Gathering, Observing
 
 from .evidence import LIFE_HEADER, Log

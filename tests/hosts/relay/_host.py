@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types import CONNECTION_CLOSED
 
-from mcp_tasks_client.hosts.idempotency_key import META_KEY, read_key
+from mcp_tasks_client.hosts.call_options import META_KEY, META_LABEL, read_options
 from mcp_tasks_client.protocol import JSONObject
 from tests.hosts.http._host import Host
 
@@ -34,9 +34,9 @@ class StreamHost(Host):
         Raises:
             ConnectionError: The connection was closed.
         """
-        key, _, meta = read_key(None, "raise", params.pop("meta", {}))
-        if key is not None:
-            meta = {**meta, META_KEY: key}
+        options = read_options(meta=params.pop("meta", {}))
+        ours = {META_KEY: options.key, META_LABEL: options.label}
+        meta = {**options.meta, **{name: value for name, value in ours.items() if value is not None}}
         body = self.body(name, arguments, meta, **params)
         headers = {"mcp-protocol-version": self.version, "mcp-method": "tools/call", "mcp-name": name}
         try:

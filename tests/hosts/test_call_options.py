@@ -11,7 +11,7 @@ from mcp_types import ElicitResult
 
 from mcp_tasks_client import JournalError, MemoryJournal, idempotency_key
 from mcp_tasks_client.engine.environment import Environment
-from mcp_tasks_client.hosts.idempotency_key import read_key
+from mcp_tasks_client.hosts.call_options import read_options
 from mcp_tasks_client.testing import (
     FaultPlan,
     HttpError,
@@ -160,9 +160,9 @@ async def test_a_call_that_the_server_refused_is_sent_by_the_next_one_though_the
 def test_a_block_ends_where_it_ends() -> None:
     with idempotency_key("a"):
         with idempotency_key("b", on_unknown="resend"):
-            assert read_key(None, "raise", {}) == ("b", "resend", {})
-        assert read_key(None, "resend", {}) == ("a", "raise", {})
-    assert read_key(None, "resend", {}) == (None, "resend", {})
+            assert read_options(None, "raise") == ("b", "resend", None, {})
+        assert read_options(None, "resend") == ("a", "raise", None, {})
+    assert read_options(None, "resend") == (None, "resend", None, {})
 
 
 @pytest.mark.parametrize(("key", "options"), [("", {}), ("k", {"on_unknown": "ignore"})])

@@ -1,0 +1,145 @@
+"""An idempotency key or a label for a call that is made through code which has no argument for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from ..engine.idempotency import OnUnknown
+from ..engine.record_maker import check_label
+
+__all__ = ["META_KEY", "META_LABEL", "CallOptions", "call_label", "idempotency_key", "read_options"]
+
+META_KEY: Final = "mcp-tasks-client/idempotency-key"
+"""The name of a key in a request's ``_meta``. It is not sent to the server."""
+
+META_LABEL: Final = "mcp-tasks-client/label"
+"""The name of a label there. Nor is this."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What the blocks around a call give it."""
+
+    key: str | None = None
+    on_unknown: OnUnknown = "raise"
+    label: str | None = None
+
+
+_NONE: Final = _Block()
+_CURRENT: Final[ContextVar[_Block]] = ContextVar("mcp_tasks_client_call", default=_NONE)
+
+
+@contextmanager
+def _block(**given: Any) -> Iterator[None]:
+    token = _CURRENT.set(replace(_CURRENT.get(), **given))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextmanager
+def idempotency_key(key: str, *, on_unknown: OnUnknown = "raise") -> Iterator[None]:
+    """Give the call that is made in this block an idempotency key.
+
+    ::
+
+        with idempotency_key("order-42"):
+            result = await client.call_tool("deploy", {"service": "web"})
+
+    It is the same as the argument of :meth:`TasksClient.call_tool`, which wins over the block.
+
+    A host that times out and sends the call again joins the task that there is, in this process or a later
+    one. Put the block around one call: a second call with other arguments is refused under the same key.
+
+    The key is a context variable. It reaches :class:`TasksHttpTransport` through httpx, httpx2 and the
+    official SDK 2.x, also where those send from tasks of their own. mcp 1.x, and :class:`TasksTransport`,
+    send from a task that began with the connection: there, put the key into the request's ``_meta`` as
+    ``"mcp-tasks-client/idempotency-key"``, and open no connection inside of the block, since all its calls
+    would have the key.
+
+    There is no key by default. A JSON-RPC request ID is none, since IDs begin anew in each process, and a
+    host that repeats a call gives it a new one.
+
+    Args:
+        key: Any text that stands for this one call.
+        on_unknown: What to do about an earlier call whose reply was lost: ``"raise"``, or ``"resend"`` if
+            the tool may run twice.
+
+    Raises:
+        ValueError: The key is empty, or ``on_unknown`` neither word.
+    """
+    if not key:
+        raise ValueError("an idempotency key cannot be empty; leave the block out to call without one")
+    if on_unknown not in ("raise", "resend"):
+        raise ValueError(f'on_unknown must be "raise" or "resend", got {on_unknown!r}')
+    with _block(key=key, on_unknown=on_unknown):
+        yield
+
+
+@contextmanager
+def call_label(label: str) -> Iterator[None]:
+    """Give the calls that are made in this block a label: a short text for people, kept with the record.
+
+    ::
+
+        with call_label("Deploy web for Ada"):
+            result = await client.call_tool("deploy", {"service": "web"})
+
+    It is the same as ``label=`` of :meth:`TasksClient.call_tool`, which wins over the block. The server never
+    gets it. It reaches a call as an :func:`idempotency_key` does; in ``_meta`` it is
+    ``"mcp-tasks-client/label"``. Under a :class:`TasksExtension` the SDK sends ``_meta`` as it is: use the
+    block there.
+
+    Args:
+        label: At most 200 characters.
+
+    Raises:
+        ValueError: It is no text, or longer.
+    """
+    check_label(label)
+    with _block(label=label):
+        yield
+
+
+class CallOptions(NamedTuple):
+    """What a call is made with that is not for the server."""
+
+    key: Any
+    """An idempotency key, unless something that is none was given."""
+
+    on_unknown: OnUnknown
+    label: Any
+    """A label, unless something that is none was given."""
+
+    meta: Mapping[str, Any]
+    """The entries for ``_meta`` without those of ours."""
+
+
+def read_options(
+    key: object = None,
+    on_unknown: OnUnknown = "raise",
+    label: object = None,
+    meta: Mapping[str, Any] | None = None,
+) -> CallOptions:
+    """What a call is to be made with. What is ``None`` is left to ``meta``, then to the blocks around.
+
+    Args:
+        key: As given to the call.
+        on_unknown: As given to the call; counts unless the key is that of the block.
+        label: As given to the call.
+        meta: The entries for ``_meta``.
+    """
+    meta, block = meta or {}, _CURRENT.get()
+    if key is None:
+        key = meta.get(META_KEY)
+    if key is None and block.key is not None:
+        key, on_unknown = block.key, block.on_unknown
+    if label is None:
+        label = meta.get(META_LABEL, block.label)
+    meta = {name: value for name, value in meta.items() if name not in (META_KEY, META_LABEL)}
+    return CallOptions(key, on_unknown, label, meta)
