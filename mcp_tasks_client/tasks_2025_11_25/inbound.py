@@ -107,7 +107,7 @@ class Inbound:
             refusal = RpcError(
                 INVALID_PARAMS, "The task has too many open questions, or too large ones", None
             )
-            self._tracker.begin(self._send, name, refusal, source.context)
+            self._tracker.begin(self._send, name, refusal, params, source.context)
 
     def _task_of(self, connection: Connection, params: JSONObject, source: OwnRequest) -> TrackedTask | None:
         """The task that asks; ``None`` if it is a plain call, or nothing tells."""
@@ -132,7 +132,7 @@ class Inbound:
         connection, request_id = name
         try:
             with self._replying[name]:
-                answer: Reply | None = {}
+                answer: Reply = {}
                 if self._receiver.concerns(method, params):
                     answer = await self._receiver.handle(method, params, connection.name, request_id, context)
                 elif method in QUESTIONS:
@@ -142,15 +142,18 @@ class Inbound:
                     answer = RpcError(METHOD_NOT_FOUND, "Method not found", None)
                 # Another request may come under the same ID as soon as this one is answered.
                 self._replying.pop(name, None)
-                if answer is not None:
-                    await self._send(name, answer, context)
+                await self._send(name, answer, params, context)
         finally:
             self._replying.pop(name, None)
 
-    async def _send(self, name: tuple[Connection, RequestId], answer: Reply, context: object) -> None:
+    async def _send(
+        self, name: tuple[Connection, RequestId], answer: Reply, params: JSONObject, context: object
+    ) -> None:
         connection, request_id = name
         with suppress(SessionError):  # whoever asked fails by itself
             for attempt in range(1, _REPLY_ATTEMPTS + 1):
+                if self._receiver.is_abandoned(params):
+                    return
                 try:
                     await connection.answer(request_id, answer, context, None)
                     return

@@ -57,6 +57,8 @@ _ABOUT_TASKS: Final = frozenset({"tasks/get", "tasks/result", "tasks/cancel", "t
 _BURST_S: Final = 10.0
 """Seconds' worth of requests that a session may send at once."""
 
+_NOT_NEEDED: Final = "The task that this was needed for was cancelled."
+
 _MOST_ABANDONED: Final = 10_000
 """Cancelled tasks of the server that are remembered, at most."""
 
@@ -195,8 +197,10 @@ class Receiver:
         session_id: str,
         request_id: RequestId | None = None,
         context: object = None,
-    ) -> Reply | None:
+    ) -> Reply:
         """The reply to a request that :meth:`concerns` said yes to. ``tasks/result`` waits for the end.
+
+        Before it is sent, :meth:`is_abandoned` says whether it still may be.
 
         Args:
             method: ``elicitation/create``, ``sampling/createMessage`` or one of ``tasks/*``.
@@ -207,8 +211,7 @@ class Receiver:
             context: Of the request on whose stream it came.
 
         Returns:
-            The result, or the error to answer. ``None`` if nothing must be answered, because the server's own
-            task that needed this one was cancelled: mcp 1.30's server loses its session by such an answer.
+            The result, or the error to answer.
         """
         if self._serving >= self._policy.max_requests:
             return RpcError(INTERNAL_ERROR, "Too many requests about tasks at once; ask again later", None)
@@ -220,8 +223,6 @@ class Receiver:
             if method == "tasks/list":
                 return self._list(params.get("cursor"), session_id)
             task = self._find(params.get("taskId"), session_id)
-            if task.related in self._abandoned:
-                return None
             match method:
                 case "tasks/get":
                     return task.wire
@@ -237,13 +238,25 @@ class Receiver:
             self._serving -= 1
 
     def abandon(self, server_task_id: str) -> None:
-        """Stop what a task of the server's needed, because that task was cancelled. Nothing is answered."""
+        """Stop what a task of the server's needed, because that task was cancelled."""
         self._abandoned[server_task_id] = None
         if len(self._abandoned) > _MOST_ABANDONED:
             del self._abandoned[next(iter(self._abandoned))]
         for task in list(self._tasks.values()):
             if task.related == server_task_id:
-                self._end_cancelled(task, "The task that this was needed for was cancelled.")
+                self._end_cancelled(task, _NOT_NEEDED)
+
+    def is_abandoned(self, params: JSONObject) -> bool:
+        """Whether a request of the server's is about what only a cancelled task of its needed.
+
+        Nothing must be answered then: mcp 1.30's server loses its session by an answer.
+
+        Args:
+            params: Of the request.
+        """
+        task_id = params.get("taskId")
+        task = self._tasks.get(task_id) if isinstance(task_id, str) else None
+        return (read_related_task(params) if task is None else task.related) in self._abandoned
 
     def forget_session(self, session_id: str) -> None:
         """Forget every task of a session that has ended. Nobody is asked about them any more."""
@@ -271,13 +284,13 @@ class Receiver:
         session_id: str,
         request_id: RequestId | None,
         context: object,
-    ) -> JSONObject | None:
+    ) -> JSONObject:
         if self._running is None:
             raise _RefusedError(INTERNAL_ERROR, "The client runs no tasks at present")
         ttl_ms = self._ttl_ms(params.get("task"))
         related = read_related_task(params)
         if related in self._abandoned:
-            return None
+            raise _RefusedError(INTERNAL_ERROR, _NOT_NEEDED)
         of_session = [task for task in self._tasks.values() if task.session_id == session_id]
         origin = digest([request_id, method, params])
         # A server may reuse the ID of an answered request, so that only an unfinished task is the same.
@@ -344,10 +357,8 @@ class Receiver:
             raise _RefusedError(INVALID_PARAMS, "Failed to retrieve task: Task not found")
         return task
 
-    async def _result(self, task: _Received) -> Reply | None:
+    async def _result(self, task: _Received) -> Reply:
         await task.settled.wait()
-        if task.related in self._abandoned:
-            return None
         if task.reply is None:
             raise _RefusedError(INVALID_PARAMS, "Failed to retrieve task: Task has expired")
         logger.info("The server gets the result of %r", task)

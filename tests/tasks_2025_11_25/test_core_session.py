@@ -688,6 +688,47 @@ async def test_no_question_of_a_cancelled_task_is_answered(wire: Wire) -> None:
     assert not observed.delivered
 
 
+@requirement("2025:cancel", "2025:cancelled-is-gone")
+@pytest.mark.parametrize("method", ["elicitation/create", "tasks/get", "tasks/result"])
+@pytest.mark.parametrize("heard", ["before", "after"])
+async def test_nothing_is_sent_about_a_task_of_ours_once_the_task_that_needed_it_is_cancelled(
+    wire: Wire, method: str, heard: str
+) -> None:
+    """A reply that did not arrive before is not sent again either."""
+
+    async def decline(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="decline")
+
+    def ask(request_id: int, method: str, params: JSONObject) -> None:
+        stream.event({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+
+    clock, observed = ManualClock(), Observed()
+    wire.task = INPUT_REQUIRED
+    inputs = Callbacks(elicitation=decline)
+    async with (
+        wire.session(observed, clock=clock, inputs=inputs) as session,
+        anyio.create_task_group() as tasks,
+    ):
+        await start(session, observed)
+        tasks.start_soon(session.get, observed.kept[TASK])
+        stream = await wire.wait_for_result()
+        params = {**question(0)["params"], "task": {}}
+        ask(0, "elicitation/create", params)
+        (created,) = await wire.wait_for("answer")
+        if method != "elicitation/create":
+            params = {"taskId": created.message["result"]["task"]["taskId"]}
+        wire.replies["answer"] = lambda arrived: httpx.ConnectError("not now")
+        if heard == "before":
+            ask(1, method, params)
+            await wire.wait_for("answer", 2)
+        sent = len(wire.of("answer"))
+        await session.cancel(observed.kept[TASK])
+        if heard == "after":
+            ask(1, method, params)
+        await clock.advance(10.0)
+        assert len(wire.of("answer")) == sent
+
+
 # ── MCP sessions that end ─────────────────────────────────────────────────────────────────────
 
 

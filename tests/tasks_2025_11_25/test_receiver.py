@@ -294,7 +294,7 @@ async def test_a_task_that_has_ended_cannot_be_cancelled() -> None:
 
 
 @requirement("law:10")
-async def test_nothing_is_answered_for_a_task_that_a_cancelled_task_of_the_server_needed() -> None:
+async def test_what_a_cancelled_task_of_the_server_needed_is_stopped_and_nobody_is_asked() -> None:
     person, mark = Person(), {RELATED: {"taskId": "theirs"}}
     async with desk(person) as server, anyio.create_task_group() as tasks:
         needed = await server.create(_meta=mark)
@@ -304,11 +304,14 @@ async def test_nothing_is_answered_for_a_task_that_a_cancelled_task_of_the_serve
         server.receiver.abandon("theirs")
         await anyio.wait_all_tasks_blocked()
         assert person.stopped == 1
-        assert waiting.reply is None
-        for verb in ("get", "result", "cancel"):
-            assert await server.about(verb, needed) is None
-        assert await server.ask("elicitation/create", task={}, _meta=mark) is None
+        assert isinstance(waiting.reply, RpcError)
+        assert isinstance(await server.ask("elicitation/create", task={}, _meta=mark), RpcError)
         assert (await server.about("get", other))["status"] == "working"
+        is_abandoned = server.receiver.is_abandoned
+        assert is_abandoned({"taskId": needed["taskId"]})
+        assert is_abandoned({"task": {}, "_meta": mark})
+        assert not is_abandoned({"taskId": other["taskId"]})
+        assert not is_abandoned({"taskId": [], "_meta": None})
         assert len(person.asked) == 2
 
 
