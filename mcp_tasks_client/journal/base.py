@@ -270,7 +270,14 @@ class Journal(ABC):
 
     @abstractmethod
     async def take_pending(
-        self, scope: Scope, owner: str, gone: Judge, *, application: str | None = None
+        self,
+        scope: Scope,
+        owner: str,
+        gone: Judge,
+        *,
+        application: str | None = None,
+        limit: int | None = None,
+        leave: Collection[str] = (),
     ) -> list[Taken]:
         """Become the owner of all records of a scope that are pending and free, and can be read.
 
@@ -281,6 +288,8 @@ class Journal(ABC):
             owner: Who takes them.
             gone: Says whether an owner is gone.
             application: Records of other applications are left alone. Those of none are anybody's.
+            limit: How many it takes at most, the oldest; ``None`` is all. What it had already does not count.
+            leave: The ``record_id`` of records that are not to be taken.
 
         Returns:
             Those that it took, and those that it had already, oldest first.

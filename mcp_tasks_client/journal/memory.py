@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -207,16 +207,32 @@ class MemoryJournal(Journal):
         return None if before is None or after is None else Taken(after.record(), unescape(before.owner))
 
     async def take_pending(
-        self, scope: Scope, owner: str, gone: Judge, *, application: str | None = None
+        self,
+        scope: Scope,
+        owner: str,
+        gone: Judge,
+        *,
+        application: str | None = None,
+        limit: int | None = None,
+        leave: Collection[str] = (),
     ) -> list[Taken]:
         """Become the owner of whatever is pending and free."""
         key, escaped = _scope(scope), escape(owner)
         with self._lock:
             self._check_open()
             rows = self._in_order(key, self._pending.get(key, ()))
-            rows = [row for row in rows if row.application in (None, escape(application))]
-            after = [row if row.owner == escaped else self._take(row, escaped, gone) for row in rows]
-        owner_before = {now: row.owner for row, now in zip(rows, after, strict=True) if now.owner == escaped}
+            owner_before: dict[Row, str | None] = {}
+            left, left_alone = math.inf if limit is None else limit, set(map(escape, leave))
+            for row in rows:
+                if row.application not in (None, escape(application)):
+                    continue
+                if row.owner == escaped:
+                    owner_before[row] = row.owner
+                elif left > 0 and row.record_id not in left_alone:
+                    after = self._take(row, escaped, gone)
+                    if after is not row:
+                        owner_before[after] = row.owner
+                        left -= 1
         read = await read_rows(owner_before, self.identity)
         return [Taken(record, unescape(owner_before[row])) for row, record in read]
 

@@ -7,10 +7,11 @@ are described in ``schema/``.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import astuple, replace
 from dataclasses import fields as fields_of
@@ -374,25 +375,46 @@ class SqliteJournal(Journal):
         return None if found is None else Taken(found[1].record(), unescape(found[0].owner))
 
     async def take_pending(
-        self, scope: Scope, owner: str, gone: Judge, *, application: str | None = None
+        self,
+        scope: Scope,
+        owner: str,
+        gone: Judge,
+        *,
+        application: str | None = None,
+        limit: int | None = None,
+        leave: Collection[str] = (),
     ) -> list[Taken]:
         """Become the owner of whatever is pending, free and can be read."""
         arguments, mine = (*_scope(scope), escape(application)), escape(owner)
+        left_alone = set(map(escape, leave))
+
+        def choose(
+            connection: sqlite3.Connection, can_be_read: Callable[[Row], bool]
+        ) -> list[tuple[Row, Row]]:
+            is_free = _judge(connection, gone)
+            chosen, left = [], math.inf if limit is None else limit
+            for row in _all(connection, _FREE_FOR, *arguments):
+                is_left = row.owner == mine or left <= 0 or row.record_id in left_alone
+                after = row if is_left else _as_taken(row, mine, is_free)
+                if after.owner == mine and can_be_read(row):
+                    chosen.append((row, after))
+                    left -= after is not row
+            return chosen
+
         # Read before the transaction, since others wait for the end of that.
-        rows = await self._run(lambda connection: _all(connection, _FREE_FOR, *arguments), writes=False)
-        records = dict(await read_rows(rows, self.identity))
+        free = await self._run(lambda connection: choose(connection, lambda row: True), writes=False)
+        records = dict(await read_rows([row for row, _ in free], self.identity))
+
+        def read(row: Row) -> bool:
+            if row not in records:  # it has changed since, or cannot be read
+                with suppress(JournalCorruptError):
+                    records[row] = row.record()
+            return row in records
 
         def operation(connection: sqlite3.Connection) -> list[tuple[Row, Row]]:
-            is_free = _judge(connection, gone)
-            taken = []
-            for row in _all(connection, _FREE_FOR, *arguments):
-                if row not in records:  # it has changed since, or cannot be read
-                    with suppress(JournalCorruptError):
-                        records[row] = row.record()
-                if row in records:
-                    taken.append((row, row if row.owner == mine else _as_taken(row, mine, is_free)))
+            taken = choose(connection, read)
             _store_taken(connection, mine, taken)
-            return [(before, after) for before, after in taken if after.owner == mine]
+            return taken
 
         taken = await self._run(operation, writes=True)
         return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Final, Protocol
 
 from anyio.lowlevel import checkpoint
@@ -167,10 +167,19 @@ class ProcessJournal(Journal):
         return taken
 
     async def take_pending(
-        self, scope: Scope, owner: str, gone: Judge, *, application: str | None = None
+        self,
+        scope: Scope,
+        owner: str,
+        gone: Judge,
+        *,
+        application: str | None = None,
+        limit: int | None = None,
+        leave: Collection[str] = (),
     ) -> list[Taken]:
         await self._write()
-        every = await self._records.take_pending(scope, owner, gone, application=application)
+        every = await self._records.take_pending(
+            scope, owner, gone, application=application, limit=limit, leave=leave
+        )
         for taken in every:
             self._note_taken(taken)
         return every

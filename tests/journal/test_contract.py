@@ -378,6 +378,42 @@ class TestTakePending:
 
         assert taken == [(replace(given[1], owner="a/1", fence=1), "2/1")]
 
+    async def test_no_more_are_taken_than_are_wanted_the_oldest_first(self, journal: Journal) -> None:
+        given = [record(state=observing(), created_at=float(number)) for number in range(5)]
+        for one in given:
+            await journal.save(one)
+        ids = [one.record_id for one in given]
+
+        async def take(limit: int | None) -> list[str]:
+            taken = await journal.take_pending(SCOPE, "a/1", never_gone, limit=limit)
+            return [one.record.record_id for one in taken]
+
+        assert await take(0) == []
+        assert await take(2) == ids[:2]
+        assert await take(2) == ids[:4]  # with those that it has already, which do not count
+        assert [one.fence for one in await journal.records(SCOPE)] == [1, 1, 1, 1, 0]
+        assert await take(None) == ids
+
+    async def test_what_is_not_free_counts_for_no_limit(self, journal: Journal) -> None:
+        theirs = record(state=observing(), created_at=1.0, owner="b/1")
+        left_alone = record(state=observing(), created_at=2.0)
+        free = [record(state=finished(), created_at=3.0), record(state=observing(), created_at=4.0)]
+        for one in (theirs, left_alone, *free):
+            await journal.save(one)
+
+        taken = await journal.take_pending(
+            SCOPE, "a/1", never_gone, limit=2, leave={left_alone.record_id, "unknown"}
+        )
+
+        assert [one.record.record_id for one in taken] == [one.record_id for one in free]
+        assert await journal.by_id(left_alone.record_id) == left_alone
+
+    async def test_what_is_had_already_is_returned_though_it_is_to_be_left(self, journal: Journal) -> None:
+        mine = record(state=observing(), owner="a/1", fence=5)
+        await journal.save(mine)
+        taken = await journal.take_pending(SCOPE, "a/1", never_gone, leave={mine.record_id})
+        assert taken == [(mine, "a/1")]
+
     @pytest.mark.parametrize("application", [None, "payroll", SURROGATE])
     async def test_an_application_takes_its_own_and_what_has_no_name(
         self, journal: Journal, application: str | None

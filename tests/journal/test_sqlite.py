@@ -908,6 +908,18 @@ class TestUnreadableRows(OneLoop):
                 await journal.save(given)
                 assert await journal.take_pending(SCOPE, "a/1", gone) == [(changed, "a/1")]
 
+    async def test_a_row_that_cannot_be_read_takes_the_place_of_no_other(self, path: Path) -> None:
+        damaged, sound = (record(state=observing(), created_at=float(number)) for number in (1, 2))
+        with anyio.fail_after(30):
+            async with SqliteJournal(path) as journal:
+                for one in (damaged, sound):
+                    await journal.save(one)
+                with closing(sqlite3.connect(path)) as connection:
+                    connection.execute("UPDATE records SET state = '{' WHERE created_at = 1.0")
+                    connection.commit()
+                (taken,) = await journal.take_pending(SCOPE, "a/1", gone, limit=1)
+        assert taken.record.record_id == sound.record_id
+
 
 class TestFreePages(OneLoop):
     async def test_pages_of_what_is_forgotten_are_given_back(
