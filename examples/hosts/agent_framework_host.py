@@ -28,10 +28,12 @@ async def answer(context, params):
 
 async def main(url: str, tool: str, arguments: dict) -> None:
     # [recipe]
-    async with tasks_http_client() as http_client:  # sees the tasks through
+    async with tasks_http_client(journal="agent.sqlite3") as http_client:  # sees the tasks through
         inner = streamable_http_client(url, http_client=http_client)
         # Agent Framework skips tools whose task support it sees.
-        shown = TasksTransport(inner, endpoint=url, task_preference="never", hide_task_support=True)
+        shown = TasksTransport(
+            inner, endpoint=url, journal="agent.sqlite3", task_preference="never", hide_task_support=True
+        )
         async with (
             mcp.Client(shown, elicitation_callback=answer) as client,
             MCPStreamableHTTPTool(

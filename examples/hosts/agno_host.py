@@ -4,7 +4,7 @@
 #
 # [tool.recipe]
 # longer-than-s = 12
-# line = "fastmcp.Client(StreamableHttpTransport(url, httpx_client_factory=tasks_http_client))"
+# line = "fastmcp.Client(StreamableHttpTransport(url, httpx_client_factory=tasks_http_client_factory()))"
 # setting = "none"
 # ///
 """Agno: a tool of an MCP server, called as agents call it, with durable tasks beneath."""
@@ -18,7 +18,7 @@ from agno.tools.function import FunctionCall
 from agno.tools.mcp import MCPTools
 from fastmcp.client.transports import StreamableHttpTransport
 
-from mcp_tasks_client import tasks_http_client
+from mcp_tasks_client import tasks_http_client_factory
 
 
 async def answer(message, response_type, params, context):
@@ -28,7 +28,8 @@ async def answer(message, response_type, params, context):
 
 async def main(url: str, tool: str, arguments: dict) -> None:
     # [recipe]
-    transport = StreamableHttpTransport(url, httpx_client_factory=tasks_http_client)
+    factory = tasks_http_client_factory(journal="agent.sqlite3")
+    transport = StreamableHttpTransport(url, httpx_client_factory=factory)
     async with (
         fastmcp.Client(transport, elicitation_handler=answer) as client,
         MCPTools(session=client) as tools,

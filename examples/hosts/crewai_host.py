@@ -29,7 +29,9 @@ def main(url: str, tool: str, arguments: dict) -> None:
     server = {
         "url": url,
         "transport": "streamable-http",
-        "httpx_client_factory": tasks_http_client_factory(library="httpx", elicitation=answer),
+        "httpx_client_factory": tasks_http_client_factory(
+            library="httpx", journal="agent.sqlite3", elicitation=answer
+        ),
     }
     with MCPAdapt(server, CrewAIAdapter()) as tools:
         # An agent does this itself: Agent(tools=tools, ...).

@@ -30,7 +30,7 @@ async def answer(context, params):
 # [recipe]
 @DBOS.step()
 async def call(url: str, tool: str, arguments: dict) -> str:
-    transport = streamable_http_client(url, http_client=tasks_http_client())
+    transport = streamable_http_client(url, http_client=tasks_http_client(journal="agent.sqlite3"))
     async with mcp.Client(transport, elicitation_callback=answer) as client:
         with idempotency_key(f"{DBOS.workflow_id}/{DBOS.step_id}"):
             result = await client.call_tool(tool, arguments)

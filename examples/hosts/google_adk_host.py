@@ -32,7 +32,7 @@ async def main(url: str, tool: str, arguments: dict) -> None:
     # [recipe]
     connection = StreamableHTTPConnectionParams(
         url=url,
-        httpx_client_factory=tasks_http_client_factory(),
+        httpx_client_factory=tasks_http_client_factory(journal="agent.sqlite3"),
         sse_read_timeout=24 * 3600,
     )
     toolset = McpToolset(connection_params=connection, elicitation_callback=answer)

@@ -30,7 +30,7 @@ async def main(url: str, tool: str, arguments: dict) -> None:
     server = {
         "transport": "streamable_http",
         "url": url,
-        "httpx_client_factory": tasks_http_client_factory(library="httpx"),
+        "httpx_client_factory": tasks_http_client_factory(library="httpx", journal="agent.sqlite3"),
     }
     client = MultiServerMCPClient({"server": server}, callbacks=Callbacks(on_elicitation=answer))
     tools = {one.name: one for one in await client.get_tools()}

@@ -4,7 +4,7 @@
 #
 # [tool.recipe]
 # longer-than-s = 6
-# line = "fastmcp.Client(StreamableHttpTransport(url, httpx_client_factory=tasks_http_client))"
+# line = "fastmcp.Client(StreamableHttpTransport(url, httpx_client_factory=tasks_http_client_factory()))"
 # setting = "none"
 # ///
 """``langchain.mcp``: a tool of an MCP server, called as agents call it, with durable tasks beneath."""
@@ -17,7 +17,7 @@ import fastmcp
 from fastmcp.client.transports import StreamableHttpTransport
 from langchain.mcp import MCPAdapter
 
-from mcp_tasks_client import tasks_http_client
+from mcp_tasks_client import tasks_http_client_factory
 
 
 async def answer(message, response_type, params, context):
@@ -27,7 +27,8 @@ async def answer(message, response_type, params, context):
 
 async def main(url: str, tool: str, arguments: dict) -> None:
     # [recipe]
-    transport = StreamableHttpTransport(url, httpx_client_factory=tasks_http_client)
+    factory = tasks_http_client_factory(journal="agent.sqlite3")
+    transport = StreamableHttpTransport(url, httpx_client_factory=factory)
     client = fastmcp.Client(transport, elicitation_handler=answer)
     async with MCPAdapter(client) as adapter:
         tools = {one.name: one for one in await adapter.list_tools()}

@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from mcp_tasks_client import idempotency_key, tasks_http_client
+from mcp_tasks_client import idempotency_key, tasks_http_client_factory
 
 
 class StandIn(GenericFakeChatModel):
@@ -35,7 +35,8 @@ async def main(url: str, tool: str, arguments: dict) -> None:
         with idempotency_key(request.tool_call["id"]):
             return await handler(request)
 
-    transport = StreamableHttpTransport(url, httpx_client_factory=tasks_http_client)
+    factory = tasks_http_client_factory(journal="agent.sqlite3")
+    transport = StreamableHttpTransport(url, httpx_client_factory=factory)
     async with MCPAdapter(fastmcp.Client(transport)) as adapter:
         tools = await adapter.list_tools()
         agent = create_agent(model, tools, middleware=[keyed], checkpointer=InMemorySaver())

@@ -26,7 +26,7 @@ async def answer(context, params):
 
 async def main(url: str, tool: str, arguments: dict) -> None:
     # [recipe]
-    async with tasks_http_client(elicitation=answer) as http_client:
+    async with tasks_http_client(journal="agent.sqlite3", elicitation=answer) as http_client:
         client = BasicMCPClient(url, http_client=http_client, timeout=24 * 3600)
         tools = await McpToolSpec(client, allowed_tools=[tool]).to_tool_list_async()
         # An agent does this itself: FunctionAgent(tools=tools, ...).

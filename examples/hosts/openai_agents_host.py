@@ -28,7 +28,7 @@ async def answer(context, params):
 
 async def main(url: str, tool: str, arguments: dict) -> None:
     # [recipe]
-    factory = tasks_http_client_factory(elicitation=answer)
+    factory = tasks_http_client_factory(journal="agent.sqlite3", elicitation=answer)
     async with MCPServerStreamableHttp(
         params={"url": url, "httpx_client_factory": factory},
         client_session_timeout_seconds=None,

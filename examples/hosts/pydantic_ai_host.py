@@ -25,7 +25,7 @@ async def answer(message, response_type, params, context):
 
 async def main(url: str, tool: str, arguments: dict) -> None:
     # [recipe]
-    async with tasks_http_client() as http_client:
+    async with tasks_http_client(journal="agent.sqlite3") as http_client:
         toolset = MCPToolset(
             url,
             http_client=http_client,

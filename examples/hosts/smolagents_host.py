@@ -28,7 +28,9 @@ def main(url: str, tool: str, arguments: dict) -> None:
     server = {
         "url": url,
         "transport": "streamable-http",
-        "httpx_client_factory": tasks_http_client_factory(library="httpx", elicitation=answer),
+        "httpx_client_factory": tasks_http_client_factory(
+            library="httpx", journal="agent.sqlite3", elicitation=answer
+        ),
     }
     with MCPClient(server, structured_output=False) as tools:
         # An agent does this itself: CodeAgent(tools=tools, ...).

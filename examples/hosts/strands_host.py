@@ -28,7 +28,7 @@ async def answer(context, params):
 def main(url: str, tool: str, arguments: dict) -> None:
     # [recipe]
     tools = MCPClient(
-        lambda: streamable_http_client(url, http_client=tasks_http_client()),
+        lambda: streamable_http_client(url, http_client=tasks_http_client(journal="agent.sqlite3")),
         elicitation_callback=answer,
     )
     agent = Agent(tools=[tools])

@@ -30,6 +30,9 @@ START_LIMIT_S: Final = 60.0
 AFTER_KILL_S: Final = 4.0
 """How long the task of a killed recipe runs, so that the other process may find it unfinished."""
 
+JOURNAL: Final = "agent.sqlite3"
+"""The journal of each recipe, in the folder that it runs in."""
+
 RESUME: Final = Path(__file__).with_name("resume.py")
 
 
@@ -102,7 +105,7 @@ def run_cell(recipe: Recipe, python: Path, server: Server, case: str, folder: Pa
     command = [str(python), str(recipe.program), server.running.url, tool, json.dumps(arguments)]
     if case == "kill":
         killed_with_a_task(command, folder)
-        said = output_of([str(python), str(RESUME), server.running.url], folder, START_LIMIT_S)
+        said = output_of([str(python), str(RESUME), server.running.url, JOURNAL], folder, START_LIMIT_S)
         expected = "slow: rested"
     else:
         said = output_of(command, folder, START_LIMIT_S + seconds)
@@ -148,19 +151,18 @@ def killed_with_a_task(command: list[str], folder: Path) -> None:
 
 
 def has_a_task(folder: Path) -> bool:
-    for path in folder.rglob("journal.sqlite3"):
-        try:
-            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-                found = connection.execute("SELECT count(*) FROM records WHERE task_id IS NOT NULL")
-                return bool(found.fetchone()[0])
-        except sqlite3.OperationalError:  # it is just being made
-            return False
-    return False
+    path = folder / JOURNAL
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            found = connection.execute("SELECT count(*) FROM records WHERE task_id IS NOT NULL")
+            return bool(found.fetchone()[0])
+    except sqlite3.OperationalError:  # it is not there, or is just being made
+        return False
 
 
 @contextmanager
 def started(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program whose home, and so its default journal, is in a folder; killed if it has not ended."""
+    """A program that runs in a folder, and has its home there; killed if it has not ended."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),  # where this library is
         "HOME": str(folder),
