@@ -447,13 +447,15 @@ class TaskTracker:
             task.result = None
 
     async def _close_result(self, task: TrackedTask) -> None:
-        """Stop reading, and tell the server so, unless a question is open there."""
+        """Tell the server that nobody reads any more, unless a question is open there, and stop reading."""
         result = task.result
         if result is None or result.reply is not None or task.questions:
             return
-        self._drop_result(task)
-        with suppress(SessionError):
+        with suppress(SessionError):  # what it asks before it knows, it does not ask again
             await self._cancel_request(task, result.own.request_id)
+        result.scope.cancel()
+        if task.result is result:
+            task.result = None
 
     async def _cancel_request(self, task: TrackedTask, request_id: RequestId) -> None:
         # A server answers it by itself once the task is over. mcp 1.30 ends the MCP session, and with it all

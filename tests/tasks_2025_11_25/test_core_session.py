@@ -550,6 +550,25 @@ async def test_the_result_of_a_task_that_nobody_observes_any_more_is_cancelled(w
         await stream.closed_by_client.wait()
 
 
+@requirement("law:3")
+async def test_what_the_server_asks_until_it_knows_that_its_result_is_cancelled_is_heard(wire: Wire) -> None:
+    """No server of this generation asks it again."""
+    clock = ManualClock()
+    async with asking(wire, clock=clock) as (session, observed, stream, snapshot):
+        await session.update(observed.kept[TASK], {key_of(snapshot): ANSWER})
+
+        def ask_once_more(arrived: Arrived) -> httpx.Response:
+            stream.event(question(1, "Dog?"))
+            return httpx.Response(202)
+
+        wire.replies["notifications/cancelled"] = ask_once_more
+        ref = observed.kept.pop(TASK)
+        await clock.advance(1.0)
+        await stream.closed_by_client.wait()
+        observed.observe(ref)
+        assert asks(await session.get(ref))
+
+
 @requirement("law:7")
 async def test_the_result_of_a_task_that_is_over_is_not_cancelled(wire: Wire) -> None:
     """mcp 1.30 ends the MCP session by a request that is cancelled in the instant in which it is answered."""
