@@ -301,6 +301,8 @@ class TasksClient:
 
         What this client looks after itself is left out: calls that somebody waits for, or that it drives or
         has brought to their end for a handle that is still there. A handle that you drop is returned again.
+        Left out is also what a client of another ``application`` has made. Programs that give neither a
+        ``journal`` nor an ``application`` take each other's calls.
 
         Args:
             delivered_within_s: Return besides what was delivered in these last seconds and is still in the
@@ -366,7 +368,7 @@ class TasksClient:
         return await endpoint.acknowledge_record(scope, reference["record_id"])
 
     async def records(self, *, pending: bool = False) -> list[TaskRecord]:
-        """What the journal knows of this endpoint and principal, oldest first.
+        """What the journal knows of this endpoint and principal, whichever application made it, oldest first.
 
         A call without an idempotency key is forgotten as soon as its outcome was delivered.
 

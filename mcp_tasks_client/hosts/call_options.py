@@ -10,14 +10,25 @@ from typing import Any, Final, NamedTuple
 
 from ..engine.idempotency import OnUnknown
 from ..engine.record_maker import check_label
+from ..protocol import JSONObject
 
-__all__ = ["META_KEY", "META_LABEL", "CallOptions", "call_label", "idempotency_key", "read_options"]
+__all__ = [
+    "META_KEY",
+    "META_LABEL",
+    "CallOptions",
+    "call_label",
+    "idempotency_key",
+    "read_options",
+    "without_options",
+]
 
 META_KEY: Final = "mcp-tasks-client/idempotency-key"
 """The name of a key in a request's ``_meta``. It is not sent to the server."""
 
 META_LABEL: Final = "mcp-tasks-client/label"
 """The name of a label there. Nor is this."""
+
+_OURS: Final = frozenset({META_KEY, META_LABEL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,5 +152,16 @@ def read_options(
         key, on_unknown = block.key, block.on_unknown
     if label is None:
         label = meta.get(META_LABEL, block.label)
-    meta = {name: value for name, value in meta.items() if name not in (META_KEY, META_LABEL)}
-    return CallOptions(key, on_unknown, label, meta)
+    return CallOptions(key, on_unknown, label, _not_ours(meta))
+
+
+def without_options(params: JSONObject) -> JSONObject | None:
+    """The params of a request that passes to the server, without our entries; ``None`` if there are none."""
+    meta = params.get("_meta")
+    if not isinstance(meta, dict) or meta.keys().isdisjoint(_OURS):
+        return None
+    return {**params, "_meta": _not_ours(meta)}
+
+
+def _not_ours(meta: Mapping[str, Any]) -> JSONObject:
+    return {name: value for name, value in meta.items() if name not in _OURS}

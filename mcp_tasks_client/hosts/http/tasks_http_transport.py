@@ -27,7 +27,8 @@ from ...policy import PollPolicy
 from ...protocol import JSONObject
 from ...protocol.replies import id_in
 from ...sessions.http.transport_httpx import class_in, library_of
-from ..host_call import read_host_call, read_message
+from ..call_options import without_options
+from ..host_call import encode_message, read_host_call, read_message
 from ..host_calls import make_engine
 from .http_calls import HttpCalls
 from .own_requests import HostRequest, InnerTransport
@@ -46,6 +47,8 @@ __all__ = ["TasksHttpTransport"]
 
 _WORDS: Final = (b"tools/call", b"initialize", b"notifications/cancelled", b"mcp-tasks-client-")
 """One of these stands in each message that is of interest here."""
+
+_OF_THE_BODY: Final = frozenset({"content-length", "transfer-encoding"})
 
 
 class TasksHttpTransport(_AnyTransport):
@@ -153,6 +156,7 @@ class TasksHttpTransport(_AnyTransport):
                     response = None if call is None else await self._calls.respond_to(host, call)
                     if response is not None:
                         return response
+                    request = self._passing(request, message)
                 case "initialize":
                     self._servers.note_declared(host, message)
                 case "notifications/cancelled":
@@ -163,6 +167,18 @@ class TasksHttpTransport(_AnyTransport):
                     if self._calls.questions.take(message):
                         return self._library.Response(202)
         return await self._inner.handle_async_request(request)
+
+    def _passing(self, request: Any, message: JSONObject) -> Any:
+        """The host's request as it goes to the server."""
+        params = message.get("params")
+        passing = without_options(params) if isinstance(params, dict) else None
+        if passing is None:
+            return request
+        headers = [one for one in request.headers.multi_items() if one[0] not in _OF_THE_BODY]
+        content, extensions = encode_message({**message, "params": passing}), request.extensions
+        return self._library.Request(
+            "POST", request.url, headers=headers, content=content, extensions=extensions
+        )
 
     async def __aenter__(self) -> Self:
         """Enter the inner transport. Nothing is opened yet."""

@@ -25,6 +25,7 @@ from ...protocol import JSONObject, RequestId
 from ...protocol.replies import Reply, RpcError, id_in, reply_fields
 from ...protocol.text import quote
 from ...sessions.request_errors import RequestErrors
+from ..call_options import without_options
 from .messages import make_message, read_message
 
 __all__ = ["HostStream", "Interceptor", "Passage", "Relay", "Served"]
@@ -309,12 +310,16 @@ class Relay:
                     "params": self._interceptor.initialize(params),
                 }
                 message = make_message(fields, message.metadata)
-            case "tools/call" if self._interceptor.takes_call(params) and not _resumes(message):
-                assert self._tasks is not None, "the relay runs"
-                # Noted before it begins, since the host may take it back at once.
-                self._calls[said["id"]] = scope = anyio.CancelScope()
-                self._tasks.start_soon(self._serve_call, {**said, "params": params}, message, scope)
-                return
+            case "tools/call":
+                passing = without_options(params)
+                if passing is not None:
+                    message = make_message({**said, "params": passing}, message.metadata)
+                if self._interceptor.takes_call(params) and not _resumes(message):
+                    assert self._tasks is not None, "the relay runs"
+                    # Noted before it begins, since the host may take it back at once.
+                    self._calls[said["id"]] = scope = anyio.CancelScope()
+                    self._tasks.start_soon(self._serve_call, {**said, "params": params}, message, scope)
+                    return
             case "notifications/cancelled" if id_in(params, "requestId") in self._calls:
                 self._calls[params["requestId"]].cancel()
                 return

@@ -286,6 +286,21 @@ async def test_a_server_that_cannot_be_asked_for_its_version_gets_the_host_s_own
     assert "io.modelcontextprotocol/tasks" not in json.dumps(call.params)
 
 
+async def test_a_call_that_passes_leaves_its_label_here(library: ModuleType) -> None:
+    server = asking_server()
+    server.misbehave("server/discover", *[HttpError(503)] * 3)
+    meta = {"mcp-tasks-client/label": "secret", "x": None}
+    async with hosted(server, library=library) as host:
+        assert await host.text("plain", {"emoji": "😀"}, meta=meta) == "plain"
+        await host.call("plain", meta={**meta, "mcp-tasks-client/idempotency-key": "k"}, task={"ttl": 1})
+    for call in server.witness.log("tools/call"):
+        assert "mcp-tasks-client" not in json.dumps(call.params)
+        assert call.params["_meta"]["x"] is None
+        assert call.headers is not None
+        assert call.headers["mcp-name"] == "plain"
+    assert count(server, "tools/call") == 2
+
+
 async def test_arguments_that_no_header_can_carry_are_refused_like_any_others() -> None:
     async with hosted(asking_server()) as host:
         failed = await host.call("\ud800")

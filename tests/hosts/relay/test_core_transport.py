@@ -87,6 +87,21 @@ async def test_where_there_are_no_tasks_every_call_is_plain(
     assert "task" not in wire.of("tools/call")[0]["params"]
 
 
+@requirement("law:2")
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
+@pytest.mark.parametrize("of_the_hosts", [{}, {"task": {"ttl": 1000}}], ids=["plain", "a task of the host's"])
+async def test_a_call_that_passes_leaves_its_label_and_its_key_here(
+    wire: Wire, version: str, of_the_hosts: JSONObject
+) -> None:
+    wire.version = version
+    for name in ("label", "idempotency-key") if version < "2025-11-25" or of_the_hosts else ("label",):
+        params = {"name": "plain", "_meta": {f"mcp-tasks-client/{name}": "secret", "x": None}, **of_the_hosts}
+        async with connected(wire) as session:
+            await session.ask("tools/call", params)
+        *_, call = wire.of("tools/call")
+        assert call["params"] == {**params, "_meta": {"x": None}}
+
+
 async def test_a_call_is_not_hindered_by_a_list_that_cannot_be_had(wire: Wire) -> None:
     wire.replies["tools/list"] = lambda params: RpcError(-32603, "broken", None)
     async with connected(wire) as session:
