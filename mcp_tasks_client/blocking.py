@@ -147,6 +147,8 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
     cancel = _waiting(TaskHandle.cancel)
     acknowledge = _waiting(TaskHandle.acknowledge)
     outcome = _entering(TaskHandle.outcome)
+    questions = _waiting(TaskHandle.questions)
+    answer = _waiting(TaskHandle.answer)
 
     def updates(self) -> Iterator[Task]:
         """The task as it changes; see :meth:`TaskHandle.updates`."""
@@ -231,6 +233,8 @@ class BlockingTasksClient(_Blocking[TasksClient]):
     call_tool = _waiting(TasksClient.call_tool)
     acknowledge = _waiting(TasksClient.acknowledge)
     records = _waiting(TasksClient.records)
+    questions = _waiting(TasksClient.questions)
+    answer = _waiting(TasksClient.answer)
     initialize = _waiting(TasksClient.initialize)
     list_tools = _waiting(TasksClient.list_tools)
     send_ping = _waiting(TasksClient.send_ping)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-import json
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -27,22 +26,21 @@ from mcp_types import (
     CreateMessageResultWithTools,
     ElicitRequestFormParams,
     ElicitRequestParams,
-    ElicitRequestURLParams,
     ElicitResult,
     ErrorData,
     ListRootsResult,
     RequestParams,
-    Result,
 )
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
+from .answers import NoAnswerError, QuestionParams, check_form, dump_answer, read_params
 from .host_code import was_cancelled_from_inside
+from .machine.record import TaskReference
 from .protocol import JSONObject
-from .protocol.json_schema import FORM_STEPS, TooCostlyError, UnusableSchemaError, find_mismatch
 from .protocol.replies import RpcError
 from .protocol.task import Task
-from .protocol.text import quote
-from .uncut import on_asyncio
+from .question import Question
+from .uncut import caller_of_loop
 
 __all__ = [
     "Callbacks",
@@ -52,7 +50,6 @@ __all__ = [
     "NoAnswerError",
     "RootsCallback",
     "SamplingCallback",
-    "check_answer",
 ]
 
 
@@ -69,29 +66,40 @@ class InputContext:
     task: Task | None
     """The latest snapshot; ``None`` if the server asks before there is a task."""
 
+    question: Question | None = None
+    """The same question for whoever answers it later; ``None`` if it belongs to no call of this client."""
+
+    idempotency_key: str | None = None
+    """Of the call."""
+
+    reference: TaskReference | None = field(default=None, repr=False)
+    """Of the call, for :meth:`TasksClient.attach`; ``None`` as above."""
+
     context: object = field(default=None, repr=False)
     """What the way in brought along with the call, such as a host's request. Of no use to a callback."""
 
 
-ParamsT = TypeVar("ParamsT", bound=BaseModel)
+_Elicited: TypeAlias = ElicitResult | ErrorData | None
+_Sampled: TypeAlias = CreateMessageResult | CreateMessageResultWithTools | ErrorData | None
+_Roots: TypeAlias = ListRootsResult | ErrorData | None
 
-_SamplingResult: TypeAlias = CreateMessageResult | CreateMessageResultWithTools
+ElicitationCallback: TypeAlias = (
+    Callable[[Any, ElicitRequestParams], Awaitable[_Elicited] | _Elicited] | Literal["later"]
+)
+"""Answers the server's elicitations, async or in a thread. Gets an :class:`InputContext` and the params.
 
-ElicitationCallback: TypeAlias = Callable[
-    [Any, ElicitRequestParams], Awaitable[ElicitResult | ErrorData] | ElicitResult | ErrorData
-]
-"""Answers the server's elicitations, async or in a thread. Gets an :class:`InputContext` and the params."""
+It returns ``None`` to leave the question to whoever answers it later, by :meth:`Question.answer`. ``"later"``
+leaves every question."""
 
-SamplingCallback: TypeAlias = Callable[
-    [Any, CreateMessageRequestParams], Awaitable[_SamplingResult | ErrorData] | _SamplingResult | ErrorData
-]
+SamplingCallback: TypeAlias = (
+    Callable[[Any, CreateMessageRequestParams], Awaitable[_Sampled] | _Sampled] | Literal["later"]
+)
 """Answers the server's sampling requests, likewise."""
 
 RootsCallback: TypeAlias = (
-    Callable[[Any], Awaitable[ListRootsResult | ErrorData] | ListRootsResult | ErrorData]
-    | Callable[
-        [Any, RequestParams | None], Awaitable[ListRootsResult | ErrorData] | ListRootsResult | ErrorData
-    ]
+    Callable[[Any], Awaitable[_Roots] | _Roots]
+    | Callable[[Any, RequestParams | None], Awaitable[_Roots] | _Roots]
+    | Literal["later"]
 )
 """With or without the params, which are empty; the official SDK's shape is without."""
 
@@ -100,18 +108,6 @@ logger = logging.getLogger("mcp_tasks_client")
 
 _MOST_THREADS: Final = 1000
 _LIMITER: Final = RunVar[anyio.CapacityLimiter]("mcp_tasks_client_callbacks")
-
-
-class NoAnswerError(Exception):
-    """A question got no answer that can be sent. The message says why, and what would help.
-
-    Attributes:
-        refusal: The error that the host wants to be said instead; ``None`` if it said nothing of the kind.
-    """
-
-    def __init__(self, message: str, refusal: RpcError | None = None) -> None:
-        super().__init__(message)
-        self.refusal = refusal
 
 
 class Inputs(ABC):
@@ -127,8 +123,8 @@ class Inputs(ABC):
         """The client capabilities to declare: only what can really be answered."""
 
     @abstractmethod
-    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
-        """The answer to one input request, in its form on the wire.
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject | None:
+        """The answer to one input request, in its form on the wire; ``None`` if somebody answers it later.
 
         Raises:
             NoAnswerError: There is none that could be sent. ``__cause__`` is what a callback raised.
@@ -140,7 +136,10 @@ class Inputs(ABC):
         Every error of the host's callbacks becomes such a reply; none is raised.
         """
         try:
-            return await self.answer(context, request)
+            answer = await self.answer(context, request)
+            if answer is None:
+                raise NoAnswerError("it is answered later, and this server waits for a reply")
+            return answer
         except NoAnswerError as error:
             return error.refusal or RpcError(INTERNAL_ERROR, f"The client has no answer: {error}", None)
         except Exception:
@@ -156,9 +155,12 @@ class Callbacks(Inputs):
     does not keep the process from ending.
 
     Attributes:
-        elicitation: As given.
-        sampling: As given.
-        roots: As given.
+        elicitation: As given; ``"later"`` is a function that answers nothing.
+        sampling: Likewise.
+        roots: Likewise.
+
+    Raises:
+        ValueError: A callback is a text, and not ``"later"``.
     """
 
     def __init__(
@@ -168,9 +170,9 @@ class Callbacks(Inputs):
         sampling: SamplingCallback | None = None,
         roots: RootsCallback | None = None,
     ) -> None:
-        self.elicitation = elicitation
-        self.sampling = sampling
-        self.roots = roots
+        self.elicitation = _called(elicitation, "elicitation")
+        self.sampling = _called(sampling, "sampling")
+        self.roots = _called(roots, "roots")
 
     @property
     def capabilities(self) -> JSONObject:
@@ -184,90 +186,40 @@ class Callbacks(Inputs):
             declared["roots"] = {}
         return declared
 
-    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject | None:
         """Ask the callback for this kind of request, and check what it returns."""
-        params = request.get("params")
-        match request.get("method"):
-            case "elicitation/create":
-                return await self._elicit(context, params)
+        params = read_params(request)
+        match request["method"]:
             case "sampling/createMessage":
-                read = _read(CreateMessageRequestParams, params)
                 expected = (CreateMessageResult, CreateMessageResultWithTools)
-                return _wire("sampling", await _ask(self.sampling, "sampling", (context, read), expected))
+                return _dump("sampling", await _ask(self.sampling, "sampling", (context, params), expected))
             case "roots/list":
-                nothing = _read(RequestParams, params) if params is not None else None
-                arguments = (context, nothing) if _takes_params(self.roots) else (context,)
-                return _wire("roots", await _ask(self.roots, "roots", arguments, (ListRootsResult,)))
-            case method:
-                raise NoAnswerError(f"the server asked {quote(repr(method))}, which no client can answer")
+                arguments = (context, params) if _takes_params(self.roots) else (context,)
+                return _dump("roots", await _ask(self.roots, "roots", arguments, (ListRootsResult,)))
+            case _:
+                return await self._elicit(context, params)
 
-    async def _elicit(self, context: InputContext, params: object) -> JSONObject:
-        form: ElicitRequestFormParams | None = None
-        read: ElicitRequestParams
-        if _is_form(params):
-            read = form = _read(ElicitRequestFormParams, params)
-        else:
-            read = _read(ElicitRequestURLParams, params)
+    async def _elicit(self, context: InputContext, params: QuestionParams | None) -> JSONObject | None:
+        form = params if isinstance(params, ElicitRequestFormParams) else None
         if form is not None:
             # A schema that cannot be used is refused before anybody is asked. This loads the validator too,
             # which would otherwise delay the commit of the first answer.
-            _find_mismatch({}, form)
-        result = await _ask(self.elicitation, "elicitation", (context, read), (ElicitResult,))
+            check_form({}, form)
+        result = await _ask(self.elicitation, "elicitation", (context, params), (ElicitResult,))
+        if result is None:
+            return None
         assert isinstance(result, ElicitResult)  # _ask has checked the type
         if form is None or result.action != "accept":
             # The content belongs to an accepted form only.
-            return _wire("elicitation", result.model_copy(update={"content": None}))
+            return _dump("elicitation", result.model_copy(update={"content": None}))
         content = result.content or {}
-        problem = _find_mismatch(content, form)
+        problem = check_form(content, form)
         if problem is not None:
             raise NoAnswerError(
                 f"the elicitation callback accepted with content that does not match the requestedSchema, "
                 f"{problem}; validate before you accept"
             )
-        return _wire("elicitation", result.model_copy(update={"content": content}))
-
-
-_ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
-    "elicitation/create": ElicitResult,
-    "sampling/createMessage": CreateMessageResultWithTools,
-    "roots/list": ListRootsResult,
-}
-
-
-def check_answer(request: JSONObject, answer: JSONObject) -> None:
-    """See that an answer is one to a request. Its form on the wire counts, whoever gave it.
-
-    Args:
-        request: The server's.
-        answer: ``ElicitResult``, ``CreateMessageResult`` or ``ListRootsResult``.
-
-    Raises:
-        NoAnswerError: It is none. The message says what is wrong, and quotes nothing of it.
-    """
-    kind = _ANSWERS.get(str(request.get("method")), Result)
-    try:
-        result = kind.model_validate(answer, by_name=False)
-    except ValidationError as error:
-        problem = error.errors(include_input=False, include_url=False)[0]
-        where = quote(".".join(map(str, problem["loc"])) or "the answer")
-        raise NoAnswerError(f"the answer is malformed, {where}: {problem['msg']}") from None
-    params = request.get("params")
-    if not (isinstance(result, ElicitResult) and result.action == "accept" and _is_form(params)):
-        return
-    problem_of_form = _find_mismatch(result.content or {}, _read(ElicitRequestFormParams, params))
-    if problem_of_form is not None:
-        raise NoAnswerError(f"the answer does not match the requestedSchema, {problem_of_form}")
-
-
-def _is_form(params: object) -> bool:
-    return isinstance(params, dict) and params.get("mode", "form") == "form"
-
-
-def _find_mismatch(content: JSONObject, form: ElicitRequestFormParams) -> str | None:
-    try:
-        return find_mismatch(content, form.requested_schema, FORM_STEPS)
-    except (UnusableSchemaError, TooCostlyError) as error:
-        raise NoAnswerError(f"the server's requestedSchema cannot be used: {error}") from None
+        return _dump("elicitation", result.model_copy(update={"content": content}))
 
 
 def _threads() -> anyio.CapacityLimiter:
@@ -279,6 +231,18 @@ def _threads() -> anyio.CapacityLimiter:
         limiter = anyio.CapacityLimiter(_MOST_THREADS)
         _LIMITER.set(limiter)
         return limiter
+
+
+def _called(callback: Callable[..., Any] | str | None, name: str) -> Callable[..., Any] | None:
+    if isinstance(callback, str):
+        if callback != "later":
+            raise ValueError(f'{name} must be a function, "later" or None, got {callback!r}')
+        return _answer_later
+    return callback
+
+
+async def _answer_later(*_: object) -> None:
+    """The callback that leaves every question to whoever answers it later."""
 
 
 def _takes_params(roots: Callable[..., Any] | None) -> bool:
@@ -302,7 +266,7 @@ async def _ask(
     name: str,
     arguments: tuple[Any, ...],
     expected: tuple[type[BaseModel], ...],
-) -> BaseModel:
+) -> BaseModel | None:
     if callback is None:
         raise NoAnswerError(f"there is no {name} callback; pass {name}=... to the client and resume the task")
     try:
@@ -318,6 +282,8 @@ async def _ask(
         raise NoAnswerError(f"the {name} callback was cancelled; answer, or return ErrorData") from None
     except Exception as error:
         raise NoAnswerError(f"the {name} callback raised {type(error).__name__}: {error}") from error
+    if result is None:
+        return None
     if isinstance(result, ErrorData):
         raise NoAnswerError(
             f"the {name} callback refused with error {result.code}: {result.message}",
@@ -338,7 +304,7 @@ async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[A
     would hang until somebody has typed.
     """
     made, failed, abandoned = list[Any](), list[BaseException](), list[bool]()
-    over, call_soon, context = anyio.Event(), _call_soon(), contextvars.copy_context()
+    over, call_soon, context = anyio.Event(), caller_of_loop(), contextvars.copy_context()
 
     def close() -> None:
         for one in made:
@@ -374,48 +340,20 @@ async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[A
     return made[0]
 
 
-def _call_soon() -> Callable[[Callable[[], object]], object]:
-    """What calls a function in the event loop that runs us, from any thread."""
-    if on_asyncio():
-        import asyncio  # loaded already by the event loop that runs us
-
-        return asyncio.get_running_loop().call_soon_threadsafe
-    import trio
-
-    return trio.lowlevel.current_trio_token().run_sync_soon
-
-
-def _read(model: type[ParamsT], params: object) -> ParamsT:
-    try:
-        return model.model_validate(params, extra="allow")
-    except ValidationError as error:
-        problem = error.errors(include_input=False, include_url=False)[0]
-        where = quote(".".join(map(str, problem["loc"])) or "params")
-        raise NoAnswerError(f"the server's request is malformed, {where}: {quote(problem['msg'])}") from None
-
-
 def _data(name: str, refusal: ErrorData) -> Any:
     """The ``data`` of an error that a callback returned; ``None`` if it has no JSON form.
 
     The refusal itself is still sent then: its code and its message are enough.
     """
     try:
-        return _plain(refusal).get("data")
+        return dump_answer(refusal).get("data")
     except ValueError as error:
         logger.warning("What the %s callback refused with has no JSON form: %s", name, error)
         return None
 
 
-def _plain(result: BaseModel) -> Any:
-    # Through text, since what has no JSON form could be neither journaled nor sent.
-    dumped = result.model_dump(by_alias=True, exclude_none=True, mode="json", warnings=False)
-    return json.loads(json.dumps(dumped, allow_nan=False))
-
-
-def _wire(name: str, result: BaseModel) -> JSONObject:
+def _dump(name: str, result: BaseModel | None) -> JSONObject | None:
     try:
-        answer = _plain(result)
+        return None if result is None else dump_answer(result)
     except ValueError as error:  # pydantic's serialization errors are of this kind too
         raise NoAnswerError(f"what the {name} callback returned has no JSON form: {error}") from None
-    assert isinstance(answer, dict)
-    return answer

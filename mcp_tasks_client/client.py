@@ -32,6 +32,7 @@ from .machine.record import Scope, TaskRecord
 from .own_task import OwnTask
 from .policy import PollPolicy, ReceivePolicy, TaskPreference
 from .protocol import OLDER_VERSION
+from .question import Answer, Question, to_wire
 from .sessions.base import Session, ToolCall
 from .uncut import run_to_its_end
 
@@ -366,6 +367,29 @@ class TasksClient:
         reference = wanted.reference
         scope = Scope(reference["endpoint"], reference["principal"])
         return await endpoint.acknowledge_record(scope, reference["record_id"])
+
+    async def questions(self) -> list[Question]:
+        """The questions that wait for an answer, of all calls of this endpoint and principal, oldest first.
+
+        Those before there is a task are among them where the call has an idempotency key, or is made here.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        return await self._opened().questions()
+
+    async def answer(self, question_id: str, answer: Answer) -> None:
+        """Answer a question of this endpoint and principal; see :meth:`Question.answer`.
+
+        Args:
+            question_id: Of the question.
+            answer: The result of the kind that the question asks for.
+
+        Raises:
+            ValueError: It is no ``question_id``.
+            TasksClientError: As from :meth:`Question.answer`.
+        """
+        await self._opened().take_answer(question_id, to_wire(answer))
 
     async def records(self, *, pending: bool = False) -> list[TaskRecord]:
         """What the journal knows of this endpoint and principal, whichever application made it, oldest first.

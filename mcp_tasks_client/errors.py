@@ -9,7 +9,10 @@
     │ ├ TaskExpiredError             the server dropped it after its ttlMs
     │ └ TaskNotFoundError            the server does not know it
     ├ WaitTimeoutError               .last_failure (also TimeoutError) we stopped waiting; the task lives
-    ├ InputUnansweredError           .keys: a question of the server's has no answer yet
+    ├ InputUnansweredError           .questions .keys: a question of the server's has no answer yet
+    ├ AlreadyAnsweredError           .same: somebody was faster; the first answer is the one that counts
+    ├ QuestionWithdrawnError         the question does not wait for an answer any more
+    ├ InvalidAnswerError             (also ValueError) the answer does not fit the question
     ├ OutcomeUnknownError            .record: tools/call was sent and its reply was lost
     ├ IdempotencyConflictError       the key belongs to another tool or other arguments
     ├ DrivenElsewhereError           another client has taken the call over
@@ -40,17 +43,20 @@ if TYPE_CHECKING:
     from .machine.states import LastFailure
 
 __all__ = [
+    "AlreadyAnsweredError",
     "ConnectionLostError",
     "CredentialRefusedError",
     "DrivenElsewhereError",
     "IdempotencyConflictError",
     "InputUnansweredError",
+    "InvalidAnswerError",
     "JournalCorruptError",
     "JournalError",
     "JournalLockedError",
     "JournalSchemaError",
     "MissingCapabilityError",
     "OutcomeUnknownError",
+    "QuestionWithdrawnError",
     "RemoteProtocolError",
     "SessionError",
     "TaskCancelledError",
@@ -90,6 +96,31 @@ class Handle(Protocol):
 
     def __await__(self) -> Generator[Any, Any, mcp_types.CallToolResult]:
         """``await handle`` is ``await handle.result()``."""
+
+
+class OpenQuestion(Protocol):
+    """What an error carries of a question: a :class:`Question`, which is made above this module."""
+
+    @property
+    def question_id(self) -> str:
+        """Opaque, and safe in a page or a URL."""
+
+    @property
+    def method(self) -> str:
+        """Such as ``elicitation/create``."""
+
+    @property
+    def params(self) -> mcp_types.RequestParams | None:
+        """What is asked, in the SDK's class."""
+
+    async def answer(self, answer: Any) -> None:
+        """Answer the question; see :meth:`Question.answer`."""
+
+    async def accept(self, content: dict[str, Any] | None = None) -> None:
+        """Accept an elicitation."""
+
+    async def decline(self) -> None:
+        """Decline an elicitation."""
 
 
 # Every ``__init__`` takes one positional message and keyword-only rest, so that the default
@@ -169,7 +200,8 @@ class InputUnansweredError(TasksClientError):
     """The server asked something that got no answer it can use. The task waits for it.
 
     Attributes:
-        keys: Keys of the questions without a usable answer.
+        questions: Those that can still be answered, by anybody who has the journal.
+        keys: The server's keys of the questions without a usable answer.
         declined: Whether it is a URL to be visited before the call, and the answer was no.
     """
 
@@ -177,13 +209,38 @@ class InputUnansweredError(TasksClientError):
         self,
         message: str,
         *,
+        questions: Sequence[OpenQuestion] = (),
         keys: Sequence[str] = (),
         declined: bool = False,
         handle: Handle | None = None,
     ) -> None:
         super().__init__(message, handle=handle)
+        self.questions = tuple(questions)
         self.keys = tuple(keys)
         self.declined = declined
+
+
+class AlreadyAnsweredError(TasksClientError):
+    """The question has its answer. The first one counts, and is never changed.
+
+    Attributes:
+        same: Whether that answer is the same as the one that was refused now.
+    """
+
+    def __init__(self, message: str, *, same: bool = False, handle: Handle | None = None) -> None:
+        super().__init__(message, handle=handle)
+        self.same = same
+
+
+class QuestionWithdrawnError(TasksClientError):
+    """The question waits for no answer any more: the server has taken it back, or the call is over."""
+
+
+class InvalidAnswerError(TasksClientError, ValueError):
+    """The answer does not fit the question. Nothing was committed; give another one.
+
+    The message names the field, and quotes nothing of the answer.
+    """
 
 
 class OutcomeUnknownError(TasksClientError):

@@ -12,10 +12,11 @@ from .engine.endpoint import Endpoint
 from .engine.live_call import InHand, LiveCall
 from .engine.time_limit import TimeLimit
 from .errors import TasksClientError
-from .machine.record import TaskReference
+from .machine.record import TaskReference, reference_of
 from .machine.states import LastFailure
 from .protocol.task import Task
 from .protocol.text import quote, shorten
+from .question import Answer, Question, record_of, to_wire
 
 __all__ = ["TaskHandle", "TaskReference", "detached"]
 
@@ -46,7 +47,7 @@ class TaskHandle:
         if self._call is None:
             assert self._reference is not None
             return self._reference
-        return _reference(self._call)
+        return reference_of(self._call.record, self._call.task_id)
 
     @property
     def task_id(self) -> str | None:
@@ -179,18 +180,39 @@ class TaskHandle:
         """
         return _Updates(*self._attached())
 
+    async def questions(self) -> list[Question]:
+        """The questions of the server's that wait for an answer, whoever drives the call.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        endpoint, call = self._attached()
+        return await endpoint.questions(call)
+
+    async def answer(self, question_id: str, answer: Answer) -> None:
+        """Answer a question of this call; see :meth:`Question.answer`.
+
+        Raises:
+            ValueError: It is no ``question_id``, or one of another call.
+            TasksClientError: As from :meth:`Question.answer`.
+        """
+        endpoint, call = self._attached()
+        if record_of(question_id) != call.record.record_id:
+            raise ValueError("this question belongs to another call; use client.answer()")
+        await endpoint.take_answer(question_id, to_wire(answer))
+
     async def cancel(self) -> None:
         """Ask the server to cancel the task.
 
         Cancelling is cooperative: ``result()`` then raises :class:`TaskCancelledError`, or returns
         a result that was faster. Questions that are open are withdrawn. While ``tools/call`` is in
         flight the wish is remembered, and the server is told as soon as there is a task. A finished
-        call has nothing to cancel. While a ``Retry-After`` runs, the server is told after it.
+        call has nothing to cancel. While a ``Retry-After`` runs, the server is told after it. Where another
+        client drives the task, also in another process, the journal tells that one, and this returns at once.
 
         Raises:
             SessionError: The server could not be told. The wish is journaled, and repeated with the
-                polls or by resuming; unless another client drives the task, then say it again.
-            DrivenElsewhereError: Another client is making the call, and there is no task yet.
+                polls or by resuming.
             JournalError: The wish could not be journaled, and was not sent.
         """
         endpoint, call = self._attached()
@@ -272,18 +294,7 @@ class _Updates(AsyncIterator[Task]):
 
 def detached(endpoint: Endpoint, call: LiveCall) -> TaskHandle:
     """A handle of a call that nobody here drives: to be attached first, like those from other processes."""
-    return _detached(_reference(call), call.task, call.record.label)
-
-
-def _reference(call: LiveCall) -> TaskReference:
-    record = call.record
-    return TaskReference(
-        endpoint=record.scope.endpoint,
-        principal=record.scope.principal,
-        tool=record.tool,
-        task_id=call.task_id,
-        record_id=record.record_id,
-    )
+    return _detached(reference_of(call.record, call.task_id), call.task, call.record.label)
 
 
 def _detached(reference: TaskReference, task: Task | None, label: str | None = None) -> TaskHandle:

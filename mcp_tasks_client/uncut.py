@@ -18,7 +18,7 @@ import anyio
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["is_being_cancelled", "on_asyncio", "run_to_its_end"]
+__all__ = ["caller_of_loop", "is_being_cancelled", "on_asyncio", "run_to_its_end"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,6 +75,18 @@ def _uncut_task() -> type[asyncio.Task[Any]]:
 def is_being_cancelled() -> bool:
     """Whether a cancelled scope surrounds the caller, so that its next checkpoint raises."""
     return anyio.current_effective_deadline() == -math.inf
+
+
+def caller_of_loop() -> Callable[..., object]:
+    """What has the event loop that runs us call a function, from any thread."""
+    # anyio names no public function for this in all the versions that the package allows.
+    if on_asyncio():
+        import asyncio  # loaded already by the event loop that runs us
+
+        return asyncio.get_running_loop().call_soon_threadsafe
+    import trio
+
+    return trio.lowlevel.current_trio_token().run_sync_soon
 
 
 def on_asyncio() -> bool:

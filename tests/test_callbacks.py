@@ -643,8 +643,8 @@ async def test_nothing_is_answered_by_default_and_the_message_names_the_missing_
 )
 @pytest.mark.parametrize(
     "returned",
-    [None, {"action": "accept"}, "yes", True, RequestParams(), ElicitResult],
-    ids=["None", "dict", "str", "bool", "another model", "the class itself"],
+    [{"action": "accept"}, "yes", True, RequestParams(), ElicitResult],
+    ids=["dict", "str", "bool", "another model", "the class itself"],
 )
 async def test_a_wrong_return_type_is_named_together_with_the_right_one(
     request_: JSONObject, name: str, wanted: str, returned: object

@@ -29,7 +29,7 @@ FLOORS: Final = (
     ("machine",),
     ("errors",),
     ("host_code", "journal"),
-    ("callbacks",),
+    ("answers", "question", "callbacks"),
     ("sessions",),
     ("engine",),
     (OLDER,),

@@ -7,6 +7,7 @@ finishes the write, and the release of an unfinished task writes its state once 
 
 from __future__ import annotations
 
+import json
 import logging
 import weakref
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ import anyio
 import anyio.lowlevel
 
 from ..errors import DrivenElsewhereError, JournalError, TasksClientError
-from ..journal.base import Taken
+from ..journal.base import Instruction, Taken
 from ..journal.guarded import GuardedJournal
 from ..journal.row import driven_elsewhere
 from ..machine import Step, advance
@@ -31,6 +32,7 @@ from ..machine.events import (
     CallRefused,
     CallReturned,
     CancelFailed,
+    CancelRequested,
     Event,
     InputAsked,
     PollFailed,
@@ -40,14 +42,16 @@ from ..machine.events import (
 from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
+from ..question import answer_instruction
 from ..uncut import run_to_its_end
-from .call_log import log_commit, log_delivery
+from .call_log import log_commit, log_delivery, log_late_answer
 from .environment import Environment
 from .live_call import LiveCall, Nobody, Ours, Theirs, forgotten, overtaken
 from .observer import (
     ACKNOWLEDGE,
     CLAIM,
     ENROL,
+    INSTRUCT,
     LEAVE,
     PRUNE,
     RELEASE,
@@ -142,7 +146,7 @@ class CallStore:
 
         Not cancellable, and bounded by the journal's own limits. A reply or an answer whose commit fails is
         kept in ``call.uncommitted``, so that a full disk costs neither. Where another client has taken the
-        record, only replies are kept.
+        record, only replies are kept. Of an answer the first one counts that anybody has left in the journal.
 
         Raises:
             JournalError: The commit failed; the state is what it was.
@@ -190,14 +194,21 @@ class CallStore:
         async with _Turn(call):
             # A step that had to wait for others is taken from where they have left the call.
             state, actions = step or self._advance(call, event)
-            record = replace(call.record, state=state)
+            record, saves = call.record, any(isinstance(action, Save) for action in actions)
+            heeded = None
             try:
+                if saves and call.journaled and isinstance(event, AnswerReady):
+                    event, heeded = await self._find_first_answer(call, event)
+                    state, actions = self._advance(call, event)
+                elif saves and isinstance(event, CancelRequested):
+                    heeded = event.instruction
+                record = replace(call.record, state=state)
                 if isinstance(call.ownership, Theirs):
                     raise driven_elsewhere(call.record.tool)
-                if any(isinstance(action, Save) for action in actions):
+                if saves:
                     # Somebody else may be attaching the same task just now.
                     new = isinstance(event, TaskCreated) and event.attached
-                    record = await self._save(call, record, commit_of(type(event)), new=new)
+                    record = await self._save(call, record, commit_of(type(event)), new=new, heeded=heeded)
                 elif any(isinstance(action, Forget) for action in actions):
                     await self._remove(call, commit_of(type(event)))
             except DrivenElsewhereError:
@@ -219,9 +230,36 @@ class CallStore:
                 call.uncommitted = tuple(kept for kept in call.uncommitted if kept is not event)
                 raise
             before, call.record = call.record, record
-            if any(isinstance(action, Save) for action in actions):
+            if saves:
                 log_commit(before, record, event)
         return _to_do(actions)
+
+    async def _find_first_answer(self, call: LiveCall, event: AnswerReady) -> tuple[AnswerReady, str]:
+        """The answer that counts, and the name of its instruction: this one, unless somebody was faster."""
+        left = answer_instruction(call.record.record_id, event.key, event.answer, event.now)
+        standing = await self.instruct(call, left)
+        if standing is None or standing.heeded or standing.body == left.body:
+            return event, left.name  # if another client has heeded it, the commit fails
+        log_late_answer(call.record)
+        return replace(event, answer=json.loads(standing.body)), left.name
+
+    async def instruct(self, call: LiveCall, instruction: Instruction) -> Instruction | None:
+        """Leave an instruction for whoever drives a call; see :meth:`Journal.instruct`."""
+        return await self._observed(call, INSTRUCT, self.journal.instruct, call.record.record_id, instruction)
+
+    async def forget_instruction(self, call: LiveCall, name: str) -> None:
+        """Forget an instruction that means nothing any more.
+
+        Raises:
+            JournalError: The journal could not be written.
+            DrivenElsewhereError: Another client has taken the record.
+        """
+        await run_to_its_end(self._forget_instruction, call, name)
+
+    async def _forget_instruction(self, call: LiveCall, name: str) -> None:
+        async with _Turn(call):
+            if call.ours and not call.record.finished:
+                call.record = await self._save(call, call.record, INSTRUCT, heeded=name)
 
     def _note_uncommitted(self, call: LiveCall, event: Event) -> None:
         if not any(kept is event for kept in call.uncommitted):
@@ -241,6 +279,7 @@ class CallStore:
         *,
         new: bool = False,
         new_owner: str | None = None,
+        heeded: str | None = None,
     ) -> TaskRecord:
         owner = self._owner if call.ours else new_owner
         record = replace(record, owner=owner, updated_at=self._clock.time())
@@ -252,7 +291,9 @@ class CallStore:
                 if (standing.owner, standing.fence) != (record.owner, record.fence):
                     raise driven_elsewhere(call.record.tool)
             else:
-                await self._observed(call, point, self.journal.save, record, known=call.journaled)
+                await self._observed(
+                    call, point, self.journal.save, record, known=call.journaled, heeded=heeded
+                )
             call.journaled = True
         return record
 
@@ -296,9 +337,11 @@ class CallStore:
             OvertakenError: It was another client's, who has taken it back.
             JournalError: Another client has brought it to its end, and it was forgotten.
         """
-        if not call.ours:
+        while not call.ours:
             await run_to_its_end(self._take, call)  # or the journal says that it is ours, and we do not
-        return call.ours
+            if isinstance(call.ownership, Theirs):
+                return False
+        return True  # a driver that was leaving has released it in between, and then it is taken once more
 
     async def _take(self, call: LiveCall) -> None:
         async with _Turn(call):

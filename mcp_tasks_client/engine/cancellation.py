@@ -14,12 +14,14 @@ from typing import Literal, TypeAlias
 import anyio
 
 from ..errors import DrivenElsewhereError, JournalError, SessionError, TasksClientError
+from ..journal.base import Instruction
 from ..machine.actions import SendCancel
 from ..machine.events import CallRefused, CancelRequested, Event
 from ..machine.pacing import quiet_left
 from ..machine.states import Calling, Observing
 from .call_store import CallStore
 from .environment import Clock
+from .instructions import CANCEL
 from .live_call import LiveCall
 from .requests import Requests
 
@@ -66,25 +68,31 @@ class Cancellation:
         self._timeout_s = timeout_s
         self._step = step
 
-    async def wish(self, call: LiveCall) -> bool:
+    async def wish(self, call: LiveCall, instruction: str | None = None) -> bool:
         """Journal that the host wants the call cancelled, and take back a ``tools/call`` that has not left.
+
+        Where another client drives the call, the journal tells it.
+
+        Args:
+            call: Which.
+            instruction: By which instruction in the journal; ``None`` if the host has said so here.
 
         Returns:
             Whether the caller has to call :meth:`send` now.
 
         Raises:
             SessionError: The server wants to be left alone, and nobody here would send it later.
-            DrivenElsewhereError: Another client is making the call, and there is no task yet.
             JournalError: The wish could not be journaled.
         """
         try:
-            return await self._wish(call)
+            return await self._wish(call, instruction)
         except DrivenElsewhereError:
-            return await self._wish(call)  # it was another client's by then, and now that is known
+            return await self._wish(call, instruction)  # it was another's by then, and now that is known
 
-    async def _wish(self, call: LiveCall) -> bool:
+    async def _wish(self, call: LiveCall, instruction: str | None) -> bool:
+        wish = CancelRequested(now=self._clock.time(), instruction=instruction)
         if call.attempt is not None or call.next_send is not None:
-            await self._step(call, CancelRequested(now=self._clock.time()))
+            await self._step(call, wish)
             if call.attempt is not None and not call.attempt.has_left:
                 call.attempt.cut(0.0)
             elif call.attempt is None:  # it has not been sent, and will not be
@@ -99,15 +107,9 @@ class Cancellation:
         if call.record.finished:
             return False
         if not ours:
-            if not isinstance(call.record.state, Observing):
-                raise DrivenElsewhereError(  # nobody would remember the wish
-                    f"Another client is making the call of {call.record.tool!r}, and there is no task yet. "
-                    "Cancel it there, or here once there is one."
-                )
-            # Whoever drives the call sees what comes of it.
-            self._refuse_while_quiet(call, "another client drives the task. Cancel it later.")
-            return True
-        actions = await self._store.apply(call, CancelRequested(now=self._clock.time()))
+            await self._store.instruct(call, Instruction(CANCEL, "", wish.now))
+            return False
+        actions = await self._store.apply(call, wish)
         call.stop_asking()
         call.ring()
         call.publish()
@@ -136,6 +138,15 @@ class Cancellation:
                 raise
         if error is not None:
             raise error
+
+    async def heed(self, call: LiveCall, instruction: str | None) -> None:
+        """Cancel a call that is driven here, as somebody has asked for by an instruction in the journal.
+
+        Raises:
+            TasksClientError: As from :meth:`wish`.
+        """
+        if await self.wish(call, instruction):
+            await self.send_and_log(call)
 
     async def send_and_log(self, call: LiveCall) -> None:
         """Send ``tasks/cancel`` where nobody waits for it, even if the call is being stopped.

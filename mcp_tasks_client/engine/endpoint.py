@@ -13,7 +13,8 @@ import anyio
 import anyio.lowlevel
 from mcp_types import CallToolResult
 
-from ..callbacks import Inputs, NoAnswerError, check_answer
+from ..answers import NoAnswerError, check_answer
+from ..callbacks import Inputs
 from ..errors import OutcomeUnknownError, TasksClientError, WaitTimeoutError
 from ..host_code import was_cancelled_from_inside
 from ..journal.row import driven_elsewhere
@@ -22,6 +23,7 @@ from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling
 from ..protocol import JSONObject
 from ..protocol.text import digest, name_tool, quote
+from ..question import Question, check_open, leave_answer, open_questions, record_of
 from ..sessions.base import Session, Snapshot, ToolCall
 from ..uncut import run_to_its_end
 from .call_store import BATCH
@@ -72,7 +74,7 @@ class Endpoint:
         self.inputs = inputs
         self.scope = scope
         self._store, environment = engine.store, engine.environment
-        requests = Requests(session, inputs, environment)
+        requests = Requests(session, inputs, self, environment)
         self._runner = Runner(self._store, requests, engine.policy, environment)
         if hears:
             self._runner.push = Push(requests, engine.tasks, self._runner.step)
@@ -506,6 +508,53 @@ class Endpoint:
         await sent.wait()
         if failed:
             raise failed[0]
+
+    async def questions(self, call: LiveCall | None = None) -> list[Question]:
+        """The questions that wait for an answer: of one call, or of all calls of this endpoint and principal.
+
+        Raises:
+            JournalError: The journal could not be read.
+        """
+        async with self.engine.using_journal():
+            if call is not None:
+                known = None if call.ours else await self.engine.journal.by_id(call.record.record_id)
+                return await self._open_questions(known or call.record)
+            with self._store.remembering():
+                records = await self.engine.journal.records(self.scope)
+                kept = {record.record_id for record in records}
+                here = [one.record for one in self._store.live.values() if one.record.scope == self.scope]
+                records += [record for record in here if record.record_id not in kept]
+            return [question for record in records for question in await self._open_questions(record)]
+
+    async def _open_questions(self, record: TaskRecord) -> list[Question]:
+        if not list(open_questions(record, self)):
+            return []
+        left = await self.engine.journal.instructions(record.record_id)
+        return list(open_questions(record, self, [instruction.name for instruction in left]))
+
+    async def take_answer(self, name: str, answer: JSONObject) -> None:
+        """Commit the answer to a question, whoever drives its call; see :meth:`Question.answer`.
+
+        Args:
+            name: The ``question_id``.
+            answer: In its form on the wire.
+
+        Raises:
+            ValueError: It is no ``question_id``.
+            TasksClientError: As from :meth:`Question.answer`.
+        """
+        self.check_open()
+        record_id = record_of(name)
+        call = self._store.live.get(record_id)
+        if call is not None and not call.journaled:
+            key = check_open(call.record, name, answer).key
+            await run_to_its_end(self._runner.answer, call, key, answer)
+            return
+        async with self.engine.using_journal():
+            record = await self.engine.journal.by_id(record_id)
+            mine = record if record is not None and record.scope == self.scope else None
+            now = self.engine.environment.clock.time()
+            await run_to_its_end(leave_answer, self.engine.journal, mine, name, answer, now)
 
     def timed_out(self, call: LiveCall, timeout: float | None) -> WaitTimeoutError:
         """The error of a waiting that has ended before the call."""

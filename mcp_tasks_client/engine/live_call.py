@@ -92,7 +92,7 @@ class LiveCall:
             the owner, since unchanged polls are not journaled.
         next_send: The ``tools/call`` to send next; ``None`` if there is none to send.
         attempt: The ``tools/call`` that is under way; ``None`` if there is none.
-        asked: How many questions are before the host.
+        asked: The questions that are before the host: the scope of each callback, by the key.
         limits: Told whether any is.
         asks: Questions that the machine wants asked, and that are not before the host yet.
         uncommitted: Events that are not in the journal: those whose commit failed, and the creation of a task
@@ -101,12 +101,13 @@ class LiveCall:
         error: Why the call is parked; ``None`` while it is driven, and once it is finished.
         listeners: Told of each changed snapshot, by whoever takes the step.
         error_told: Whether anybody has been told of the error. The next waiter starts the call anew then.
+        instructed: Whether the journal has instructions for the driver, as far as is known here.
         followed: True if another client has owned the call since ``tools/call`` was last sent here.
         refreshing: How many callers wait for the next poll.
         polls: How many polls have ended, with a snapshot or a failure. A look at a record that another
             client drives counts as well.
         waiters: How many callers wait for the call.
-        prompts: The scopes of the callbacks that run; ``None`` while nothing puts questions to the host.
+        prompts: The scopes of the tasks that ask; ``None`` while nothing puts questions to the host.
         in_background: Whether the client drives it for handles that it gave out, though nobody waits.
         committing: Held while a step is committed; ``None`` while nothing is.
         driver: The scope of the coroutine that drives the call; ``None`` while there is none.
@@ -129,6 +130,7 @@ class LiveCall:
         "error_told",
         "followed",
         "in_background",
+        "instructed",
         "journaled",
         "limits",
         "listeners",
@@ -155,13 +157,14 @@ class LiveCall:
         self.next_send: SendCall | None = None
         self.attempt: ToolCallAttempt | None = None
         self.asks: tuple[Ask, ...] = ()
-        self.asked = 0
+        self.asked: dict[str, anyio.CancelScope] | None = None
         self.limits: set[Limit] = set()
         self.prompts: set[anyio.CancelScope] | None = None
         self.uncommitted: tuple[Event, ...] = ()
         self.due = math.inf
         self.error: Exception | None = None
         self.error_told = False
+        self.instructed = False
         self.followed = False
         self.polls = 0
         self.poll_failed: Exception | None = None
@@ -227,9 +230,7 @@ class LiveCall:
     def is_open(self, key: str) -> bool:
         """Whether a question has no answer yet, and the server still waits for one."""
         state = self.record.state
-        if isinstance(state, Observing) and (
-            state.task.status != "input_required" or key not in (state.task.input_requests or {})
-        ):
+        if isinstance(state, Observing) and key not in state.outstanding:
             return False
         return any(q.key == key and q.unanswered for q in getattr(state, "questions", ()))
 
@@ -299,18 +300,30 @@ class LiveCall:
         self.ring()
         self.publish()
 
-    def count_asked(self, more: int) -> None:
-        """Count the questions that are before the host."""
-        before, self.asked = self.asked, self.asked + more
-        if (before > 0) != (self.asked > 0):
+    def begin_asking(self, key: str, prompt: anyio.CancelScope) -> None:
+        """Note that a question is before the host."""
+        if not self.asked:
             for limit in self.limits:
-                limit.count(self.asked == 0)
+                limit.count(False)
+        self.asked = {**(self.asked or {}), key: prompt}
+
+    def end_asking(self, prompt: anyio.CancelScope) -> None:
+        """Note that a question is before the host no longer."""
+        self.asked = {key: other for key, other in (self.asked or {}).items() if other is not prompt} or None
+        if not self.asked:
+            for limit in self.limits:
+                limit.count(True)
 
     def stop_asking(self) -> None:
         """Withdraw the questions that are before the host, and those that wait for their turn."""
         self.asks = ()
         for prompt in self.prompts or ():
             prompt.cancel()
+
+    def withdraw(self, key: str) -> None:
+        """Withdraw one question that is before the host: somebody else has answered it."""
+        if self.asked and key in self.asked:
+            self.asked[key].cancel()
 
     # ── when it goes on ───────────────────────────────────────────────────────────────────────
 
@@ -326,13 +339,20 @@ class LiveCall:
         if self._alarm is not None:
             self._alarm.set()
 
+    def instruct(self) -> None:
+        """Have the driver read the instructions that the journal has for it."""
+        self.instructed = True
+        self.ring()
+
     async def wait_until_due(self, clock: Clock) -> bool:
         """Wait until the next poll is due, or something else needs the driver. Returns whether it is due."""
+        if self.instructed:
+            return False
         left_s = self.due - clock.monotonic()
         if left_s <= 0:
             return True
         self._alarm = make_signal()
-        await clock.wait(self._alarm, left_s)
+        await clock.wait(self._alarm, left_s if left_s < math.inf else None)
         self._alarm = None
         return self.due <= clock.monotonic()
 

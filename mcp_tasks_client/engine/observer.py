@@ -39,6 +39,7 @@ ENROL: Final = "commit: enrol"
 LEAVE: Final = "commit: leave"
 PRUNE: Final = "commit: prune"
 ACKNOWLEDGE: Final = "commit: acknowledge"
+INSTRUCT: Final = "commit: instruct"
 
 CALL: Final = "send: tools/call"
 GET: Final = "send: tasks/get"
@@ -52,7 +53,7 @@ Most other points of the call lie within. A call that is taken up again is drive
 
 POINTS: Final[tuple[Point, ...]] = (
     *(commit_of(event) for event in get_args(Event) if event not in _NEVER_COMMITTED),
-    *(CLAIM, TAKE, TAKE_PENDING, RELEASE, ENROL, LEAVE, PRUNE, ACKNOWLEDGE),
+    *(CLAIM, TAKE, TAKE_PENDING, RELEASE, ENROL, LEAVE, PRUNE, ACKNOWLEDGE, INSTRUCT),
     *(CALL, GET, UPDATE, CANCEL, ASK),
 )
 """All commits and sends."""

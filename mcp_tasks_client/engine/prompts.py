@@ -117,17 +117,22 @@ class Prompts:
             if not call.is_answered(ask.key):
                 await self._step(call, AnswerUnavailable(key=ask.key, why="withdrawn"))
             return
-        self._begin_work()
+        prompt = anyio.CancelScope()
+        self._begin_work(ask.key, prompt)
         try:
-            event = await self._requests.ask(call, ask)
-            if is_being_cancelled() and not _is_an_answer(event):
+            event: Event | None = None
+            with prompt:
+                event = await self._requests.ask(call, ask)
+            if (prompt.cancel_called or is_being_cancelled()) and not _is_an_answer(event):
                 return
+            if event is None:
+                return  # somebody answers later
             if isinstance(event, AnswerReady):
                 # No checkpoint between the return of the callback and the commit of the answer.
                 await self._step(call, event)
                 return
         finally:
-            self._end_work()
+            self._end_work(prompt)
         # The call parks for want of an answer. Whoever is before another question may finish it first.
         self._parks = True
         if call.asked:
@@ -137,17 +142,17 @@ class Prompts:
         if not self._parks:
             self.put(())  # the server has withdrawn that question, and others wait for their turn
 
-    def _begin_work(self) -> None:
+    def _begin_work(self, key: str, prompt: anyio.CancelScope) -> None:
         if not self._call.asked:
             self._rests = anyio.Event()
-        self._call.count_asked(+1)
+        self._call.begin_asking(key, prompt)
 
-    def _end_work(self) -> None:
-        self._call.count_asked(-1)
+    def _end_work(self, prompt: anyio.CancelScope) -> None:
+        self._call.end_asking(prompt)
         if not self._call.asked:
             self._rests.set()
 
 
-def _is_an_answer(event: Event) -> bool:
+def _is_an_answer(event: Event | None) -> bool:
     """Whether an event is an answer, and not what a callback makes of being cancelled."""
     return isinstance(event, AnswerReady) and event.answer.get("action") != "cancel"

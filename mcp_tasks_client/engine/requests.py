@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from copy import copy
@@ -11,7 +10,8 @@ from dataclasses import replace
 from mcp_types import URL_ELICITATION_REQUIRED
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from ..callbacks import InputContext, Inputs, NoAnswerError
+from ..answers import NoAnswerError
+from ..callbacks import InputContext, Inputs
 from ..errors import SessionError, TaskFailedError
 from ..host_code import foreign_error
 from ..machine.actions import Ask, SendCall
@@ -40,10 +40,12 @@ from ..machine.events import (
     UpdateFailed,
     UpdateRejected,
 )
+from ..machine.record import TaskRecord, reference_of
 from ..machine.states import Observing
 from ..protocol import JSONObject
 from ..protocol.replies import Created, InputRequired, Returned, read_url_requests
-from ..protocol.text import is_encodable, shorten
+from ..protocol.text import shorten
+from ..question import Question, TakesAnswers, open_questions, question_id
 from ..sessions.base import (
     GATEWAY_STATUSES,
     INVALID_PARAMS,
@@ -69,12 +71,16 @@ class Requests:
     Args:
         session: Where requests go.
         inputs: Who answers questions.
+        takes: Who takes the answers of those who answer later.
         environment: Clock, jitter and observer.
     """
 
-    def __init__(self, session: Session, inputs: Inputs, environment: Environment) -> None:
+    def __init__(
+        self, session: Session, inputs: Inputs, takes: TakesAnswers, environment: Environment
+    ) -> None:
         self.session = session
         self.inputs = inputs
+        self._takes = takes
         self._clock = environment.clock
         self._jitter = environment.jitter
         self._observed = ObservedSteps(environment.observer)
@@ -103,7 +109,7 @@ class Requests:
                 return self._call_refused(error), _refusal(error)
             urls = read_url_requests(error.data) if error.code == URL_ELICITATION_REQUIRED else None
             if urls is not None:
-                return InputAsked(requests=urls, request_state=None), None
+                return InputAsked(requests=urls, request_state=None, now=self._clock.time()), None
             if error.code is not None and error.http_status not in GATEWAY_STATUSES:
                 return CallFailed(code=error.code, message=error.remote_message, data=error.data), None
             return CallLost(), error
@@ -111,7 +117,7 @@ class Requests:
             case Returned(result):
                 return CallReturned(result=result), None
             case InputRequired(requests, state):
-                return InputAsked(requests=requests, request_state=state), None
+                return InputAsked(requests=requests, request_state=state, now=self._clock.time()), None
             case Created(task, session_data):
                 now, jitter = self._clock.time(), self._jitter()
                 return TaskCreated(task=task, session_data=session_data, now=now, jitter=jitter), None
@@ -222,24 +228,38 @@ class Requests:
             return None, foreign_error("tasks/cancel", error, "resume the task")
         return CancelAcknowledged(now=now()), None
 
-    async def ask(self, call: LiveCall, ask: Ask) -> Event:
-        """Put one question to the host."""
+    async def ask(self, call: LiveCall, ask: Ask) -> Event | None:
+        """Put one question to the host.
+
+        Returns:
+            The event; ``None`` if somebody answers the question later.
+        """
         record = call.record
         log_question(record, str(ask.request.get("method")))
-        context = InputContext(tool=record.tool, key=ask.key, task=record.task, context=call.context)
+        name = question_id(record.record_id, ask.key)
+        context = InputContext(
+            tool=record.tool,
+            key=ask.key,
+            task=record.task,
+            question=next((q for q in self.open_questions(record) if q.question_id == name), None),
+            idempotency_key=record.idempotency_key,
+            reference=reference_of(record),
+            context=call.context,
+        )
         try:
             answer = await self._observed(call, ASK, self.inputs.answer, context, ask.request)
         except NoAnswerError as error:
             return AnswerUnavailable(key=ask.key, why=str(error), cause=error.__cause__)
-        return self.take_answer(ask.key, answer)
+        return None if answer is None else self.take_answer(ask.key, answer)
+
+    def open_questions(self, record: TaskRecord) -> list[Question]:
+        """The questions of a call that wait for an answer."""
+        return list(open_questions(record, self._takes))
 
     # ── events that no request brings ─────────────────────────────────────────────────────────
 
     def take_answer(self, key: str, answer: JSONObject) -> Event:
         """The host has answered a question."""
-        if not is_encodable(json.dumps(answer, ensure_ascii=False)):
-            # Journaled, it would break every client that cannot send it, again and again.
-            return AnswerUnavailable(key=key, why="the answer holds half of a character (a surrogate)")
         return AnswerReady(key=key, answer=answer, now=self._clock.time())
 
     def tick(self) -> Event:

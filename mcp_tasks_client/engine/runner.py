@@ -9,6 +9,8 @@ left, and then goes from state to state until the call is finished, parks, or no
   are before the host meanwhile, in a task group that is open only while there are any;
 - ``OutcomeUnknown``, ``Finished``: nothing is left to do.
 
+While it waits, it heeds what others leave in the journal for the call: answers, and a wish to cancel.
+
 Each step is the same three things: ``CallStore.apply`` advances the machine by one event and commits;
 ``Runner.perform`` does what the machine says; whoever waits is told. What comes in from the side (an answer,
 a pushed snapshot, a cancellation) takes its step where it arrives, and rings if this coroutine has to look
@@ -19,7 +21,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Mapping
+import math
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, assert_never
@@ -27,7 +30,13 @@ from typing import Final, assert_never
 import anyio
 import anyio.lowlevel
 
-from ..errors import DrivenElsewhereError, InputUnansweredError, SessionError, TasksClientError
+from ..errors import (
+    DrivenElsewhereError,
+    InputUnansweredError,
+    JournalError,
+    SessionError,
+    TasksClientError,
+)
 from ..host_code import was_cancelled_from_inside
 from ..journal.row import driven_elsewhere
 from ..machine.actions import (
@@ -47,7 +56,7 @@ from ..machine.actions import (
     Unanswered,
     Wake,
 )
-from ..machine.events import CallBegun, CallLost, CallRefused, Event
+from ..machine.events import AnswerReady, CallBegun, CallLost, CallRefused, CancelRequested, Event
 from ..machine.pacing import quiet_left
 from ..machine.states import Calling, Finished, Gathering, Observing, OutcomeUnknown
 from ..policy import PollPolicy
@@ -55,10 +64,12 @@ from ..protocol import JSONObject
 from ..protocol.replies import is_url_key
 from ..protocol.task import Task
 from ..protocol.text import quote
+from ..question import Question
 from ..uncut import is_being_cancelled, run_to_its_end
 from .call_store import CallStore
 from .cancellation import Cancellation
 from .environment import Environment
+from .instructions import Instructions
 from .live_call import LiveCall, OnUpdate, overtaken
 from .observer import DRIVE, ObservedSteps
 from .prompts import Prompts
@@ -99,6 +110,7 @@ class Runner:
         self.cancellation = Cancellation(
             store, requests, environment.clock, policy.cancel_timeout_s, self.step
         )
+        self._instructions = Instructions(store, environment.clock)
         self.push: Push | None = None
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
@@ -130,6 +142,7 @@ class Runner:
             call.park(SessionError("A request was cancelled from inside of the session. Resume the task."))
         finally:
             await self.release(call)
+            self._instructions.leave(call)
             if self.push is not None:
                 await self.push.leave()
 
@@ -161,8 +174,7 @@ class Runner:
         left_off = call.record.state
         while call.uncommitted:
             actions = await self.store.apply_uncommitted(call)
-            # What there is to send is sent below, or with the next poll.
-            await self.perform(call, tuple(a for a in actions if not isinstance(a, SendAnswers)))
+            await self.perform(call, _unsent(actions))
         state = call.record.state
         was_resting = isinstance(left_off, Observing | Gathering)
         # A round whose refusal could not be committed is a resting one from here on.
@@ -170,6 +182,9 @@ class Runner:
         if isinstance(state, Observing | Gathering) and (was_resting or was_refused):
             if isinstance(state, Gathering) and call.tool_call is None:
                 raise missing_arguments(call.record)
+            self._instructions.join(call)
+            for event in await self._instructions.read(call):
+                await self.perform(call, _unsent(await self.store.apply(call, event)))
             call.asks = ()  # what is still open is asked anew
             await self.step(call, self._requests.resume(call))
             call.due_is_exact = True
@@ -182,6 +197,8 @@ class Runner:
     async def _live(self, call: LiveCall) -> None:
         """Go from state to state until there is nothing left to do."""
         while not call.over:
+            if call.journaled:
+                self._instructions.join(call)
             match call.record.state:
                 case Calling():
                     await self._call(call)
@@ -239,15 +256,18 @@ class Runner:
             call.tool_call = None  # it is not sent again, and its arguments may be large
 
     async def _gather(self, call: LiveCall) -> None:
-        """Have the host answer what the server asks before it begins, or wait for a slot; then call again."""
+        """Have what the server asks before it begins answered, or wait for a slot; then call again."""
         if call.next_send is None:
+            call.due = math.inf
             async with Prompts(call, self._requests, self.step) as prompts:
-                asks, call.asks = call.asks, ()
-                prompts.put(asks)
+                while call.next_send is None and not call.over:
+                    asks, call.asks = call.asks, ()
+                    prompts.put(asks)
+                    await self._wait_until_due(call)
             await anyio.lowlevel.checkpoint_if_cancelled()  # the end of a task group need not be one
         if call.next_send is not None and not call.over:
             send = call.next_send
-            while call.next_send is send and not (call.over or await call.wait_until_due(self._clock)):
+            while call.next_send is send and not (call.over or await self._wait_until_due(call)):
                 pass  # it was rung for something else
             await self.store.settle(call)  # a cancellation may be committed just now
             if call.next_send is send and not call.over:  # it may have been cancelled meanwhile
@@ -267,8 +287,15 @@ class Runner:
                     prompts.put(asks)
                     await self._poll_when_due(call)
 
-    async def _poll_when_due(self, call: LiveCall) -> None:
+    async def _wait_until_due(self, call: LiveCall) -> bool:
+        """Wait until a call is due, or rung for. What others have left in the journal is heeded then."""
         if await call.wait_until_due(self._clock):
+            return True
+        await self._heed(call)
+        return False
+
+    async def _poll_when_due(self, call: LiveCall) -> None:
+        if await self._wait_until_due(call):
             await self.store.settle(call)  # what is being committed just now may put the poll off
             if call.due <= self._clock.monotonic():
                 await self.step(call, self._requests.tick())
@@ -280,8 +307,26 @@ class Runner:
         await self.perform(call, await self.store.apply(call, event))
 
     async def answer(self, call: LiveCall, key: str, answer: JSONObject) -> None:
-        """Take an answer that the host has brought by itself."""
+        """Take an answer that no callback has given."""
         await self.step(call, self._requests.take_answer(key, answer))
+        call.withdraw(key)
+
+    async def _heed(self, call: LiveCall) -> None:
+        """Do what others have left in the journal for a call."""
+        if not call.instructed:
+            return
+        try:
+            events = await self._instructions.read(call)
+        except JournalError as error:  # it rings again when it changes
+            logger.warning("What was left in the journal for %r could not be read: %s", call.record, error)
+            return
+        for event in events:
+            if isinstance(event, CancelRequested):
+                await self.cancellation.heed(call, event.instruction)
+            else:
+                await self.step(call, event)
+            if isinstance(event, AnswerReady):
+                call.withdraw(event.key)
 
     async def perform(self, call: LiveCall, actions: tuple[Action, ...]) -> None:
         """Do what the machine says is to be done, in order."""
@@ -316,11 +361,16 @@ class Runner:
                     call.ring()
                     call.publish()
                 case Park(reason):
-                    call.park(_park_error(call, reason))
+                    call.park(self._park_error(call, reason))
                 case Save() | Forget():
                     raise AssertionError("the store has done this")
                 case _:
                     assert_never(action)
+
+    def _park_error(self, call: LiveCall, reason: Unanswered | Exception) -> Exception:
+        if not isinstance(reason, Unanswered):
+            return reason
+        return _unanswered(call, reason, self._requests.open_questions(call.record))
 
     async def _poll(self, call: LiveCall) -> None:
         state = call.record.state
@@ -341,6 +391,11 @@ class Runner:
             await self.step(call, await self._requests.update(call, answers))
 
 
+def _unsent(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """What is to be done before a call is resumed. What there is to send is sent by resuming it."""
+    return tuple(action for action in actions if not isinstance(action, SendAnswers | SendCancel))
+
+
 async def _tell(listener: OnUpdate, task: Task) -> None:
     try:
         told = listener(task)
@@ -354,9 +409,7 @@ async def _tell(listener: OnUpdate, task: Task) -> None:
         logger.exception("on_update raised; the call goes on")
 
 
-def _park_error(call: LiveCall, reason: Unanswered | Exception) -> Exception:
-    if not isinstance(reason, Unanswered):
-        return reason
+def _unanswered(call: LiveCall, reason: Unanswered, questions: Sequence[Question]) -> Exception:
     if call.record.task_id is not None:
         then = "The task waits for it and can be resumed."
     elif any(map(is_url_key, reason.keys)):
@@ -367,7 +420,10 @@ def _park_error(call: LiveCall, reason: Unanswered | Exception) -> Exception:
         then = "Await the handle's result to be asked again, or make a new call."
     why = quote(reason.why, call.record.task_id)
     error = InputUnansweredError(
-        f"The server's question got no answer: {why}. {then}", keys=reason.keys, declined=reason.declined
+        f"The server's question got no answer: {why}. {then}",
+        questions=questions,
+        keys=reason.keys,
+        declined=reason.declined,
     )
     error.__cause__ = reason.cause
     return error

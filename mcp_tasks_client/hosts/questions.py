@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..callbacks import InputContext, Inputs, NoAnswerError, check_answer
+from ..answers import NoAnswerError, check_answer
+from ..callbacks import InputContext, Inputs
 from ..protocol import JSONObject
 from ..protocol.replies import Reply, RpcError
 from ..protocol.text import quote

@@ -92,7 +92,7 @@ class Instruction(NamedTuple):
     """Whether it is part of the record's state."""
 
 
-Listener: TypeAlias = Callable[[Collection[str]], None]
+Listener: TypeAlias = Callable[[Collection[str]], object]
 """Told the ``record_id`` of each record that has instructions to heed. Called from any thread."""
 
 Judge: TypeAlias = Callable[[str, Lease | None], bool]
@@ -324,8 +324,8 @@ class Journal(ABC):
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Tell of instructions that are to be heeded: within this process at once, of others within seconds.
 
-        Those that there are already are told of too. A listener may hear of one several times, and of records
-        that are not its own. It is told until the function that is returned is called, or the journal closes.
+        Those that there are already are told of too, within seconds. A listener may hear of one several
+        times, and of records that are not its own. It is told until the function that is returned is called.
         """
 
     async def __aenter__(self) -> Self:

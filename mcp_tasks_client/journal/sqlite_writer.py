@@ -33,7 +33,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import anyio
 
 from ..errors import DrivenElsewhereError, JournalError
-from ..uncut import on_asyncio
+from ..uncut import caller_of_loop, on_asyncio
 from .base import Lease, LeaseSource
 from .row import RowWrite, not_open
 from .sqlite_file import connect, explain, give_back, identity
@@ -76,20 +76,13 @@ class Waiter:
     """A task of some event loop that waits for the thread."""
 
     def __init__(self) -> None:
-        self._done: asyncio.Future[None] | anyio.Event
-        self.call_soon: Callable[..., object]
+        self.call_soon = caller_of_loop()
         """Has the event loop call a function; may be called from any thread."""
 
-        # anyio names no public function for this in all the versions that the package allows.
-        if on_asyncio():
-            loop = asyncio.get_running_loop()
-            self._done = loop.create_future()  # an event costs three times as much
-            self.call_soon = loop.call_soon_threadsafe
-        else:
-            import trio
-
-            self._done = anyio.Event()
-            self.call_soon = trio.lowlevel.current_trio_token().run_sync_soon
+        # On asyncio an event costs three times as much as a future.
+        self._done: asyncio.Future[None] | anyio.Event = (
+            asyncio.get_running_loop().create_future() if on_asyncio() else anyio.Event()
+        )
 
     def wake(self) -> None:
         """End :meth:`wait`. To be called in the event loop."""
@@ -191,7 +184,7 @@ class WriterThread:
         self._failing = False  # the last write that nobody waits for has failed
         self._sources: dict[str, LeaseSource] = {}  # by lease_id
         self._closing: list[Waiter] = []
-        self._listeners: dict[object, Callable[[Collection[str]], None]] = {}
+        self._listeners: dict[object, Callable[[Collection[str]], object]] = {}
         self._is_to_tell = False  # a listener is new, or this process has left an instruction
         self._seen_version = -1  # of the file, when instructions were looked for last
         self._look_at = 0.0  # when to look whether others have left any
@@ -297,7 +290,7 @@ class WriterThread:
         with self._lock:
             self._sources.pop(lease_id, None)
 
-    def listen(self, listener: Callable[[Collection[str]], None]) -> Callable[[], None]:
+    def listen(self, listener: Callable[[Collection[str]], object]) -> Callable[[], None]:
         """Tell of the records that have instructions, until the function that is returned is called.
 
         Raises:
@@ -307,8 +300,7 @@ class WriterThread:
         with self._lock:
             self._check_open()
             self._listeners[token] = listener
-            self._is_to_tell = True  # of those that there are
-            self._jobs.put(None)
+            self._is_to_tell = True  # of those that there are, within a second
 
         def stop() -> None:
             with self._lock:
@@ -487,7 +479,7 @@ class WriterThread:
         if not listeners or not (is_to_tell or now >= self._look_at):
             return
         self._look_at = now + _TICK_S
-        with _logged("instructions of others"):
+        with _logged("instructions"):
             # Changes with each commit of another connection, and costs less than any look at a table.
             version = connection.execute("PRAGMA data_version").fetchone()[0]
             if version == self._seen_version and not is_to_tell:
@@ -495,7 +487,8 @@ class WriterThread:
             self._seen_version = version
             found = [key for (key,) in connection.execute(_INSTRUCTED)]
             for listener in listeners if found else ():
-                listener(found)
+                with _logged("instructions"):  # one that fails, such as that of a loop that has ended
+                    listener(found)
 
     def _renewal(self, lease: Lease) -> Job[bool]:
         return Job(lambda connection: self._renew(connection, lease), writes=True, waiter=None)

@@ -139,7 +139,7 @@ def _gather(state: Calling, event: InputAsked) -> Step:
     excess = find_excess((), event.requests)
     if excess is not None:
         return _end(Violated(message=f"The call was not begun: {excess}."))
-    questions, asks = ask_open(find_new((), event.requests), event.requests)
+    questions, asks = ask_open(find_new((), event.requests, event.now), event.requests)
     gathering = replace(state.gathered or _begun_anew(state), round=state.round + 1, failure=None, due_at=0.0)
     if wants_visits:
         # The same call goes again, with what it was sent with.

@@ -69,6 +69,7 @@ class InputAsked:
 
     requests: JSONObject = field(repr=False)
     request_state: str | None
+    now: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +196,8 @@ class CancelRequested:
     """The host wants the task cancelled."""
 
     now: float
+    instruction: str | None = None
+    """By which instruction in the journal; ``None`` if the host has said so here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,17 +102,17 @@ def _is_too_large(requests: JSONObject) -> bool:
     return True
 
 
-def open_question(key: str, request: Any) -> Question:
-    """A question as first seen."""
+def open_question(key: str, request: Any, now: float) -> Question:
+    """A question as first seen, at this time."""
     # A request that is no object is kept as one that nobody can answer, and says so when asked.
     asked = request if isinstance(request, dict) else {}
-    return Question(key=key, digest=digest(_what_is_asked(request)), request=asked)
+    return Question(key=key, digest=digest(_what_is_asked(request)), asked_at=now, request=asked)
 
 
-def find_new(questions: Questions, requests: JSONObject) -> Questions:
+def find_new(questions: Questions, requests: JSONObject, now: float) -> Questions:
     """Questions whose keys were never seen before, in the order of ``requests``."""
     known = {q.key for q in questions}
-    return tuple(open_question(key, request) for key, request in requests.items() if key not in known)
+    return tuple(open_question(key, request, now) for key, request in requests.items() if key not in known)
 
 
 def is_reused(questions: Questions, requests: JSONObject) -> bool:

@@ -13,7 +13,15 @@ from ..protocol.task import Task
 from ..protocol.text import quote, shorten
 from .states import Completed, Failed, Finished, Gathering, Gone, LastFailure, Observing, State
 
-__all__ = ["Origin", "Scope", "TaskRecord", "TaskReference", "dump_state", "load_state"]
+__all__ = [
+    "Origin",
+    "Scope",
+    "TaskRecord",
+    "TaskReference",
+    "dump_state",
+    "load_state",
+    "reference_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +187,22 @@ class TaskRecord:
             f"TaskRecord(record_id={shorten(self.record_id)!r}, tool={self.tool!r}, label={label!r}, "
             f"task_id={task_id!r}, status={status!r}, idempotency_key={self.idempotency_key!r})"
         )
+
+
+def reference_of(record: TaskRecord, task_id: str | None = None) -> TaskReference:
+    """What finds the call of a record again.
+
+    Args:
+        record: Of the call.
+        task_id: Of its task, where the record does not know it yet.
+    """
+    return TaskReference(
+        endpoint=record.scope.endpoint,
+        principal=record.scope.principal,
+        tool=record.tool,
+        task_id=task_id or record.task_id,
+        record_id=record.record_id,
+    )
 
 
 _TaggedState: TypeAlias = Annotated[State, Field(discriminator="kind")]

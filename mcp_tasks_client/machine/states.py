@@ -22,6 +22,9 @@ class Question:
     digest: str
     """Of the request as first seen: the same key must never mean something else."""
 
+    asked_at: float = 0.0
+    """Local wall clock, seconds, when it was first seen; 0 in the records of earlier versions."""
+
     stage: Literal[
         "open", "asking", "answered", "sending", "unsent", "acknowledged", "rejected", "disputed"
     ] = "open"
@@ -149,6 +152,11 @@ class Observing:
     cancel: Literal["no", "requested", "sending", "acknowledged"] = "no"
     reported: tuple[str, ...] = ()
     """Kinds of protocol violations already reported."""
+
+    @property
+    def outstanding(self) -> JSONObject:
+        """What the server waits for, by the latest snapshot: its requests by their keys."""
+        return (self.task.input_requests or {}) if self.task.status == "input_required" else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

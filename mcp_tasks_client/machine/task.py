@@ -50,7 +50,6 @@ from itertools import islice
 from typing import Final, assert_never
 
 from ..policy import PollPolicy, ttl_passed
-from ..protocol import JSONObject
 from ..protocol.replies import read_rpc_error
 from ..protocol.task import UNKNOWN, Task
 from .actions import (
@@ -220,7 +219,7 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             state, send = _send_answers(replace(state, questions=questions), event.now)
             return state, (Save(), *send)
         case AnswerUnavailable():
-            if state.cancel != "no" or event.key not in _outstanding(state):
+            if state.cancel != "no" or event.key not in state.outstanding:
                 # Nobody waits for this answer any more.
                 return replace(state, questions=reopen(state.questions, event.key)), ()
             return park_unanswered(state, event)
@@ -307,7 +306,7 @@ def _observe(state: Observing, event: Observed, policy: PollPolicy, *, seed: boo
             # Servers of an older version may have sent it to somebody else, or on a stream that broke.
             reports["unheard"] = "the task waits for an answer, and no question of it was heard"
         # A host that gave the task up is not bothered with its questions any more.
-        fresh = find_new(state.questions, requests or {}) if state.cancel == "no" else ()
+        fresh = find_new(state.questions, requests or {}, event.now) if state.cancel == "no" else ()
         if state.questions and is_reused(state.questions, requests or {}):
             reports["key_reused"] = "an input key was used again for a different request"
     if excess is not None and task.status == "input_required" and state.cancel == "no":
@@ -356,22 +355,22 @@ def _matters(before: Observing, after: Observing) -> bool:
 
 def _attend_to_questions(state: Observing, now: float, actions: tuple[Action, ...]) -> Step:
     """Ask what is open, send what is answered; park where neither can go on."""
-    watched = watch_acknowledged(state.questions, _outstanding(state), state.wait_s)
+    watched = watch_acknowledged(state.questions, state.outstanding, state.wait_s)
     if has_lost(state.questions, watched) and "answer_lost" not in state.reported:
         state = replace(state, reported=(*state.reported, "answer_lost"))
         actions = (*actions, Report("an answer was acknowledged, and its question is still asked"))
     state = replace(state, questions=watched)
-    swapped = find_swapped(state.questions, _outstanding(state))
+    swapped = find_swapped(state.questions, state.outstanding)
     if swapped:
         # Whoever answered, or is about to, meant the first question.
         why = "the server asks something else now, behind the key of an earlier question"
         return state, (*actions, StopAsking(), Park(Unanswered(swapped, why)))
-    refused = [q for q in state.questions if q.stage == "disputed" and q.key in _outstanding(state)]
+    refused = [q for q in state.questions if q.stage == "disputed" and q.key in state.outstanding]
     if refused:
         # No accident of timing: asked after the refusal, the task still waits for the same question.
         why = f"the server rejected the answer: {refused[0].refusal}"
         return state, (*actions, StopAsking(), Park(Unanswered(tuple(q.key for q in refused), why)))
-    questions, asks = ask_open(state.questions, _outstanding(state))
+    questions, asks = ask_open(state.questions, state.outstanding)
     state, send = _send_answers(replace(state, questions=questions), now)
     return state, (*actions, *asks, *send)
 
@@ -392,11 +391,11 @@ def _notify(state: Observing, event: Notified) -> Step:
         return state, saved  # a poll says the same, and parks
     fresh: Questions = ()
     if task.status == "input_required" and state.cancel == "no":
-        fresh = find_new(state.questions, task.input_requests or {})
+        fresh = find_new(state.questions, task.input_requests or {}, event.now)
     if task.same_as(seen) or ("input_required" in (seen.status, task.status) and not fresh):
         return state, saved  # an answer may be on its way
     state = replace(state, task=task, unchanged=0, questions=state.questions + fresh)
-    questions, asks = ask_open(state.questions, _outstanding(state))
+    questions, asks = ask_open(state.questions, state.outstanding)
     saved = (Save(),) if fresh or task.status != seen.status else saved
     return replace(state, questions=questions), (*saved, Publish(task), *asks)
 
@@ -451,26 +450,21 @@ def _resume(state: Observing, event: Resumed, policy: PollPolicy) -> Step:
     if state.cancel != "no":
         state, send_cancel = _send_cancel(state, event.now)
         return state, (*begin, *send_cancel)
-    if find_swapped(state.questions, _outstanding(state)):
+    if find_swapped(state.questions, state.outstanding):
         return state, begin  # the next snapshot says whether it is still so
     state, send = _send_answers(state, event.now)
     return state, (*begin, *send)
-
-
-def _outstanding(state: Observing) -> JSONObject:
-    """What the server waits for, by its latest snapshot."""
-    return (state.task.input_requests or {}) if state.task.status == "input_required" else {}
 
 
 def _send_answers(state: Observing, now: float) -> tuple[Observing, tuple[Action, ...]]:
     """Send what is ready, unless the server is to be left alone. The next tick tries again."""
     if not state.questions:
         return state, ()
-    ready = collect_answers(state.questions, _outstanding(state))
+    ready = collect_answers(state.questions, state.outstanding)
     held_back = (
         state.cancel != "no"
         or quiet_left(state, now) > 0
-        or bool(find_swapped(state.questions, _outstanding(state)))
+        or bool(find_swapped(state.questions, state.outstanding))
     )
     if not ready or held_back:
         return state, ()

@@ -220,6 +220,7 @@ async def test_a_handle_of_a_wait_that_another_client_went_on_with_cancels_the_t
         handle = await stop_waiting(world, one, KEY)
         await world.during(lambda: other.start_tool("tool", idempotency_key=KEY), 60)
         await handle.cancel()
+        await world.clock.advance(1)
         assert len(world.server.log("tasks/cancel")) == 1
 
 

@@ -464,9 +464,9 @@ async def test_a_resent_call_that_is_cancelled_as_its_next_round_begins_is_of_un
     async with world.client() as client, gathering_again(world, client) as (tasks, gathering):
         save, may_go_on = world.journal.save, anyio.Event()
 
-        async def slow(record: TaskRecord, *, known: bool = False) -> None:
+        async def slow(record: TaskRecord, **options: Any) -> None:
             await may_go_on.wait()
-            await save(record, known=known)
+            await save(record, **options)
 
         world.journal.save = slow  # type: ignore[method-assign]  # for one commit
         tasks.start_soon(client._opened().cancel, gathering)

@@ -481,9 +481,9 @@ async def test_last_updated_at_that_moves_at_every_poll_is_harmless() -> None:
     saves: list[str] = []
     keep = world.journal.save
 
-    async def counting(record: TaskRecord, *, known: bool = False) -> None:
+    async def counting(record: TaskRecord, **options: Any) -> None:
         saves.append(record.status)
-        await keep(record, known=known)
+        await keep(record, **options)
 
     world.journal.save = counting  # type: ignore[method-assign]  # counts the commits
     async with world.client() as client:
@@ -1197,10 +1197,10 @@ class FullDisk(MemoryJournal):
 
     full = False
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         if self.full:
             raise JournalError("The disk is full. Make room and try again.")
-        await super().save(record, known=known)
+        await super().save(record, known=known, heeded=heeded)
 
     async def claim(self, record: TaskRecord) -> TaskRecord:
         if self.full:

@@ -41,10 +41,10 @@ class Locked(MemoryJournal):
             raise JournalLockedError("locked")
         await super().open()
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         if self.refuses == "save":
             raise JournalLockedError("locked")
-        await super().save(record, known=known)
+        await super().save(record, known=known, heeded=heeded)
 
 
 def dropped_in(journal: Journal, session: ScriptedSession) -> Endpoint:
@@ -103,9 +103,9 @@ class Slow(Locked):
         super().__init__()
         self.answers = anyio.Event()
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         await self.answers.wait()
-        await super().save(record, known=known)
+        await super().save(record, known=known, heeded=heeded)
 
 
 @pytest.mark.parametrize("refused", [None, "save"])

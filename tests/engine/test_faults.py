@@ -85,12 +85,12 @@ class Faulty(MemoryJournal):
         self.left = nth
         self.error = error or JournalError("The disk is full. Make room and try again.")
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         if record.status == self.status:
             self.left -= 1
             if self.left == 0:
                 raise copy(self.error)  # ours would keep alive, by its traceback, whom it was raised at
-        await super().save(record, known=known)
+        await super().save(record, known=known, heeded=heeded)
 
 
 class SlowReply:
@@ -883,11 +883,11 @@ class SlowWish(MemoryJournal):
         self.asked = anyio.Event()
         self.may_go_on = anyio.Event()
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         if isinstance(record.state, Observing) and record.state.cancel != "no" and not self.asked.is_set():
             self.asked.set()
             await self.may_go_on.wait()
-        await super().save(record, known=known)
+        await super().save(record, known=known, heeded=heeded)
 
 
 async def test_closing_while_a_wish_to_cancel_is_being_journaled_comes_to_an_end() -> None:
@@ -1420,11 +1420,11 @@ async def test_a_poll_that_falls_due_while_a_silence_is_being_journaled_waits_fo
 
         is_slow = True
 
-        async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
             if self.is_slow and getattr(record.state, "quiet_until", 0):
                 self.is_slow = False
                 await clock.sleep(0.3)
-            await super().save(record, known=known)
+            await super().save(record, known=known, heeded=heeded)
 
     async def answer(context: Any, params: Any) -> ElicitResult:
         await clock.sleep(0.185)

@@ -268,7 +268,7 @@ async def test_a_journal_error_of_a_drive_pickles_with_the_handle() -> None:
     """Even a task that could not be journaled can be told about elsewhere."""
 
     class Full(MemoryJournal):
-        async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+        async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
             await anyio.lowlevel.checkpoint()
             raise JournalError("The disk is full; free some space.")
 

@@ -192,10 +192,10 @@ async def test_what_a_client_that_was_dropped_had_left_is_taken_up_by_the_next_o
     """An extension has no close, and one of its records may not have been released."""
 
     class Stuck(SqliteJournal):
-        async def save(self, record: Any, *, known: bool = False) -> None:
+        async def save(self, record: Any, *, known: bool = False, heeded: str | None = None) -> None:
             if known and record.owner is None:
                 raise JournalError("A page is damaged.")
-            await super().save(record, known=known)
+            await super().save(record, known=known, heeded=heeded)
 
     caplog.set_level(logging.CRITICAL, "mcp_tasks_client")  # what is logged is kept, with frames
     extension = TasksExtension(journal=Stuck(path), endpoint="scripted")

@@ -71,11 +71,11 @@ class Counting(MemoryJournal):
     saved = 0
     may_save: anyio.Event | None = None
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         if self.may_save is not None:
             await self.may_save.wait()
         self.saved += 1
-        await super().save(record, known=known)
+        await super().save(record, known=known, heeded=heeded)
 
 
 def push_world(*gets: Any) -> tuple[World, PushSession, Counting]:

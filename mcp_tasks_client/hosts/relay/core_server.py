@@ -124,7 +124,7 @@ class _RelayInputs(Inputs):
         """Everything, since the host's session says itself what it cannot answer."""
         return {name: {} for name in ASKED_BY.values()} | self._callbacks.capabilities
 
-    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject:
+    async def answer(self, context: InputContext, request: JSONObject) -> JSONObject | None:
         """The answer of a callback, or of the host's session, which takes the request for the server's."""
         method = str(request.get("method"))
         if ASKED_BY.get(method) in self._callbacks.capabilities:

@@ -272,10 +272,10 @@ class SlowJournal(MemoryJournal):
             await anyio.lowlevel.checkpoint()
             return await super().claim(record)
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         with self._doings.one("journal"):
             await anyio.lowlevel.checkpoint()
-            await super().save(record, known=known)
+            await super().save(record, known=known, heeded=heeded)
 
     async def remove(self, record: TaskRecord) -> None:
         with self._doings.one("journal"):

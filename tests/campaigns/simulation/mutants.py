@@ -153,7 +153,7 @@ def an_outcome_that_nobody_has_is_not_found_again() -> AbstractContextManager[An
 
 @mutant
 def a_late_owner_may_write() -> AbstractContextManager[Any]:
-    async def save(self: Any, record: Any, *, known: bool = False) -> None:
+    async def save(self: Any, record: Any, *, known: bool = False, heeded: Any = None) -> None:
         with self._lock:
             self._store(Row.of(record))
 
@@ -296,9 +296,9 @@ def each_poll_asks_anew() -> AbstractContextManager[Any]:
     return patch.object(machine, "find_new", _find_answered_too)
 
 
-def _find_answered_too(known: Any, requests: Any) -> Any:
+def _find_answered_too(known: Any, requests: Any, now: float) -> Any:
     asking = {question.key for question in known if question.stage == "asking"}
-    return tuple(one for one in input_requests.find_new((), requests) if one.key not in asking)
+    return tuple(one for one in input_requests.find_new((), requests, now) if one.key not in asking)
 
 
 @mutant

@@ -59,9 +59,9 @@ class Slow(MemoryJournal):
         await anyio.lowlevel.checkpoint()
         return standing
 
-    async def save(self, record: TaskRecord, *, known: bool = False) -> None:
+    async def save(self, record: TaskRecord, *, known: bool = False, heeded: str | None = None) -> None:
         await anyio.lowlevel.checkpoint()
-        await super().save(record, known=known)
+        await super().save(record, known=known, heeded=heeded)
         self.has_outcome |= record.finished
         await anyio.lowlevel.checkpoint()
 

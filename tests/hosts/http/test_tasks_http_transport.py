@@ -167,10 +167,10 @@ async def test_closing_the_client_journals_what_the_journal_had_refused() -> Non
     class Full(MemoryJournal):
         is_full = True
 
-        async def save(self, record: Any, *, known: bool = False) -> None:
+        async def save(self, record: Any, *, known: bool = False, heeded: str | None = None) -> None:
             if self.is_full:
                 raise JournalLockedError("The disk is full. Make room.")
-            await super().save(record, known=known)
+            await super().save(record, known=known, heeded=heeded)
 
     server, journal = asking_server(), Full()
     async with hosted(server, journal) as host:

@@ -1,0 +1,91 @@
+"""What others leave in the journal for the calls that are driven here: answers, and wishes to cancel.
+
+The journal is listened to while any call is driven. It rings for the driver of the call, which reads what was
+left.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Final
+
+from ..journal.base import Instruction
+from ..machine.events import AnswerReady, CancelRequested, Event
+from ..machine.record import TaskRecord
+from ..question import instructed_key
+from ..uncut import caller_of_loop
+from .call_store import CallStore
+from .environment import Clock
+from .live_call import LiveCall
+
+__all__ = ["CANCEL", "Instructions"]
+
+CANCEL: Final = "cancel"
+"""The name of the instruction to cancel a call."""
+
+
+class Instructions:
+    """The instructions for the calls of one endpoint.
+
+    Args:
+        store: Has the journal, and forgets what means nothing any more.
+        clock: Stamps the events.
+    """
+
+    def __init__(self, store: CallStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._driven: dict[str, LiveCall] = {}
+        self._stop: Callable[[], None] = lambda: None
+
+    def join(self, call: LiveCall) -> None:
+        """Ring for a call whenever something is left for it, until :meth:`leave`.
+
+        Raises:
+            JournalError: The journal is not open.
+        """
+        if not self._driven:
+            call_soon = caller_of_loop()
+            self._stop = self._store.journal.listen(lambda record_ids: call_soon(self._ring, record_ids))
+        self._driven[call.record.record_id] = call
+
+    def leave(self, call: LiveCall) -> None:
+        """Ring for a call no longer."""
+        if self._driven.pop(call.record.record_id, None) is not None and not self._driven:
+            self._stop()
+
+    def _ring(self, record_ids: Collection[str]) -> None:
+        for record_id in record_ids:
+            if record_id in self._driven:
+                self._driven[record_id].instruct()
+
+    async def read(self, call: LiveCall) -> list[Event]:
+        """What has been left for a call until now, as events. What means nothing any more is forgotten.
+
+        Raises:
+            JournalError: The journal could not be read or written.
+            DrivenElsewhereError: Another client has taken the record.
+        """
+        call.instructed = False
+        events = []
+        for instruction in await self._store.journal.instructions(call.record.record_id):
+            event = _read(call.record, instruction, self._clock.time())
+            if event is None:
+                await self._store.forget_instruction(call, instruction.name)
+            else:
+                events.append(event)
+        return events
+
+
+def _read(record: TaskRecord, instruction: Instruction, now: float) -> Event | None:
+    if instruction.name == CANCEL:
+        return CancelRequested(now=now, instruction=CANCEL)
+    key = instructed_key(record, instruction.name)
+    if key is not None:
+        with suppress(ValueError):
+            answer = json.loads(instruction.body)
+            if isinstance(answer, dict):
+                return AnswerReady(key=key, answer=answer, now=now)
+    return None
