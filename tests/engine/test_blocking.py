@@ -38,6 +38,7 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
     WaitTimeoutError,
+    call_label,
 )
 from mcp_tasks_client.protocol.replies import CallReply, Created, read_call_reply
 from mcp_tasks_client.protocol.task import Task
@@ -151,6 +152,17 @@ def test_an_error_comes_out_as_it_is_and_its_handle_can_be_attached() -> None:
         assert isinstance(handle, BlockingTaskHandle)
         with pytest.raises(TaskFailedError):
             handle.result(SOON)
+
+
+def test_a_call_has_the_label_that_it_is_given_or_that_its_thread_is_in() -> None:
+    server = Server()
+    with blocking(server, application="payroll") as client, call_label("of Bob"):
+        handle = client.start_tool("tool", label="of Ada", idempotency_key="a")
+        assert handle.label == "of Ada"
+        assert client.start_tool("tool", idempotency_key="b").label == "of Bob"
+        assert {record.application for record in client.records()} == {"payroll"}
+        assert client.attach(handle.reference) == handle
+        server.finish()
 
 
 def test_start_tool_returns_at_once_with_a_handle_that_can_be_looked_at() -> None:

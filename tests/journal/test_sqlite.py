@@ -38,6 +38,7 @@ from mcp_tasks_client.journal.sqlite import (
     _BY_KEY,
     _BY_TASK,
     _DELIVERED_SINCE,
+    _FREE_FOR,
     _OF_ALL_SCOPES,
     _OWNERS_OF_EXPIRED,
     _PENDING,
@@ -1582,6 +1583,7 @@ class TestQueries(OneLoop):
         ("query", "plan"),
         [
             (_PENDING, "SEARCH records USING INDEX records_pending (endpoint=? AND principal=?)"),
+            (_FREE_FOR, "SEARCH records USING INDEX records_pending (endpoint=? AND principal=?)"),
             (
                 _BY_KEY,
                 "SEARCH records USING INDEX records_by_key"
@@ -1593,7 +1595,7 @@ class TestQueries(OneLoop):
             ),
             (_ALL, "SEARCH records USING INDEX records_by_task (endpoint=? AND principal=?)"),
         ],
-        ids=["pending", "by_key", "by_task_id", "all"],
+        ids=["pending", "free", "by_key", "by_task_id", "all"],
     )
     async def test_each_finds_its_rows_by_an_index(self, path: Path, query: str, plan: str) -> None:
         await write(path)
