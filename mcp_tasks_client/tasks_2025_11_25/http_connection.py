@@ -132,9 +132,9 @@ class HttpConnection(Connection):
         await self._tell(OwnRequest(method, context=context), {"method": method, "params": params})
 
     async def listen(self, context: Callable[[], object]) -> None:
-        """Keep the GET stream open. Returns when the server has none, or the session is lost."""
+        """Keep the GET stream open. Returns when the server has none, or the session has ended."""
         cursor, refusals, failures = StreamCursor(), 0, 0
-        while not self.lost:
+        while True:
             begun, asked_s = self._clock.monotonic(), 0.0
             try:
                 await self._open_stream(OwnRequest(GET_STREAM, context=context(), cursor=cursor))

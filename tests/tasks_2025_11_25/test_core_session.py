@@ -828,6 +828,28 @@ async def test_a_session_that_was_denied_and_is_there_again_is_not_given_up_for_
 
 
 @requirement("2025:lost-session", "law:7")
+async def test_the_stream_of_a_session_that_was_denied_and_answers_again_is_opened_again(wire: Wire) -> None:
+    """Else its task would wait for ever for the answer to a question that nobody hears."""
+    clock, observed = ManualClock(), Observed()
+    streams = [Stream(), Stream()]
+    wire.replies["GET"] = lambda arrived: streams[0] if arrived.session_id == "s1" else httpx.Response(405)
+    wire.replies["tasks/get"] = lambda arrived: refusal(-32602, "Task not found", 200, arrived.message["id"])
+    async with wire.session(observed, clock=clock) as session:
+        ref = await start(session, observed)
+        wire.gone["s1"] = refusal(-32600, "Session not found", 404)
+        with pytest.raises(SessionError) as caught:
+            await session.get(ref)
+        assert caught.value.code == INVALID_PARAMS
+        streams.pop(0).end()
+        await clock.advance(2.0)
+        wire.gone.clear()
+        wire.replies["tasks/get"] = lambda arrived: INPUT_REQUIRED
+        await clock.advance(10.0)
+        streams[0].event(question(0))
+        assert asks(await session.get(ref))
+
+
+@requirement("2025:lost-session", "law:7")
 async def test_a_session_that_only_one_of_several_servers_denies_is_asked_again(wire: Wire) -> None:
     replies: list[Any] = [refusal(-32600, "Session not found", 404)]
     wire.replies["tasks/get"] = lambda arrived: replies.pop() if replies else wire.task
