@@ -66,6 +66,9 @@ class InputContext:
     task: Task | None
     """The latest snapshot; ``None`` if the server asks before there is a task."""
 
+    label: str | None = None
+    """What the call is about, for people, as whoever made it has said."""
+
     question: Question | None = None
     """The same question for whoever answers it later; ``None`` if it belongs to no call of this client."""
 

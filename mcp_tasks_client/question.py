@@ -76,6 +76,9 @@ class Question:
     tool: str | None
     """The tool that asks; ``None`` for a task that was attached by its bare ID."""
 
+    label: str | None
+    """What the call is about, for people, as whoever made it has said."""
+
     method: str
     """``elicitation/create``, ``sampling/createMessage`` or ``roots/list``."""
 
@@ -210,6 +213,7 @@ def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAns
         endpoint=record.scope.endpoint,
         principal=record.scope.principal,
         tool=record.tool,
+        label=record.label,
         method=str(request.get("method")),
         params=params,
         asked_at=asked.asked_at or record.updated_at,

@@ -44,7 +44,7 @@ from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
 from ..question import answer_instruction
 from ..uncut import run_to_its_end
-from .call_log import log_commit, log_delivery, log_late_answer
+from .call_log import log_commit, log_delivery
 from .environment import Environment
 from .live_call import LiveCall, Nobody, Ours, Theirs, forgotten, overtaken
 from .observer import (
@@ -240,7 +240,6 @@ class CallStore:
         standing = await self.instruct(call, left)
         if standing is None or standing.heeded or standing.body == left.body:
             return event, left.name  # if another client has heeded it, the commit fails
-        log_late_answer(call.record)
         return replace(event, answer=json.loads(standing.body)), left.name
 
     async def instruct(self, call: LiveCall, instruction: Instruction) -> Instruction | None:

@@ -520,17 +520,20 @@ class Endpoint:
                 known = None if call.ours else await self.engine.journal.by_id(call.record.record_id)
                 return await self._open_questions(known or call.record)
             with self._store.remembering():
-                records = await self.engine.journal.records(self.scope)
+                records = await self.engine.journal.records(self.scope, asking=True)
                 kept = {record.record_id for record in records}
                 here = [one.record for one in self._store.live.values() if one.record.scope == self.scope]
                 records += [record for record in here if record.record_id not in kept]
-            return [question for record in records for question in await self._open_questions(record)]
+            ours = [record for record in records if record.application in (None, self.engine.application)]
+            return [question for record in ours for question in await self._open_questions(record)]
 
     async def _open_questions(self, record: TaskRecord) -> list[Question]:
         if not list(open_questions(record, self)):
             return []
+        # In this order, for what is heeded meanwhile is part of the record then.
         left = await self.engine.journal.instructions(record.record_id)
-        return list(open_questions(record, self, [instruction.name for instruction in left]))
+        known = await self.engine.journal.by_id(record.record_id)
+        return list(open_questions(known or record, self, [instruction.name for instruction in left]))
 
     async def take_answer(self, name: str, answer: JSONObject) -> None:
         """Commit the answer to a question, whoever drives its call; see :meth:`Question.answer`.

@@ -15,6 +15,7 @@ from ..machine.actions import Ask, SendCall
 from ..machine.events import Event, TaskCreated
 from ..machine.record import TaskRecord
 from ..machine.states import Observing
+from ..protocol import JSONObject
 from ..protocol.task import Task
 from ..protocol.text import name_tool
 from ..sessions.base import TaskRef, ToolCall
@@ -234,10 +235,10 @@ class LiveCall:
             return False
         return any(q.key == key and q.unanswered for q in getattr(state, "questions", ()))
 
-    def is_answered(self, key: str) -> bool:
-        """Whether a question has its answer, sent or not."""
+    def answer_to(self, key: str) -> JSONObject | None:
+        """The answer that a question has, sent or not; ``None`` if it has none."""
         questions = getattr(self.record.state, "questions", ())
-        return any(q.key == key and not q.unanswered for q in questions)
+        return next((q.answer or {} for q in questions if q.key == key and not q.unanswered), None)
 
     # ── what changes ──────────────────────────────────────────────────────────────────────────
 

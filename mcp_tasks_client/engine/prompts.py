@@ -17,6 +17,7 @@ import anyio
 from ..machine.actions import Ask
 from ..machine.events import AnswerReady, AnswerUnavailable, Event
 from ..uncut import is_being_cancelled
+from .call_log import log_late_answer
 from .live_call import LiveCall
 from .requests import Requests
 
@@ -114,7 +115,7 @@ class Prompts:
         call = self._call
         if not call.is_open(ask.key):
             # Answered by an earlier run, or withdrawn by the server, which may ask it again.
-            if not call.is_answered(ask.key):
+            if call.answer_to(ask.key) is None:
                 await self._step(call, AnswerUnavailable(key=ask.key, why="withdrawn"))
             return
         prompt = anyio.CancelScope()
@@ -130,6 +131,8 @@ class Prompts:
             if isinstance(event, AnswerReady):
                 # No checkpoint between the return of the callback and the commit of the answer.
                 await self._step(call, event)
+                if call.answer_to(ask.key) not in (None, event.answer):
+                    log_late_answer(call.record)
                 return
         finally:
             self._end_work(prompt)

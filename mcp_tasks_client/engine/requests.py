@@ -241,6 +241,7 @@ class Requests:
             tool=record.tool,
             key=ask.key,
             task=record.task,
+            label=record.label,
             question=next((q for q in self.open_questions(record) if q.question_id == name), None),
             idempotency_key=record.idempotency_key,
             reference=reference_of(record),

@@ -211,7 +211,12 @@ class Journal(ABC):
 
     @abstractmethod
     async def records(
-        self, scope: Scope | None, *, pending: bool = False, delivered_since: float | None = None
+        self,
+        scope: Scope | None,
+        *,
+        pending: bool = False,
+        asking: bool = False,
+        delivered_since: float | None = None,
     ) -> list[TaskRecord]:
         """The records of a scope that can be read, oldest first.
 
@@ -219,6 +224,7 @@ class Journal(ABC):
             scope: Endpoint and principal; ``None`` is all scopes.
             pending: Only those with a task to observe or an outcome not yet delivered. The cost is
                 then that of the pending ones, however many others there are.
+            asking: Only those whose server asks something, at the same cost.
             delivered_since: Only those that were delivered at or after this time, by the wall clock.
         """
 

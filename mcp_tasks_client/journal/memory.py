@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from ..errors import JournalError
 from ..machine.record import Scope, TaskRecord
 from .base import LEASES_KEPT_S, Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
-from .row import Row, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
+from .row import ASKING, Row, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
 
 __all__ = ["MemoryJournal"]
 
@@ -150,7 +150,12 @@ class MemoryJournal(Journal):
         return found[-1].record() if found else None
 
     async def records(
-        self, scope: Scope | None, *, pending: bool = False, delivered_since: float | None = None
+        self,
+        scope: Scope | None,
+        *,
+        pending: bool = False,
+        asking: bool = False,
+        delivered_since: float | None = None,
     ) -> list[TaskRecord]:
         """The records of a scope that can be read, oldest first."""
         key = None if scope is None else _scope(scope)
@@ -159,6 +164,8 @@ class MemoryJournal(Journal):
             scopes = self._pending if key is None else [key]
             of_scopes = [record_id for one in scopes for record_id in self._pending.get(one, ())]
             found = self._in_order(key, of_scopes if pending else self._rows)
+        if asking:
+            found = [row for row in found if row.status in ASKING]
         if delivered_since is not None:
             found = [row for row in found if (row.delivered_at or -math.inf) >= delivered_since]
         await checkpoint()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Self, overload
+from typing import Final, NamedTuple, Self, overload
 
 from anyio.lowlevel import checkpoint
 
@@ -23,6 +23,7 @@ from ..machine.states import Gathering
 from ..protocol.text import name_tool
 
 __all__ = [
+    "ASKING",
     "Row",
     "RowWrite",
     "checked_time",
@@ -34,6 +35,10 @@ __all__ = [
 ]
 
 logger = logging.getLogger("mcp_tasks_client")
+
+
+ASKING: Final = ("input_required", "gathering")
+"""The statuses of records whose server asks something."""
 
 
 class Row(NamedTuple):

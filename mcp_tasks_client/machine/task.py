@@ -216,6 +216,8 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
             return state, (StopAsking(), Park(event.error))
         case AnswerReady():
             questions = answer(state.questions, event.key, event.answer)
+            if questions == state.questions:
+                return state, ()  # not the first answer
             state, send = _send_answers(replace(state, questions=questions), event.now)
             return state, (Save(), *send)
         case AnswerUnavailable():

@@ -134,10 +134,17 @@ class ProcessJournal(Journal):
         return await self._records.by_task_id(scope, task_id)
 
     async def records(
-        self, scope: Scope | None, *, pending: bool = False, delivered_since: float | None = None
+        self,
+        scope: Scope | None,
+        *,
+        pending: bool = False,
+        asking: bool = False,
+        delivered_since: float | None = None,
     ) -> list[TaskRecord]:
         await self._read()
-        return await self._records.records(scope, pending=pending, delivered_since=delivered_since)
+        return await self._records.records(
+            scope, pending=pending, asking=asking, delivered_since=delivered_since
+        )
 
     async def prune(self, before: float, now: float, gone: Judge) -> int:
         await self._write()

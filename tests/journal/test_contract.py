@@ -574,6 +574,25 @@ class TestDeliver:
         assert await journal.records(elsewhere, delivered_since=9.0) == [given[3]]
         assert await journal.records(SCOPE, delivered_since=11.0) == []
 
+    async def test_what_asks_is_found(self, journal: Journal) -> None:
+        elsewhere = Scope("https://other.example/")
+        asks, before = (
+            observing(status="input_required"),
+            Gathering(round=1, request_state=None, questions=()),
+        )
+        given = [
+            record(state=asks, created_at=2.0),
+            record(state=before, created_at=1.0, idempotency_key="order-42"),
+            record(state=asks, created_at=3.0, scope=elsewhere),
+            record(state=observing()),
+            record(state=finished()),
+        ]
+        for one in given:
+            await journal.save(one)
+
+        assert await journal.records(SCOPE, asking=True) == [given[1], given[0]], "oldest first"
+        assert await journal.records(None, asking=True) == [given[1], given[0], given[2]]
+
     async def test_a_time_that_is_none_is_refused(self, journal: Journal) -> None:
         await journal.save(stays := record(state=finished()))
         with pytest.raises(ValueError, match="finite"):

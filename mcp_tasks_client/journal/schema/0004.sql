@@ -4,6 +4,10 @@ ALTER TABLE records ADD COLUMN label TEXT;        -- a short text for people
 ALTER TABLE records ADD COLUMN application TEXT;  -- whose call it is; NULL is everybody's
 ALTER TABLE records ADD COLUMN origin TEXT;       -- JSON: the process that made the call
 
+-- Whoever answers looks for what is asked.
+CREATE INDEX records_asking ON records (endpoint, principal, created_at)
+  WHERE status IN ('input_required', 'gathering');
+
 -- What whoever does not drive a call wants done about it: an answer, or its cancellation. One that was
 -- heeded stays, without its body, since the first of a name is the one that counts.
 CREATE TABLE instructions (

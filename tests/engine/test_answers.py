@@ -1,0 +1,508 @@
+"""Questions as things: listed, left for later, answered and cancelled by whoever has the journal."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp_types import CreateMessageResult, ElicitRequestFormParams, ElicitResult, ListRootsResult, TextContent
+
+from mcp_tasks_client.client import TasksClient
+from mcp_tasks_client.errors import (
+    AlreadyAnsweredError,
+    InputUnansweredError,
+    InvalidAnswerError,
+    QuestionWithdrawnError,
+    TaskCancelledError,
+    TasksClientError,
+)
+from mcp_tasks_client.handle import TaskHandle
+from mcp_tasks_client.journal.base import Journal
+from mcp_tasks_client.journal.memory import MemoryJournal
+from mcp_tasks_client.journal.sqlite import SqliteJournal
+from mcp_tasks_client.question import Question
+from mcp_tasks_client.testing import (
+    FaultPlan,
+    ScriptedServer,
+    ask,
+    ask_first,
+    complete,
+    form,
+    kill,
+    scripted_client,
+    text_result,
+    work,
+)
+from tests._requirements import requirement
+from tests._results import text
+
+pytestmark = pytest.mark.anyio
+
+ADA = ElicitResult(action="accept", content={"name": "Ada"})
+BOB = ElicitResult(action="accept", content={"name": "Bob"})
+WHO = form("Who are you?", name="string")
+SAMPLE = {
+    "method": "sampling/createMessage",
+    "params": {"messages": [{"role": "user", "content": {"type": "text", "text": "?"}}], "maxTokens": 9},
+}
+ROOTS = {"method": "roots/list"}
+KEY = "order-42"
+
+
+def named(answers: Any) -> Any:
+    return text_result(
+        answers["who"]["content"]["name"] if answers["who"]["action"] == "accept" else "nobody"
+    )
+
+
+@pytest.fixture
+def server() -> ScriptedServer:
+    server = ScriptedServer()
+    quick: Any = {"poll_interval_ms": 20, "settle_s": 0.01}
+    server.tool("sign", [ask("who", WHO), complete(named)], **quick)
+    server.tool("sign_slowly", [ask("who", WHO), work(60), complete(named)], **quick)
+    server.tool("ask_first", [ask_first({"who": WHO}), complete(named)], **quick)
+    server.tool(
+        "ask_all",
+        [ask("who", WHO), ask("model", SAMPLE), ask("roots", ROOTS), complete(text_result("done"))],
+        **quick,
+    )
+    return server
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journal]:
+    """Each a journal of one client; all keep the same records."""
+    if request.param == "memory":
+        shared = MemoryJournal()
+        return lambda: shared
+    return lambda: SqliteJournal(tmp_path / "journal.sqlite3")
+
+
+@asynccontextmanager
+async def clients(
+    server: ScriptedServer, make_journal: Callable[[], Journal], *each: dict[str, Any]
+) -> AsyncIterator[list[TasksClient]]:
+    opened = [scripted_client(server.session(), journal=make_journal(), **options) for options in each]
+    with anyio.fail_after(20):
+        for client in opened:
+            await client.__aenter__()
+        try:
+            yield opened
+        finally:
+            with anyio.CancelScope(shield=True):
+                for client in opened:
+                    await client.__aexit__(None, None, None)
+    server.witness.check()
+
+
+async def first_question(of: TasksClient | TaskHandle) -> Question:
+    """The first question, once there is one."""
+    while True:
+        for question in await of.questions():
+            return question
+        await anyio.sleep(0.01)
+
+
+LATER: dict[str, Any] = {"elicitation": "later"}
+
+
+# ── what a question is ────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_question_says_what_is_asked_and_nothing_of_how_the_server_names_it(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, LATER) as (client,):
+        handle = await client.start_tool("sign", label="contract of Ada")
+        question = await first_question(handle)
+        assert (question.tool, question.label) == ("sign", "contract of Ada")
+        assert (question.endpoint, question.principal) == ("scripted", "")
+        assert question.method == "elicitation/create"
+        assert isinstance(question.params, ElicitRequestFormParams)
+        assert question.params.message == "Who are you?"
+        assert question.record_id == handle.reference["record_id"]
+        assert handle.task_id is not None
+        for shown in (repr(question), question.question_id, str(pickle.dumps(question))):
+            assert handle.task_id not in shown
+            assert "'who'" not in shown
+        assert await client.questions() == [question]
+        await handle.cancel()
+
+
+async def test_a_question_that_was_pickled_is_answered_by_its_id(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, LATER, {}) as (driver, other):
+        handle = await driver.start_tool("sign")
+        question = await first_question(handle)
+        copied = pickle.loads(pickle.dumps(question))
+        assert copied == question
+        with pytest.raises(TasksClientError, match="detached"):
+            await copied.accept({"name": "Ada"})
+        await other.answer(copied.question_id, ADA)
+        assert text(await handle.result()) == "Ada"
+
+
+@pytest.mark.parametrize("name", ["", "who", "a-b", 3, "x" * 16])
+async def test_what_is_no_question_id_is_refused(server: ScriptedServer, name: Any) -> None:
+    async with clients(server, MemoryJournal, LATER) as (client,):
+        with pytest.raises(ValueError, match="question_id"):
+            await client.answer(name, ADA)
+
+
+# ── answered from outside ─────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("tool", ["sign", "ask_first"])
+@pytest.mark.parametrize("who", ["the client", "another client"])
+async def test_a_question_that_is_left_for_later_is_answered_by_whoever_has_the_journal(
+    server: ScriptedServer, make_journal: Callable[[], Journal], who: str, tool: str
+) -> None:
+    async with (
+        clients(server, make_journal, LATER, {}) as (driver, other),
+        anyio.create_task_group() as tasks,
+    ):
+        results: list[str] = []
+
+        async def call() -> None:
+            results.append(text(await driver.call_tool(tool, idempotency_key=KEY)))
+
+        tasks.start_soon(call)
+        question = await first_question(driver if who == "the client" else other)
+        await question.accept({"name": "Ada"})
+        with anyio.fail_after(1):  # within one second, also where the journal is a file
+            while not results:
+                await anyio.sleep(0.01)
+        assert results == ["Ada"]
+        assert await driver.questions() == []
+
+
+async def test_a_question_before_a_call_without_a_key_is_answered_where_it_is_made(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with (
+        clients(server, make_journal, LATER, {}) as (driver, other),
+        anyio.create_task_group() as tasks,
+    ):
+        results: list[str] = []
+
+        async def call() -> None:
+            results.append(text(await driver.call_tool("ask_first")))
+
+        tasks.start_soon(call)
+        question = await first_question(driver)
+        assert await other.questions() == []
+        with pytest.raises(QuestionWithdrawnError):  # of which the journal knows nothing
+            await other.answer(question.question_id, ADA)
+        await question.accept({"name": "Ada"})
+    assert results == ["Ada"]
+
+
+@requirement("law:3")
+async def test_each_kind_of_question_can_be_answered_later(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    all_later = {"elicitation": "later", "sampling": "later", "roots": "later"}
+    said = CreateMessageResult(role="assistant", content=TextContent(type="text", text="!"), model="m")
+    async with clients(server, make_journal, all_later, {}) as (driver, other):
+        handle = await driver.start_tool("ask_all")
+        await (await first_question(other)).answer(ADA)
+        for answer in (said, ListRootsResult(roots=[])):
+            while (question := await first_question(other)).method == "elicitation/create":
+                await anyio.sleep(0.01)
+            await question.answer(answer)
+            while [one.question_id for one in await other.questions()] == [question.question_id]:
+                await anyio.sleep(0.01)
+        assert text(await handle.result()) == "done"
+
+
+@requirement("law:3", "law:5")
+async def test_a_parked_call_that_was_answered_goes_on_when_it_is_taken_up(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, {}) as (client,):
+        with pytest.raises(InputUnansweredError) as caught:
+            await client.call_tool("sign")
+        (question,) = caught.value.questions
+        await question.accept({"name": "Ada"})
+        assert isinstance(caught.value.handle, TaskHandle)
+        assert text(await caught.value.handle.result()) == "Ada"
+
+
+@requirement("law:3", "law:5")
+async def test_what_is_answered_while_nobody_drives_is_sent_by_whoever_resumes(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, {}) as (client,):
+        with pytest.raises(InputUnansweredError) as caught:
+            await client.call_tool("sign")
+    error = pickle.loads(pickle.dumps(caught.value))
+    async with clients(server, make_journal, {}) as (second,):
+        await second.answer(error.questions[0].question_id, ADA)
+        assert await second.questions() == []  # it has its answer, which waits to be sent
+    async with clients(server, make_journal, {}) as (third,):
+        (handle,) = await third.resume()
+        assert text(await handle.result()) == "Ada"
+
+
+# ── the first answer counts ───────────────────────────────────────────────────────────────────
+
+
+@requirement("law:3")
+async def test_of_two_persons_who_answer_at_once_one_is_told_that_the_other_was_faster(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, LATER, {}, {}) as (driver, *persons):
+        handle = await driver.start_tool("sign")
+        question = await first_question(handle)
+        sent, late = list[str](), list[AlreadyAnsweredError]()
+
+        async def answer(client: TasksClient, answer: ElicitResult) -> None:
+            try:
+                await client.answer(question.question_id, answer)
+                sent.append((answer.content or {})["name"])  # type: ignore[arg-type]
+            except AlreadyAnsweredError as error:
+                late.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answer, persons[0], ADA)
+            tasks.start_soon(answer, persons[1], BOB)
+        assert len(sent) == len(late) == 1
+        assert not late[0].same
+        assert text(await handle.result()) == sent[0]
+
+
+@pytest.mark.parametrize("heeded", [True, False])
+async def test_whoever_is_late_is_told_whether_the_answer_is_the_same(
+    server: ScriptedServer, make_journal: Callable[[], Journal], heeded: bool
+) -> None:
+    async with clients(server, make_journal, LATER if heeded else {}, {}) as (driver, other):
+        if heeded:
+            handle = await driver.start_tool("sign_slowly")
+            question = await first_question(other)
+        else:
+            with pytest.raises(InputUnansweredError) as caught:
+                await driver.call_tool("sign_slowly")
+            (question,) = caught.value.questions
+        await other.answer(question.question_id, ADA)
+        while heeded and handle.task is not None and handle.task.status == "input_required":
+            await anyio.sleep(0.01)
+        for answer, same in ((ADA, True), (BOB, False)):
+            with pytest.raises(AlreadyAnsweredError) as late:
+                await other.answer(question.question_id, answer)
+            assert late.value.same is same
+            assert "Ada" not in str(late.value)
+
+
+@requirement("law:3")
+async def test_a_callback_that_waits_is_withdrawn_when_somebody_else_has_answered(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    withdrawn = anyio.Event()
+
+    async def wait(context: Any, params: Any) -> ElicitResult:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            withdrawn.set()
+        raise AssertionError
+
+    async with clients(server, make_journal, {"elicitation": wait}, {}) as (driver, other):
+        handle = await driver.start_tool("sign")
+        await other.answer((await first_question(other)).question_id, ADA)
+        await withdrawn.wait()
+        assert text(await handle.result()) == "Ada"
+
+
+@requirement("law:3")
+async def test_a_callback_that_is_late_is_told_so_once_and_its_answer_is_not_sent(
+    server: ScriptedServer, make_journal: Callable[[], Journal], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The form and the callback answer at the same moment."""
+    caplog.set_level(logging.INFO, "mcp_tasks_client")
+    others: list[TasksClient] = []
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        with anyio.CancelScope(shield=True):  # it cannot be withdrawn any more
+            await others[0].answer(context.question.question_id, ADA)
+        return BOB
+
+    async with clients(server, make_journal, {"elicitation": answer}, {}) as (driver, other):
+        others.append(other)
+        assert text(await driver.call_tool("sign")) == "Ada"
+    assert [getattr(line, "mcp_event", "") for line in caplog.records].count("late answer") == 1
+    assert "Ada" not in caplog.text
+    assert "Bob" not in caplog.text
+
+
+# ── what is no answer ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (ElicitResult(action="accept", content={"name": 3}), "name"),
+        (ElicitResult(action="accept", content={}), "name"),
+        (ListRootsResult(roots=[]), "action"),
+        ({"action": "accept"}, "dict"),
+        (ElicitResult(action="accept", content={"name": "\ud800"}), "surrogate"),
+    ],
+    ids=["wrong type", "missing", "another kind", "dict", "half a character"],
+)
+async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays_open(
+    server: ScriptedServer, make_journal: Callable[[], Journal], answer: Any, says: str
+) -> None:
+    async with clients(server, make_journal, LATER, {}) as (driver, other):
+        handle = await driver.start_tool("sign")
+        question = await first_question(other)
+        with pytest.raises(InvalidAnswerError, match=says):
+            await question.answer(answer)
+        await question.accept({"name": "Ada"})
+        assert text(await handle.result()) == "Ada"
+
+
+async def test_a_question_that_nobody_asks_any_more_takes_no_answer(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, LATER, {}) as (driver, other):
+        handle = await driver.start_tool("sign")
+        question = await first_question(other)
+        await handle.cancel()
+        with pytest.raises(QuestionWithdrawnError):
+            await question.accept({"name": "Ada"})
+        with pytest.raises(TaskCancelledError):
+            await handle.result()
+        with pytest.raises(QuestionWithdrawnError):
+            await question.accept({"name": "Ada"})
+
+
+async def test_a_question_of_another_principal_is_neither_seen_nor_answered(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, LATER, {"principal": "bob"}) as (driver, other):
+        handle = await driver.start_tool("sign")
+        question = await first_question(driver)
+        assert await other.questions() == []
+        with pytest.raises(QuestionWithdrawnError):
+            await other.answer(question.question_id, BOB)
+        await question.accept({"name": "Ada"})
+        assert text(await handle.result()) == "Ada"
+
+
+async def test_a_question_is_answered_by_a_handle_of_its_own_call_only(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, LATER) as (client,):
+        one, other = await client.start_tool("sign"), await client.start_tool("sign")
+        question = await first_question(one)
+        with pytest.raises(ValueError, match="another call"):
+            await other.answer(question.question_id, ADA)
+        await one.answer(question.question_id, ADA)
+        assert text(await one.result()) == "Ada"
+        await other.cancel()
+
+
+# ── later ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:3")
+async def test_a_callback_may_leave_one_question_and_is_not_asked_again_until_it_is_resumed(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    asked: list[str | None] = []
+
+    async def leave(context: Any, params: Any) -> None:
+        asked.append(context.question.question_id)
+
+    async with clients(server, make_journal, {"elicitation": leave}) as (client,):
+        handle = await client.start_tool("sign")
+        await first_question(client)
+        await anyio.sleep(0.2)
+        assert len(asked) == 1
+        assert not handle.done
+    async with clients(server, make_journal, {"elicitation": leave}) as (client,):
+        (handle,) = await client.resume()
+        await first_question(client)
+        while len(asked) < 2:
+            await anyio.sleep(0.01)
+        await client.answer(asked[1] or "", ADA)
+        assert text(await handle.result()) == "Ada"
+    assert asked[0] == asked[1]
+
+
+def test_a_word_that_is_not_later_is_refused() -> None:
+    with pytest.raises(ValueError, match='"later"'):
+        TasksClient("http://127.0.0.1:1/mcp", journal=MemoryJournal(), elicitation="never")  # type: ignore[arg-type]
+
+
+# ── cancelled from outside ────────────────────────────────────────────────────────────────────
+
+
+@requirement("law:5", "law:8")
+@pytest.mark.parametrize("tool", ["sign", "ask_first", "sign_slowly"])
+async def test_a_call_that_another_client_drives_is_cancelled_through_the_journal(
+    server: ScriptedServer, make_journal: Callable[[], Journal], tool: str
+) -> None:
+    async with (
+        clients(server, make_journal, LATER, {}) as (driver, other),
+        anyio.create_task_group() as tasks,
+    ):
+        ended: list[BaseException] = []
+
+        async def call() -> None:
+            try:
+                await driver.call_tool(tool, idempotency_key=KEY)
+            except TaskCancelledError as error:
+                ended.append(error)
+
+        tasks.start_soon(call)
+        question = await first_question(other)
+        if tool == "sign_slowly":
+            await question.accept({"name": "Ada"})
+        (record,) = await other.records()
+        handle = await other.attach(
+            {
+                "endpoint": "scripted",
+                "principal": "",
+                "tool": tool,
+                "task_id": record.task_id,
+                "record_id": record.record_id,
+            }
+        )
+        await handle.cancel()
+        while not ended:
+            await anyio.sleep(0.01)
+
+
+@requirement("law:3", "law:5")
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("point", ["commit: instruct", "commit: AnswerReady", "send: tasks/update"])
+async def test_a_client_that_is_killed_around_an_answer_loses_it_not(
+    server: ScriptedServer, make_journal: Callable[[], Journal], point: str, moment: Any
+) -> None:
+    plan = FaultPlan()
+    plan.at(point, moment, kill)
+    asked: list[int] = []
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        asked.append(1)
+        return ADA if len(asked) == 1 else BOB
+
+    with pytest.raises(BaseException):  # noqa: B017, PT011  # a group around KilledError
+        async with scripted_client(
+            server.session(), journal=make_journal(), elicitation=answer, observer=plan
+        ) as client:
+            await client.call_tool("sign")
+    assert plan.killed
+    before_any_commit = (point, moment) == ("commit: instruct", "before")
+    async with clients(server, make_journal, {"elicitation": answer}) as (client,):
+        (handle,) = await client.resume()
+        assert text(await handle.result()) == ("Bob" if before_any_commit else "Ada")
