@@ -247,6 +247,15 @@ class BlockingTasksClient(_Blocking[TasksClient]):
         handles = self._thread.run(partial(self._inner.resume, delivered_within_s=delivered_within_s))
         return [BlockingTaskHandle(handle, self._thread) for handle in handles]
 
+    def adopt(self, limit: int | None = None) -> Iterator[BlockingTaskHandle]:
+        """See :meth:`TasksClient.adopt`."""
+        adopted = self._inner.adopt(limit)
+        while True:
+            try:
+                yield BlockingTaskHandle(self._thread.run(adopted.__anext__), self._thread)
+            except StopAsyncIteration:
+                return
+
     def __enter__(self) -> Self:
         """Start the thread and open the client; see :meth:`TasksClient.__aenter__` for its errors."""
         with ExitStack() as stack:

@@ -7,12 +7,14 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from mcp_types import CallToolResult, EmptyResult, InitializeResult, ListToolsResult, PaginatedRequestParams
 
 from .callbacks import Callbacks, ElicitationCallback, Inputs, RootsCallback, SamplingCallback
+from .engine.adoption import Adoption
 from .engine.cancellation import OnAbandon
 from .engine.endpoint import Endpoint
 from .engine.engine import Engine
@@ -321,6 +323,31 @@ class TasksClient:
             raise ValueError(f"delivered_within_s cannot be negative, got {delivered_within_s}")
         endpoint = self._opened()
         return [TaskHandle(endpoint, call) for call in await endpoint.resume(delivered_within_s)]
+
+    def adopt(self, limit: int | None = None) -> AsyncIterator[TaskHandle]:
+        """Take up what nobody drives any more, for as long as you iterate: :meth:`resume` without an end.
+
+        ``async for handle in client.adopt():`` gives handles of what :meth:`resume` would return now, and of
+        what comes free later: calls of a process that has died, within two lease times (of 30 seconds, see
+        ``Environment.lease_s``), calls that others have released, and parked calls whose answer has come.
+
+        Each comes once, and none that this client drives. A call that parks for want of an answer comes again
+        when the answer is there, and one that parks for another reason half a lease later at the earliest.
+        What was taken up is driven in the background. Nothing more is taken up while the loop's body runs.
+        The loop ends when the client closes.
+
+        Args:
+            limit: How many of the calls that were taken up by this loop may be unfinished at once, so that
+                several processes share what there is; ``None`` is no limit. What has ended does not count.
+
+        Raises:
+            JournalError: While iterating: the journal could not be read or written. Iterate again.
+            ValueError: ``limit`` is less than 1.
+        """
+        if limit is not None and not limit >= 1:
+            raise ValueError(f"limit must be at least 1, or None, got {limit}")
+        endpoint = self._opened()
+        return Adoption(endpoint, limit, partial(TaskHandle, endpoint))
 
     async def attach(
         self, task_id_or_reference: str | TaskReference, *, label: str | None = None

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import logging
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -367,23 +368,34 @@ class CallStore:
             if record is not None and record.finished and not call.ours:
                 call.record, call.error, call.ownership = record, None, Nobody(ours_until=None)
 
-    async def take_pending(self, scope: Scope, application: str | None = None) -> Sequence[LiveCall]:
+    async def take_pending(
+        self,
+        scope: Scope,
+        application: str | None = None,
+        limit: int | None = None,
+        leave: Collection[str] = (),
+    ) -> Sequence[LiveCall]:
         """Become the owner of every free record of a scope that has a task, or an undelivered outcome.
 
         Not of those of another application.
 
+        Args:
+            scope: Endpoint and principal.
+            application: Whose records, besides those of no application.
+            limit: Of how many at most.
+            leave: Records that are left alone.
+
         Returns:
             The calls of all such records that are ours, oldest first.
         """
-        return await run_to_its_end(self._take_pending, scope, application)
+        return await run_to_its_end(self._take_pending, scope, application, limit, leave)
 
-    async def _take_pending(self, scope: Scope, application: str | None) -> Sequence[LiveCall]:
+    async def _take_pending(
+        self, scope: Scope, application: str | None, limit: int | None, leave: Collection[str]
+    ) -> Sequence[LiveCall]:
         await self._enrol()
-        judge = self._lease.judge()
-        take = self.journal.take_pending
-        taken = await self._observed(
-            None, TAKE_PENDING, take, scope, self._owner, judge, application=application
-        )
+        take = partial(self.journal.take_pending, application=application, limit=limit, leave=leave)
+        taken = await self._observed(None, TAKE_PENDING, take, scope, self._owner, self._lease.judge())
         calls = []
         for number, one in enumerate(taken, 1):
             if number % BATCH == 0:

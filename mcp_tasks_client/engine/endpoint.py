@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -585,8 +585,17 @@ class Endpoint:
         """Take up every task and undelivered outcome that is free; see :meth:`TasksClient.resume`."""
         calls = await self._recovery.take_pending(delivered_within_s)
         self.check_open()
-        # All before the first pause, in which somebody else may resume as well.
-        in_hand = [call.take_in_hand() for call in calls]
+        in_hand = [call.take_in_hand() for call in calls]  # before the first pause, for others resume as well
+        await self.take_up(calls)
+        del in_hand  # the handles are made in this very moment
+        return calls
+
+    async def take_free(self, limit: int | None, leave: Collection[str]) -> Sequence[LiveCall]:
+        """Take what nobody drives, with what is ours already; see :meth:`Recovery.take_free`."""
+        return await self._recovery.take_free(limit, leave)
+
+    async def take_up(self, calls: Sequence[LiveCall]) -> None:
+        """Have calls driven in the background that were taken."""
         for call in calls:
             if call.driver is None:
                 call.error = None  # taken up again, whatever it was parked for
@@ -595,8 +604,6 @@ class Endpoint:
             self.drive_in_background(call)
             if number % BATCH == 0:
                 await anyio.lowlevel.checkpoint()  # thousands of them must not hold the event loop
-        del in_hand  # the handles are made in this very moment
-        return calls
 
     async def attach(self, wanted: str | TaskReference, label: str | None = None) -> LiveCall:
         """Observe a task that is known by its ID or reference; see :meth:`TasksClient.attach`."""

@@ -56,6 +56,7 @@ class Engine:
 
     Attributes:
         tasks: The tasks of ours that run.
+        bells: Rung when a call is not driven any more, and with ``None`` when the engine is left.
 
     Raises:
         ValueError: ``on_abandon`` or ``output_schema`` is no word for it, or ``application`` is no name.
@@ -83,6 +84,7 @@ class Engine:
         self.handle_of = handle_of
         self.environment = environment or Environment()
         self.tasks = OwnTasks()
+        self.bells: set[Callable[[LiveCall | None], None]] = set()
         self._entered = False
         self._closed = False
         self._outlasting: set[anyio.CancelScope] = set()
@@ -214,6 +216,11 @@ class Engine:
         if call.driver is driver:
             call.driver = None
             call.publish()
+            self._ring(call)
+
+    def _ring(self, call: LiveCall | None) -> None:
+        for bell in list(self.bells):
+            bell(call)
 
     # ── what outlasts its caller ──────────────────────────────────────────────────────────────
 
@@ -273,6 +280,7 @@ class Engine:
         What the journal refuses is logged.
         """
         self._closed = True
+        self._ring(None)
         if "store" not in self.__dict__ and not self._entered:
             return  # there never was a call
         for call in list(self.store.live.values()):

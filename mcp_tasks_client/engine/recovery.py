@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ..machine.events import TaskCreated
 from ..machine.record import TaskRecord, TaskReference
@@ -37,13 +37,24 @@ class Recovery:
         Args:
             delivered_within_s: Find besides what was delivered in these last seconds, and is kept.
         """
-        with self._store.remembering():
-            pending = await self._store.take_pending(self._scope, self._maker.application)
+        free = await self.take_free()
         delivered = [] if delivered_within_s is None else await self._delivered(delivered_within_s)
+        # What was delivered here meanwhile is not handed out again, unless it is asked for.
+        undelivered = [call for call in free if call.record.delivered_at is None]
+        return [*delivered, *(call for call in undelivered if not call.looked_after)]
+
+    async def take_free(self, limit: int | None = None, leave: Collection[str] = ()) -> Sequence[LiveCall]:
+        """Take what is pending, free, and of no other application. Oldest first, with what is ours already.
+
+        Args:
+            limit: How much at most.
+            leave: The ``record_id`` of records that are left alone.
+        """
+        with self._store.remembering():
+            pending = await self._store.take_pending(self._scope, self._maker.application, limit, leave)
         unsaved = [call for call in self._store.unsaved if call not in pending and call.next_send is None]
-        # What was delivered here a moment ago is not handed out again, unless it is asked for.
-        taken = [call for call in (*unsaved, *pending) if call.record.delivered_at is None]
-        return [*delivered, *(call for call in taken if not call.looked_after)]
+        # What was delivered here a moment ago is not pending any more.
+        return [call for call in (*unsaved, *pending) if call.record.delivered_at is None]
 
     async def _delivered(self, within_s: float) -> Sequence[LiveCall]:
         since = self._environment.clock.time() - within_s
