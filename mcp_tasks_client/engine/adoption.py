@@ -16,11 +16,11 @@ import anyio
 
 from ..errors import InputUnansweredError, TasksClientError
 from ..machine.record import TaskRecord
-from ..uncut import run_to_its_end
+from ..uncut import caller_of_loop, run_to_its_end
 from .endpoint import Endpoint
 from .environment import LEASE_S
 from .live_call import LiveCall, Theirs
-from .signal import Signal, from_any_thread, make_signal
+from .signal import Signal, make_signal
 
 __all__ = ["Adoption"]
 
@@ -86,7 +86,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        call_soon = from_any_thread()
+        call_soon = caller_of_loop()
 
         def hear(record_ids: Collection[str]) -> None:
             with suppress(RuntimeError):  # the event loop has ended

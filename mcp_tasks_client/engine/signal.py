@@ -6,7 +6,7 @@ hours. An event of ``anyio`` on asyncio takes 1.2 KB and three coroutines for th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -16,7 +16,7 @@ from ..uncut import on_asyncio
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["FutureSignal", "Signal", "from_any_thread", "make_signal"]
+__all__ = ["FutureSignal", "Signal", "make_signal"]
 
 
 class Signal(Protocol):
@@ -32,20 +32,6 @@ class Signal(Protocol):
 def make_signal() -> Signal:
     """A signal for the event loop that runs us."""
     return FutureSignal() if on_asyncio() else anyio.Event()
-
-
-def from_any_thread() -> Callable[..., object]:
-    """What has the event loop that runs us call a function. It may be used in any thread.
-
-    It raises ``RuntimeError`` once the loop has ended.
-    """
-    if on_asyncio():
-        import asyncio
-
-        return asyncio.get_running_loop().call_soon_threadsafe
-    import trio
-
-    return trio.lowlevel.current_trio_token().run_sync_soon
 
 
 class FutureSignal:

@@ -18,6 +18,7 @@ from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client.question import answer_instruction
 from mcp_tasks_client.testing import (
     FaultPlan,
     ManualClock,
@@ -30,13 +31,14 @@ from mcp_tasks_client.testing import (
 from tests._requirements import requirement
 from tests._results import text
 from tests.engine.other_process import LEASE_S, OnDisk, invisible
-from tests.engine.world import ASK, DONE, TASK, Asked, World
+from tests.engine.world import ASK, DONE, TASK, YES, Asked, World
 from tests.scripted_session import STALL, ScriptedSession
 
 pytestmark = pytest.mark.anyio
 
 LOOK_S = LEASE_S / 2
 AT_WORK = working(TASK, poll_interval_ms=1000)
+ANSWER = {"action": "accept", "content": {"n": 3}}
 ASKS = input_required(TASK, {"k": ASK}, poll_interval_ms=1000)
 
 
@@ -372,19 +374,38 @@ async def test_what_has_parked_is_adopted_again_once_its_answer_is_there(where: 
 
 
 async def test_what_parks_is_adopted_again_if_its_answer_came_just_before() -> None:
-    world = World(gets={TASK: [AT_WORK]})
+    world, plan = World(gets={TASK: [ASKS]}), FaultPlan()
     await leave(world)
-    async with world.client() as client, adopting(client) as adopter:
+
+    async def answer() -> None:
+        (record,) = await world.journal.records(Scope("scripted"))
+        world.server.gets[TASK] = [DONE]
+        await world.journal.instruct(record.record_id, answer_instruction(record.record_id, "k", ANSWER, 1.0))
+
+    plan.at("commit: release", "before", answer)
+    async with world.client(observer=plan) as client, adopting(client) as adopter:
         await world.clock.advance(3)
-        (record,) = await client.records()
-        # Of a name that nothing heeds, so that the call parks though it is there.
-        await world.journal.instruct(record.record_id, Instruction("about", "{}", 1.0))
-        await world.clock.advance(3)
-        world.server.gets[TASK] = [ASKS]
-        await world.clock.advance(1.1)
         assert len(adopter.handles) == 2
-        await world.clock.advance(10 * LEASE_S)
-        assert len(adopter.handles) == 2
+        assert text(await adopter.handles[1]) == "done"
+    assert [sent.answers for sent in world.server.log("tasks/update")] == [{"k": ANSWER}]
+
+
+@requirement("law:3")
+async def test_what_one_answers_another_adopts() -> None:
+    """A worker without a callback, and a web service that drives nothing."""
+    world = World(gets={TASK: [ASKS]})
+    async with world.client() as worker, world.client() as service, adopting(worker) as adopter:
+        await leave(world)
+        await world.clock.advance(LOOK_S + 3)
+        with pytest.raises(InputUnansweredError):
+            await adopter.handles[0].result()
+        world.server.gets[TASK] = [DONE]
+        (question,) = await service.questions()
+        await question.answer(YES)
+        await world.clock.advance(2)
+        assert text(await adopter.handles[1].result()) == "done"
+        assert await service.resume() == []
+    assert [sent.answers for sent in world.server.log("tasks/update")] == [{"k": ANSWER}]
 
 
 async def test_what_others_have_gone_on_with_and_released_is_adopted_again() -> None:

@@ -618,6 +618,27 @@ def test_an_outcome_is_delivered_when_its_block_is_left_and_comes_again_otherwis
         assert client.resume() == []
 
 
+def test_what_nobody_drives_is_adopted_until_the_client_closes() -> None:
+    journal = MemoryJournal()
+    with blocking(Server(DONE), journal=journal) as client:
+        client.start_tool("tool", idempotency_key="k")
+    opened, adopted = threading.Event(), threading.Event()
+
+    def work() -> list[str]:
+        results = []
+        opened.wait(SOON)
+        for handle in client.adopt(limit=1):
+            results.append(text(handle.result(SOON)))
+            adopted.set()
+        return results
+
+    with elsewhere(work) as ended:
+        with blocking(Server(DONE), journal=journal) as client:
+            opened.set()
+            assert adopted.wait(SOON)
+        assert ended() == ["done"]
+
+
 def test_an_outcome_is_acknowledged_by_its_handle_or_its_record() -> None:
     for way in ("handle", "record"):
         with blocking(Server(DONE)) as client:
@@ -656,10 +677,14 @@ def test_a_method_has_the_signature_and_the_documentation_of_the_asynchronous_on
 
 @pytest.mark.parametrize(
     ("made", "like", "name"),
-    [(BlockingTasksClient, TasksClient, "resume"), (BlockingTaskHandle, TaskHandle, "updates")],
-    ids=["resume", "updates"],
+    [
+        (BlockingTasksClient, TasksClient, "resume"),
+        (BlockingTasksClient, TasksClient, "adopt"),
+        (BlockingTaskHandle, TaskHandle, "updates"),
+    ],
+    ids=["resume", "adopt", "updates"],
 )
-def test_the_two_that_are_written_by_hand_have_the_same_parameters_and_say_where_to_read(
+def test_those_that_are_written_by_hand_have_the_same_parameters_and_say_where_to_read(
     made: type, like: type, name: str
 ) -> None:
     ours, theirs = getattr(made, name), getattr(like, name)

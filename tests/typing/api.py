@@ -332,6 +332,9 @@ async def calling(client: TasksClient, arguments: Mapping[str, object]) -> None:
     assert_type(await client.prune(), int)
     await client.prune(older_than_s=3600)
     assert_type(await client.resume(delivered_within_s=60), list[TaskHandle])
+    assert_type(client.adopt(), AsyncIterator[TaskHandle])
+    async for handle in client.adopt(limit=5):
+        assert_type(handle, TaskHandle)
     await client.resume("task-1")  # type: ignore[call-arg, arg-type]
     await client.records(listed=True)  # type: ignore[call-arg]  # gone since 0.2.0
 
@@ -497,6 +500,7 @@ def blocking_calls(client: BlockingTasksClient, arguments: Mapping[str, object])
     client.call_tool("deploy", on_update=tell_plainly, meta={"k": 1})
     assert_type(client.start_tool("deploy", {"service": "web"}), BlockingTaskHandle)
     assert_type(client.resume(), list[BlockingTaskHandle])
+    assert_type(client.adopt(limit=5), Iterator[BlockingTaskHandle])
     assert_type(client.records(), list[TaskRecord])
 
     client.call_tool()  # type: ignore[call-arg]
