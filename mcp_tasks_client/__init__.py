@@ -16,18 +16,21 @@ from .client import TasksClient
 from .engine.environment import Clock, Environment, SystemClock
 from .engine.observer import Observer, Point
 from .errors import (
+    AlreadyAnsweredError,
     ConnectionLostError,
     CredentialRefusedError,
     DrivenElsewhereError,
     Handle,
     IdempotencyConflictError,
     InputUnansweredError,
+    InvalidAnswerError,
     JournalCorruptError,
     JournalError,
     JournalLockedError,
     JournalSchemaError,
     MissingCapabilityError,
     OutcomeUnknownError,
+    QuestionWithdrawnError,
     RemoteProtocolError,
     SessionError,
     TaskCancelledError,
@@ -46,6 +49,7 @@ from .machine.record import Origin, Scope, TaskRecord
 from .machine.states import LastFailure
 from .policy import PollPolicy, ReceivePolicy
 from .protocol.task import Task, TaskStatus
+from .question import Question
 from .sessions.base import Limits, ObservedTasks, Session, Snapshot, TaskRef, ToolCall
 
 if TYPE_CHECKING:
@@ -70,6 +74,7 @@ _LATE = {
 """Imported on use, since they need httpx or httpx2, which the rest does not."""
 
 __all__ = [
+    "AlreadyAnsweredError",
     "BlockingTaskHandle",
     "BlockingTasksClient",
     "Clock",
@@ -82,6 +87,7 @@ __all__ = [
     "InputContext",
     "InputUnansweredError",
     "Instruction",
+    "InvalidAnswerError",
     "Journal",
     "JournalCorruptError",
     "JournalError",
@@ -101,6 +107,8 @@ __all__ = [
     "OutcomeUnknownError",
     "Point",
     "PollPolicy",
+    "Question",
+    "QuestionWithdrawnError",
     "ReceivePolicy",
     "RemoteProtocolError",
     "Scope",

@@ -15,17 +15,20 @@ import pytest
 
 from mcp_tasks_client import errors
 from mcp_tasks_client.errors import (
+    AlreadyAnsweredError,
     ConnectionLostError,
     CredentialRefusedError,
     DrivenElsewhereError,
     IdempotencyConflictError,
     InputUnansweredError,
+    InvalidAnswerError,
     JournalCorruptError,
     JournalError,
     JournalLockedError,
     JournalSchemaError,
     MissingCapabilityError,
     OutcomeUnknownError,
+    QuestionWithdrawnError,
     RemoteProtocolError,
     SessionError,
     TaskCancelledError,
@@ -39,6 +42,7 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import LastFailure, Observing
 from mcp_tasks_client.protocol.task import read_task
+from mcp_tasks_client.question import Question
 
 RECORD = TaskRecord(
     record_id="r",
@@ -60,6 +64,19 @@ REMOTE: dict[str, Any] = {
     "http_status": 503,
     "retry_after_s": 7.5,
 }
+ASKED = Question(
+    question_id="r-0123456789abcdef",
+    record_id="r",
+    endpoint="e",
+    principal="",
+    tool="sign",
+    label=None,
+    method="roots/list",
+    params=None,
+    asked_at=1.5,
+    expires_at=None,
+)
+
 ATTRIBUTES: dict[type[TasksClientError], dict[str, Any]] = {
     TasksClientError: {},
     TaskError: {},
@@ -68,7 +85,10 @@ ATTRIBUTES: dict[type[TasksClientError], dict[str, Any]] = {
     TaskExpiredError: {},
     TaskNotFoundError: {},
     WaitTimeoutError: {"last_failure": LastFailure(message="HTTP 503", count=2, since=1.0)},
-    InputUnansweredError: {"keys": ("name", "age"), "declined": True},
+    InputUnansweredError: {"questions": (ASKED,), "keys": ("name", "age"), "declined": True},
+    AlreadyAnsweredError: {"same": True},
+    QuestionWithdrawnError: {},
+    InvalidAnswerError: {},
     OutcomeUnknownError: {"record": RECORD},
     DrivenElsewhereError: {},
     IdempotencyConflictError: {},
@@ -90,6 +110,8 @@ NOTHING: dict[str, Any] = {
     "data": None,
     "status_message": None,
     "keys": (),
+    "questions": (),
+    "same": False,
     "declined": False,
     "record": None,
     "last_failure": None,
