@@ -91,7 +91,7 @@ ElicitationCallback: TypeAlias = (
 )
 """Answers the server's elicitations, async or in a thread. Gets an :class:`InputContext` and the params.
 
-It returns ``None`` to leave the question to whoever answers it later, by :meth:`Question.answer`. ``"later"``
+It returns ``None`` to leave the question to whoever answers it later. ``"later"``
 leaves every question."""
 
 SamplingCallback: TypeAlias = (

@@ -62,7 +62,7 @@ class Question:
     """
 
     question_id: str
-    """Opaque, and safe in a page or a URL: neither the task's ID nor the server's key can be read from it."""
+    """An opaque name, safe in pages and URLs. Neither the task's ID nor the server's key is in it."""
 
     record_id: str
     """Of the call."""

@@ -245,5 +245,9 @@ def test_what_else_an_error_is_stands_in_the_drawing_too() -> None:
         for kind in ATTRIBUTES
         if kind is not TasksClientError
     }
-    assert [kind for kind, bases in foreign.items() if bases] == [WaitTimeoutError]
+    assert {kind: bases for kind, bases in foreign.items() if bases} == {
+        WaitTimeoutError: ["TimeoutError"],
+        InvalidAnswerError: ["ValueError"],
+    }
     assert "(also TimeoutError)" in drawn()["WaitTimeoutError"][2]
+    assert "(also ValueError)" in drawn()["InvalidAnswerError"][2]
