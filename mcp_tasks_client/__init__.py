@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .blocking import BlockingTaskHandle, BlockingTasksClient
+from .blocking import BlockingInbox, BlockingTaskHandle, BlockingTasksClient
 from .callbacks import InputContext
 from .client import TasksClient
 from .engine.environment import Clock, Environment, SystemClock
@@ -43,6 +43,7 @@ from .errors import (
     WaitTimeoutError,
 )
 from .handle import TaskHandle, TaskReference
+from .inbox import Inbox
 from .journal.base import Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
 from .journal.memory import MemoryJournal
 from .journal.sqlite import SqliteJournal
@@ -76,6 +77,7 @@ _LATE = {
 
 __all__ = [
     "AlreadyAnsweredError",
+    "BlockingInbox",
     "BlockingTaskHandle",
     "BlockingTasksClient",
     "Clock",
@@ -85,6 +87,7 @@ __all__ = [
     "Environment",
     "Handle",
     "IdempotencyConflictError",
+    "Inbox",
     "InputContext",
     "InputUnansweredError",
     "Instruction",

@@ -1,4 +1,4 @@
-"""The same client for code without an event loop: one thread runs it, every method waits for it.
+"""The same client, and inbox, for code without an event loop: one thread runs it, every method waits for it.
 
 Nothing is written twice: each method is made from the asynchronous one, with its signature and its
 documentation.
@@ -24,10 +24,11 @@ from .client import TasksClient
 from .errors import TasksClientError
 from .handle import TaskHandle, TaskReference
 from .hosts.sdk.introspection import is_client
+from .inbox import Inbox
 from .machine.states import LastFailure
 from .protocol.task import Task
 
-__all__ = ["BlockingTaskHandle", "BlockingTasksClient"]
+__all__ = ["BlockingInbox", "BlockingTaskHandle", "BlockingTasksClient"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -37,7 +38,14 @@ InnerT = TypeVar("InnerT")
 
 
 class _Thread:
-    """The thread with the event loop, while the client is open."""
+    """The thread with the event loop, while the client is open.
+
+    Args:
+        used_as: How the client is opened.
+    """
+
+    def __init__(self, used_as: str) -> None:
+        self._used_as = used_as
 
     portal: BlockingPortal | None = None
 
@@ -49,7 +57,7 @@ class _Thread:
 
     def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.portal is None:
-            raise TasksClientError("The client is not open. Use: with BlockingTasksClient(...) as client")
+            raise TasksClientError(f"The client is not open. Use: {self._used_as}")
         if self.pid != os.getpid():
             raise TasksClientError("The client was opened in another process. Open one in this process.")
         ended = Event()
@@ -126,11 +134,11 @@ def _handing(
 
 
 def _made_like(
-    make: Callable[P, TasksClient],
-) -> Callable[[Callable[..., None]], Callable[Concatenate[BlockingTasksClient, P], None]]:
+    make: Callable[P, object],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
     """Give a constructor the signature of the asynchronous client's constructor."""
 
-    def like(init: Callable[..., None]) -> Callable[Concatenate[BlockingTasksClient, P], None]:
+    def like(init: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
         return update_wrapper(init, make.__init__, assigned=())
 
     return like
@@ -209,7 +217,38 @@ class BlockingTaskHandle(_Blocking[TaskHandle]):
         return repr(self._inner).replace("TaskHandle", "BlockingTaskHandle", 1)
 
 
-class BlockingTasksClient(_Blocking[TasksClient]):
+OpenedT = TypeVar("OpenedT", bound=AbstractAsyncContextManager[Any])
+
+
+class _Opening(_Blocking[OpenedT]):
+    """Something that is opened, in a thread of its own, and closed."""
+
+    _stack: ExitStack
+
+    def __enter__(self) -> Self:
+        """Start the thread and open the client; see ``__aenter__`` of the asynchronous one for its errors."""
+        with ExitStack() as stack:
+            portal = _start_event_loop(stack)
+            stack.enter_context(portal.wrap_async_context_manager(self._inner))
+            self._thread.portal, self._thread.pid, self._stack = portal, os.getpid(), stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the client and end the thread.
+
+        Does neither in a child of the process that opened the client, nor after a second interrupt.
+        """
+        self._thread.portal = None
+        if not self._thread.left and self._thread.pid == os.getpid():
+            self._stack.close()
+
+
+class BlockingTasksClient(_Opening[TasksClient]):
     """:class:`TasksClient` without ``async``: ``with BlockingTasksClient(...) as client``.
 
     Takes the same arguments. Callbacks that are plain functions run in worker threads and may block;
@@ -219,8 +258,6 @@ class BlockingTasksClient(_Blocking[TasksClient]):
     closes does not keep the process from ending, which leaves its calls as a kill does.
     """
 
-    _stack: ExitStack
-
     # A decorated function, since to a type checker a class whose __init__ is a variable is Any.
     @_made_like(TasksClient)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -228,7 +265,8 @@ class BlockingTasksClient(_Blocking[TasksClient]):
             raise TypeError(
                 "a client lives in the event loop it was made in; give a URL, or use TasksClient there"
             )
-        self._inner, self._thread, self._stack = TasksClient(*args, **kwargs), _Thread(), ExitStack()
+        self._inner, self._stack = TasksClient(*args, **kwargs), ExitStack()
+        self._thread = _Thread("with BlockingTasksClient(...) as client")
 
     call_tool = _waiting(TasksClient.call_tool)
     acknowledge = _waiting(TasksClient.acknowledge)
@@ -256,27 +294,24 @@ class BlockingTasksClient(_Blocking[TasksClient]):
             except StopAsyncIteration:
                 return
 
-    def __enter__(self) -> Self:
-        """Start the thread and open the client; see :meth:`TasksClient.__aenter__` for its errors."""
-        with ExitStack() as stack:
-            portal = _start_event_loop(stack)
-            stack.enter_context(portal.wrap_async_context_manager(self._inner))
-            self._thread.portal, self._thread.pid, self._stack = portal, os.getpid(), stack.pop_all()
-        return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the client and end the thread.
+class BlockingInbox(_Opening[Inbox]):
+    """:class:`Inbox` without ``async``: ``with BlockingInbox(...) as inbox``.
 
-        Does neither in a child of the process that opened the client, nor after a second interrupt.
-        """
-        self._thread.portal = None
-        if not self._thread.left and self._thread.pid == os.getpid():
-            self._stack.close()
+    Takes the same arguments. Its questions are asynchronous: ``inbox.answer(question.question_id, answer)``.
+    """
+
+    @_made_like(Inbox)  # as above
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._inner, self._stack = Inbox(*args, **kwargs), ExitStack()
+        self._thread = _Thread("with BlockingInbox(...) as inbox")
+
+    records = _waiting(Inbox.records)
+    questions = _waiting(Inbox.questions)
+    answer = _waiting(Inbox.answer)
+    cancel = _waiting(Inbox.cancel)
+    acknowledge = _waiting(Inbox.acknowledge)
+    prune = _waiting(Inbox.prune)
 
 
 def _start_event_loop(stack: ExitStack) -> BlockingPortal:

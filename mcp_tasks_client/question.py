@@ -36,6 +36,7 @@ __all__ = [
     "instructed_key",
     "leave_answer",
     "open_questions",
+    "read_questions",
     "record_of",
     "to_wire",
 ]
@@ -118,7 +119,8 @@ class Question:
         Raises:
             TasksClientError: As from :meth:`answer`.
         """
-        await self.answer(ElicitResult(action="accept", content=content))
+        # Not validated here: the SDK's error would quote the answer.
+        await self.answer(ElicitResult.model_construct(action="accept", content=content))
 
     async def decline(self) -> None:
         """Decline an elicitation.
@@ -200,6 +202,20 @@ def open_questions(
         name = question_id(record.record_id, asked.key)
         if name not in answered:
             yield _read(record, asked, name, takes)
+
+
+async def read_questions(journal: Journal, record: TaskRecord, takes: TakesAnswers) -> list[Question]:
+    """The questions of a call that wait for an answer, and have none in the journal.
+
+    Raises:
+        JournalError: The journal could not be read.
+    """
+    if not list(open_questions(record, takes)):
+        return []
+    # In this order, for what is heeded meanwhile is part of the record then.
+    left = await journal.instructions(record.record_id)
+    known = await journal.by_id(record.record_id)
+    return list(open_questions(known or record, takes, [instruction.name for instruction in left]))
 
 
 def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAnswers | None) -> Question:

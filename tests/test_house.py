@@ -35,7 +35,7 @@ FLOORS: Final = (
     (OLDER,),
     ("by_url", "handle"),
     ("hosts",),
-    ("client",),
+    ("client", "inbox"),
     ("blocking", "testing"),
 )
 """The rooms (folders and modules of the top level) from the bottom up. A room imports rooms of

@@ -23,7 +23,7 @@ from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling
 from ..protocol import JSONObject
 from ..protocol.text import digest, name_tool, quote
-from ..question import Question, check_open, leave_answer, open_questions, record_of
+from ..question import Question, check_open, leave_answer, read_questions, record_of
 from ..sessions.base import Session, Snapshot, ToolCall
 from ..uncut import run_to_its_end
 from .call_store import BATCH
@@ -518,22 +518,15 @@ class Endpoint:
         async with self.engine.using_journal():
             if call is not None:
                 known = None if call.ours else await self.engine.journal.by_id(call.record.record_id)
-                return await self._open_questions(known or call.record)
+                return await read_questions(self.engine.journal, known or call.record, self)
             with self._store.remembering():
                 records = await self.engine.journal.records(self.scope, asking=True)
                 kept = {record.record_id for record in records}
                 here = [one.record for one in self._store.live.values() if one.record.scope == self.scope]
                 records += [record for record in here if record.record_id not in kept]
             ours = [record for record in records if record.application in (None, self.engine.application)]
-            return [question for record in ours for question in await self._open_questions(record)]
-
-    async def _open_questions(self, record: TaskRecord) -> list[Question]:
-        if not list(open_questions(record, self)):
-            return []
-        # In this order, for what is heeded meanwhile is part of the record then.
-        left = await self.engine.journal.instructions(record.record_id)
-        known = await self.engine.journal.by_id(record.record_id)
-        return list(open_questions(known or record, self, [instruction.name for instruction in left]))
+            journal = self.engine.journal
+            return [one for record in ours for one in await read_questions(journal, record, self)]
 
     async def take_answer(self, name: str, answer: JSONObject) -> None:
         """Commit the answer to a question, whoever drives its call; see :meth:`Question.answer`.

@@ -36,11 +36,13 @@ from mcp_types import (
 )
 
 from mcp_tasks_client import (
+    BlockingInbox,
     BlockingTaskHandle,
     BlockingTasksClient,
     ConnectionLostError,
     CredentialRefusedError,
     IdempotencyConflictError,
+    Inbox,
     InputContext,
     InputUnansweredError,
     Journal,
@@ -54,6 +56,7 @@ from mcp_tasks_client import (
     Origin,
     OutcomeUnknownError,
     PollPolicy,
+    Question,
     ReceivePolicy,
     RemoteProtocolError,
     SessionError,
@@ -427,6 +430,34 @@ def records(record: TaskRecord) -> None:
     assert_type(record.finished, bool)
     assert_type(record.pending, bool)
     record.tool = "other"  # type: ignore[misc]
+
+
+async def inboxes(journal: Journal, path: Path, record: TaskRecord) -> None:
+    async with Inbox(path, endpoint="one", principal="ada", application="payroll") as inbox:
+        assert_type(inbox, Inbox)
+        found = await inbox.records(endpoint="one", principal="ada", pending=True, label="lunch")
+        assert_type(found, list[TaskRecord])
+        for question in await inbox.questions(endpoint="one", principal="ada", label="lunch"):
+            assert_type(question, Question)
+            await question.accept({"version": "1.2"})
+            await inbox.answer(question.question_id, ElicitResult(action="decline"))
+        await inbox.cancel(record)
+        await inbox.acknowledge(record)
+        assert_type(await inbox.prune(60), int)
+        await inbox.cancel("record")  # type: ignore[arg-type]
+    Inbox()
+    Inbox(journal)
+    Inbox(journal, "ada")  # type: ignore[call-arg]
+
+
+def blocking_inboxes(path: Path, record: TaskRecord) -> None:
+    with BlockingInbox(path, principal="ada") as inbox:
+        assert_type(inbox, BlockingInbox)
+        assert_type(inbox.records(pending=True), list[TaskRecord])
+        assert_type(inbox.questions(label="lunch"), list[Question])
+        inbox.cancel(record)
+        assert_type(inbox.prune(), int)
+    BlockingInbox(path, 3)  # type: ignore[call-arg, arg-type]
 
 
 async def journals(journal: Journal) -> None:

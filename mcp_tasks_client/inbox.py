@@ -1,0 +1,253 @@
+"""What a journal holds, of all servers: listed, answered, cancelled and acknowledged without a session."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Self
+
+from .engine.call_store import CallStore
+from .engine.environment import Environment
+from .engine.instructions import CANCEL
+from .errors import TasksClientError
+from .journal.base import Instruction, Journal
+from .journal.guarded import GuardedJournal
+from .journal.sqlite import choose_journal
+from .machine.record import Scope, TaskRecord
+from .policy import PollPolicy
+from .protocol import JSONObject
+from .protocol.text import name_tool
+from .question import Answer, Question, leave_answer, read_questions, record_of, to_wire
+from .uncut import run_to_its_end
+
+__all__ = ["Inbox"]
+
+
+class Inbox:
+    """The calls in a journal and the questions that they wait with, whatever the server and whoever calls it.
+
+    ``async with Inbox("tasks.sqlite3") as inbox``. An inbox talks to no server and drives no call. What it
+    leaves in the journal is sent by the client that drives the call, in this process or in another one,
+    within seconds. If nobody drives it, whoever takes it up sends it, as by :meth:`TasksClient.resume`.
+
+    ``endpoint``, ``principal`` and ``application`` bound what an inbox shows and touches, so that a page for
+    one user is an inbox for that principal.
+
+    Args:
+        journal: ``None`` is the user's default SQLite file; a path is another file; a :class:`Journal` is
+            used as it is.
+        endpoint: The server's name in the journal; ``None`` is every server.
+        principal: On whose behalf calls are made; ``None`` is everybody, and ``""`` are the calls for nobody
+            in particular.
+        application: Shows what clients of this name have made, and clients without a name; ``None`` is all.
+        environment: Clock and process, for tests, and who observes calls; ``None`` is the real ones.
+
+    Raises:
+        TypeError: ``journal`` is none of the above.
+    """
+
+    def __init__(
+        self,
+        journal: Journal | str | os.PathLike[str] | None = None,
+        *,
+        endpoint: str | None = None,
+        principal: str | None = None,
+        application: str | None = None,
+        environment: Environment | None = None,
+    ) -> None:
+        self._journal = GuardedJournal(choose_journal(journal))
+        self._endpoint, self._principal, self._application = endpoint, principal, application
+        self._environment = environment or Environment()
+        self._store: CallStore | None = None
+
+    # ── seeing ────────────────────────────────────────────────────────────────────────────────
+
+    async def records(
+        self,
+        *,
+        endpoint: str | None = None,
+        principal: str | None = None,
+        pending: bool = False,
+        label: str | None = None,
+    ) -> list[TaskRecord]:
+        """What the journal knows of calls, oldest first.
+
+        A call without an idempotency key is there from its task on, and until its outcome was delivered.
+
+        Args:
+            endpoint: Only those at this server.
+            principal: Only those on behalf of this principal.
+            pending: Only tasks that are not over, and outcomes that nobody has received.
+            label: Only those of exactly this label.
+
+        Raises:
+            JournalError: The journal could not be read.
+            TasksClientError: The inbox is not open.
+        """
+        return await self._find(endpoint, principal, label, pending=pending)
+
+    async def questions(
+        self, *, endpoint: str | None = None, principal: str | None = None, label: str | None = None
+    ) -> list[Question]:
+        """The questions that wait for an answer, those of the oldest call first.
+
+        Args and errors are those of :meth:`records`. Questions from before there is a task are among them
+        where the call has an idempotency key.
+        """
+        records = await self._find(endpoint, principal, label, asking=True)
+        return [one for record in records for one in await read_questions(self._journal, record, self)]
+
+    async def _find(
+        self, endpoint: str | None, principal: str | None, label: str | None, **which: bool
+    ) -> list[TaskRecord]:
+        self._opened()
+        server = self._endpoint if endpoint is None else endpoint
+        whose = self._principal if principal is None else principal
+        scope = None if server is None or whose is None else Scope(server, whose)
+        return [
+            record
+            for record in await self._journal.records(scope, **which)
+            if self._shows(record)
+            and endpoint in (None, record.scope.endpoint)
+            and principal in (None, record.scope.principal)
+            and label in (None, record.label)
+        ]
+
+    # ── doing ─────────────────────────────────────────────────────────────────────────────────
+
+    async def answer(self, question_id: str, answer: Answer) -> None:
+        """Answer a question; see :meth:`Question.answer`. Returns when the answer is committed.
+
+        Args:
+            question_id: Of the question.
+            answer: The result of the kind that the question asks for.
+
+        Raises:
+            InvalidAnswerError: The answer does not fit the question. Nothing was committed.
+            AlreadyAnsweredError: Somebody was faster. Nothing was committed.
+            QuestionWithdrawnError: Nobody waits for an answer any more, or the inbox does not show the call.
+                Nothing was committed.
+            JournalError: The answer could not be committed.
+            ValueError: It is no ``question_id``.
+            TasksClientError: The inbox is not open.
+        """
+        await self.take_answer(question_id, to_wire(answer))
+
+    async def take_answer(self, question_id: str, answer: JSONObject) -> None:
+        """Commit an answer in its form on the wire; see :meth:`answer`."""
+        self._opened()
+        record = await self._journal.by_id(record_of(question_id))
+        shown = record if record is not None and self._shows(record) else None
+        await run_to_its_end(leave_answer, self._journal, shown, question_id, answer, self._now())
+
+    async def cancel(self, record: TaskRecord) -> None:
+        """Have the task of a call cancelled; see :meth:`TaskHandle.cancel`.
+
+        Returns when the wish is committed. A call that has ended has nothing to cancel.
+
+        Args:
+            record: One that :meth:`records` returned.
+
+        Raises:
+            JournalError: The wish could not be committed.
+            ValueError: The inbox does not show this call.
+            TasksClientError: The inbox is not open.
+        """
+        store, standing = self._opened(), await self._standing(record)
+        if standing is not None and not standing.finished:
+            call, wish = store.adopt(standing), Instruction(CANCEL, "", self._now())
+            await run_to_its_end(store.instruct, call, wish)
+
+    async def acknowledge(self, record: TaskRecord) -> None:
+        """Count the outcome of a call as delivered; see :meth:`TasksClient.acknowledge`.
+
+        Args:
+            record: One that :meth:`records` returned.
+
+        Raises:
+            JournalError: It could not be written. The outcome may come once more.
+            ValueError: The inbox does not show this call.
+            TasksClientError: The call has not ended, or the inbox is not open.
+        """
+        store, standing = self._opened(), await self._standing(record)
+        if standing is not None and not await store.acknowledge(store.adopt(standing)):
+            raise TasksClientError(
+                f"The call of {name_tool(record.tool)} has not ended. There is no outcome to acknowledge."
+            )
+
+    async def prune(self, older_than_s: float | None = None) -> int:
+        """Forget what is old, in the whole journal, whoever made it; see :meth:`TasksClient.prune`.
+
+        Args:
+            older_than_s: Seconds since the delivery, at least a minute; ``None`` is the journal's
+                ``retention_s``.
+
+        Returns:
+            How many calls.
+
+        Raises:
+            JournalError: The journal could not be written.
+            ValueError: ``older_than_s`` is negative.
+            TasksClientError: The inbox is not open.
+        """
+        if older_than_s is not None and not older_than_s >= 0:
+            raise ValueError(f"older_than_s cannot be negative, got {older_than_s}")
+        age_s = self._journal.retention_s if older_than_s is None else older_than_s
+        return await self._opened().prune(self._now() - age_s)
+
+    def _now(self) -> float:
+        return self._environment.clock.time()
+
+    def _shows(self, record: TaskRecord) -> bool:
+        return (
+            self._endpoint in (None, record.scope.endpoint)
+            and self._principal in (None, record.scope.principal)
+            and (self._application is None or record.application in (None, self._application))
+        )
+
+    async def _standing(self, record: TaskRecord) -> TaskRecord | None:
+        """A record as it is now; ``None`` if it was forgotten."""
+        if not self._shows(record):
+            raise ValueError("this inbox is for other calls; take the record from its records()")
+        return await self._journal.by_id(record.record_id)
+
+    # ── opening and closing ───────────────────────────────────────────────────────────────────
+
+    async def __aenter__(self) -> Self:
+        """Open the journal.
+
+        Raises:
+            JournalError: The journal cannot be used; the message says why and what to do.
+            TasksClientError: The inbox is open already.
+        """
+        if self._store is not None:
+            raise TasksClientError("This inbox is open already. Make another one.")
+        # Its clients own what they drive. An inbox is one that never owns anything.
+        self._store = CallStore(self._journal, PollPolicy(), self._environment)
+        try:
+            await self._journal.open()
+        except BaseException:
+            self._store = None
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the journal."""
+        store, self._store = self._opened(), None
+        await run_to_its_end(self._close, store)
+
+    async def _close(self, store: CallStore) -> None:
+        try:
+            await store.close()
+        finally:
+            await self._journal.aclose()
+
+    def _opened(self) -> CallStore:
+        if self._store is None:
+            raise TasksClientError("The inbox is not open. Use: async with Inbox(...) as inbox")
+        return self._store
