@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tasks_client.machine.record import Scope, TaskRecord, dump_state
+from mcp_tasks_client.machine.record import Scope, TaskRecord, dump_state, reference_of
 from mcp_tasks_client.machine.states import (
     Calling,
     Completed,
@@ -96,6 +96,13 @@ def test_an_outcome_is_pending_until_it_was_delivered() -> None:
     done = finished(Completed(result={}))
     assert done.pending
     assert not replace(done, delivered_at=2.0).pending
+
+
+def test_a_reference_has_what_finds_the_call_again() -> None:
+    whole = {"endpoint": "server", "principal": "", "tool": "deploy", "task_id": TASK_ID, "record_id": "r"}
+    assert reference_of(observing()) == whole
+    assert reference_of(record(Calling()), TASK_ID) == whole
+    assert reference_of(record(Calling())) == {**whole, "task_id": None}
 
 
 def test_the_representation_shortens_the_task_id() -> None:

@@ -67,10 +67,17 @@ class Asked(Callbacks):
         raise NoAnswerError("nobody is here")
 
 
+class NoTaker:
+    """Takes no answers: nobody answers later here."""
+
+    async def take_answer(self, question_id: str, answer: JSONObject) -> None:
+        raise AssertionError(question_id)
+
+
 async def test_the_engine_passes_the_context_of_the_newest_of_those_who_wait() -> None:
     inputs, environment = Asked(), Environment()
     session = ScriptedSession(calls=[working(TASK)])
-    requests = Requests(session, inputs, environment)
+    requests = Requests(session, inputs, NoTaker(), environment)
     record = TaskRecord(
         record_id="r", scope=Scope("scripted"), tool="slow", state=Calling(), created_at=0.0, updated_at=0.0
     )
