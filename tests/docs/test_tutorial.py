@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +24,7 @@ def folder(tmp_path: Path, docs_server: str) -> Path:
     """The reader's folder, with every program saved; the server runs."""
     for name, source in programs().items():
         if name != "server.py":
-            assert PORT in source
+            assert PORT in source or name == "answer.py"
             (tmp_path / name).write_text(source.replace(PORT, docs_server), encoding="utf-8")
     return tmp_path
 
@@ -36,26 +38,52 @@ def run(folder: Path, program: str, typed: str = "") -> str:
     return done.stdout
 
 
-def kill_at_work(folder: Path, program: str) -> None:
-    """Start a program, and kill it once it shows that its task is at work."""
+@contextmanager
+def running_until(line: str, folder: Path, program: str) -> Iterator[subprocess.Popen[str]]:
+    """A program that has printed a line."""
     command = [sys.executable, "-u", program]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        ends_at = time.monotonic() + LIMIT_S
-        for line in process.stdout:
-            assert time.monotonic() < ends_at
-            if line.startswith("working building"):
-                process.kill()
+        try:
+            assert process.stdout is not None
+            ends_at = time.monotonic() + LIMIT_S
+            for printed in process.stdout:
+                assert time.monotonic() < ends_at
+                if printed.startswith(line):
+                    break
+            yield process
+        finally:
+            process.kill()
+
+
+def kill_at_work(folder: Path, program: str) -> None:
+    """Start a program, and kill it once it shows that its task is at work."""
+    with running_until("working building", folder, program) as process:
+        process.kill()
         assert process.wait() == -signal.SIGKILL
 
 
 def test_the_tutorial_goes_as_it_says(folder: Path) -> None:
-    assert list(programs()) == ["server.py", "first.py", "look.py", "second.py", "keyed.py"]
+    assert list(programs()) == [
+        "server.py",
+        "first.py",
+        "look.py",
+        "second.py",
+        "later.py",
+        "answer.py",
+        "keyed.py",
+    ]
     told = re.findall(r"```text\n(.*?)\n```", TUTORIAL.read_text(encoding="utf-8"), flags=re.DOTALL)
-    first, look, second, keyed = told
+    first, look, second, later, keyed = told
     assert run(folder, "first.py", "1.2\n").endswith(f"{first}\n")
     kill_at_work(folder, "first.py")
     assert run(folder, "look.py") == f"{look}\n"
     assert run(folder, "second.py", "1.3\n").endswith(f"{second}\n")
     assert run(folder, "look.py") == ""
+    with running_until("input_required", folder, "later.py") as caller:
+        run(folder, "answer.py", "1.4\n")
+        assert caller.communicate(timeout=LIMIT_S)[0].endswith(f"{later}\n")
+    with running_until("input_required", folder, "later.py") as caller:
+        caller.kill()
+        run(folder, "answer.py", "1.4\n")
+    assert run(folder, "second.py") == f"{later}\n"
     assert [run(folder, "keyed.py") for _ in range(2)] == [f"{keyed}\n"] * 2
