@@ -23,7 +23,7 @@ from ..machine.record import TaskRecord
 from ..machine.states import OutcomeUnknown
 from ..protocol.text import name_tool, quote, shorten
 
-__all__ = ["log_commit", "log_delivery", "log_late_answer", "log_park", "log_question"]
+__all__ = ["log_commit", "log_delivery", "log_late_answer", "log_left", "log_park", "log_question"]
 
 logger = logging.getLogger("mcp_tasks_client")
 
@@ -73,6 +73,11 @@ def log_question(record: TaskRecord, method: str) -> None:
         method: Of the question, such as ``elicitation/create``.
     """
     _log("asked", record, f"waits for an answer of the host: {method}")
+
+
+def log_left(record: TaskRecord) -> None:
+    """Log that the host leaves a question to whoever answers it later."""
+    _log("left", record, "has a question that the host leaves to whoever answers it later")
 
 
 def log_late_answer(record: TaskRecord) -> None:

@@ -17,7 +17,7 @@ import anyio
 from ..machine.actions import Ask
 from ..machine.events import AnswerReady, AnswerUnavailable, Event
 from ..uncut import is_being_cancelled
-from .call_log import log_late_answer
+from .call_log import log_late_answer, log_left
 from .live_call import LiveCall
 from .requests import Requests
 
@@ -127,7 +127,8 @@ class Prompts:
             if (prompt.cancel_called or is_being_cancelled()) and not _is_an_answer(event):
                 return
             if event is None:
-                return  # somebody answers later
+                log_left(call.record)
+                return
             if isinstance(event, AnswerReady):
                 # No checkpoint between the return of the callback and the commit of the answer.
                 await self._step(call, event)

@@ -415,18 +415,20 @@ async def test_a_question_is_answered_by_a_handle_of_its_own_call_only(
 
 @requirement("law:3")
 async def test_a_callback_may_leave_one_question_and_is_not_asked_again_until_it_is_resumed(
-    server: ScriptedServer, make_journal: Callable[[], Journal]
+    server: ScriptedServer, make_journal: Callable[[], Journal], caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str | None] = []
 
     async def leave(context: Any, params: Any) -> None:
         asked.append(context.question.question_id)
 
+    caplog.set_level(logging.INFO, "mcp_tasks_client")
     async with clients(server, make_journal, {"elicitation": leave}) as (client,):
         handle = await client.start_tool("sign")
         await first_question(client)
         await anyio.sleep(0.2)
         assert len(asked) == 1
+        assert [getattr(line, "mcp_event", "") for line in caplog.records].count("left") == 1
         assert not handle.done
     async with clients(server, make_journal, {"elicitation": leave}) as (client,):
         (handle,) = await client.resume()
