@@ -43,7 +43,8 @@ from ..machine.events import (
 from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
-from ..question import answer_instruction
+from ..protocol import JSONObject
+from ..question import answer_instruction, leave_answer
 from ..uncut import run_to_its_end
 from .call_log import log_commit, log_delivery
 from .environment import Environment
@@ -246,6 +247,15 @@ class CallStore:
     async def instruct(self, call: LiveCall, instruction: Instruction) -> Instruction | None:
         """Leave an instruction for whoever drives a call; see :meth:`Journal.instruct`."""
         return await self._observed(call, INSTRUCT, self.journal.instruct, call.record.record_id, instruction)
+
+    async def leave_answer(self, record: TaskRecord | None, name: str, answer: JSONObject) -> None:
+        """Leave an answer for whoever drives a call.
+
+        Raises:
+            TasksClientError: As from :func:`mcp_tasks_client.question.leave_answer`.
+        """
+        now = self._clock.time()
+        await self._observed(None, INSTRUCT, leave_answer, self.journal, record, name, answer, now)
 
     async def forget_instruction(self, call: LiveCall, name: str) -> None:
         """Forget an instruction that means nothing any more.
@@ -652,5 +662,7 @@ def _does_not_come_again(event: Event) -> bool:
     match event:
         case PollFailed() | UpdateFailed() | CancelFailed():
             return event.retry_after_s is not None  # the server wants to be left alone for so long
+        case CancelRequested():
+            return event.instruction is not None  # it may be marked as heeded all the same
         case _:
             return isinstance(event, (AnswerReady, *_REPLIES))

@@ -23,7 +23,7 @@ from ..machine.record import Scope, TaskRecord, TaskReference
 from ..machine.states import Calling
 from ..protocol import JSONObject
 from ..protocol.text import digest, name_tool, quote
-from ..question import Question, check_open, leave_answer, read_questions, record_of
+from ..question import Question, check_open, read_questions, record_of
 from ..sessions.base import Session, Snapshot, ToolCall
 from ..uncut import run_to_its_end
 from .call_store import BATCH
@@ -549,8 +549,7 @@ class Endpoint:
         async with self.engine.using_journal():
             record = await self.engine.journal.by_id(record_id)
             mine = record if record is not None and record.scope == self.scope else None
-            now = self.engine.environment.clock.time()
-            await run_to_its_end(leave_answer, self.engine.journal, mine, name, answer, now)
+            await run_to_its_end(self._store.leave_answer, mine, name, answer)
 
     def timed_out(self, call: LiveCall, timeout: float | None) -> WaitTimeoutError:
         """The error of a waiting that has ended before the call."""

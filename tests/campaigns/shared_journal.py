@@ -40,6 +40,9 @@ class Watch(Protocol):
     def forgotten(self, record: TaskRecord) -> None:
         """A record was pruned."""
 
+    def instructed(self, record_id: str, instruction: Instruction) -> None:
+        """An instruction was left, the first of its name."""
+
 
 class ProcessJournal(Journal):
     """The journal as one process has it open.
@@ -197,7 +200,10 @@ class ProcessJournal(Journal):
 
     async def instruct(self, record_id: str, instruction: Instruction) -> Instruction | None:
         await self._write()
-        return await self._records.instruct(record_id, instruction)
+        standing = await self._records.instruct(record_id, instruction)
+        if standing is instruction and self._watch is not None:
+            self._watch.instructed(record_id, instruction)
+        return standing
 
     async def instructions(self, record_id: str) -> list[Instruction]:
         await self._read()

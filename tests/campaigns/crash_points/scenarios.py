@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -38,8 +37,10 @@ from mcp_tasks_client import (
 from mcp_tasks_client.callbacks import NoAnswerError
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.observer import DRIVE, Observer, Point
-from mcp_tasks_client.machine.record import Scope
+from mcp_tasks_client.errors import AlreadyAnsweredError, QuestionWithdrawnError
+from mcp_tasks_client.machine.record import Scope, reference_of
 from mcp_tasks_client.machine.states import Completed, Finished, Observing
+from mcp_tasks_client.question import Question, question_id
 from mcp_tasks_client.sessions.base import Limits, ToolCall
 from mcp_tasks_client.testing import (
     Delayed,
@@ -93,9 +94,12 @@ THEIRS: Final = Scope("scripted", "somebody else")
 LIMIT_S: Final = 600.0
 """Seconds of the world after which a life that should have ended is taken for hanging."""
 
-_ANSWERING: Final[ContextVar[str | None]] = ContextVar("answering", default=None)
-"""The question whose callback has returned, for the commit of its answer. Not known where another task of the
-host's takes the answer on, and it is the last one then."""
+_ANSWERED: Final = ("commit: instruct", "commit: AnswerReady")
+"""What the journal has an answer after."""
+
+_ASKED: Final[tuple[Moment, Point]] = ("after", "commit: InputAsked")
+"""Where others know of questions before the host that drives the call does, if that fails there. They may
+have answered then before it asks."""
 
 _ATTEMPTS: Final = 30
 _PASSING: Final = (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError)
@@ -197,7 +201,7 @@ class Life(Observer):
     async def client(self) -> AsyncIterator[TasksClient]:
         client = TasksClient(
             self.world.server.session(limits=Limits(task_timeout_s=8.0, call_read_timeout_s=30.0)),
-            elicitation=self._ask,
+            elicitation="later" if self.world.scenario.later else self._ask,
             **self._options,
         )
         async with client:
@@ -300,11 +304,14 @@ class Life(Observer):
     async def cancel(self, handle: TaskHandle) -> None:
         for _ in range(_ATTEMPTS):
             try:
-                return await handle.cancel()
-            except SessionError:
-                return None  # it is journaled, and said again
+                await handle.cancel()
             except JournalError:
                 await self.sleep(1.0)
+                continue
+            except SessionError:
+                pass  # it is journaled, and said again
+            self.world.wished = True
+            return
         raise AssertionError("no end of attempts")
 
     async def abandon(self, client: Caller, after_s: float) -> None:
@@ -348,6 +355,30 @@ class Life(Observer):
                 return
         raise AssertionError("no end of attempts")
 
+    async def answer_all(self, client: TasksClient, over: anyio.Event) -> None:
+        """Answer whatever any call asks, from outside, until something is over."""
+        while not over.is_set():
+            with suppress(JournalError):
+                for question in await client.questions():
+                    await self._answer(question)
+            await self.sleep(0.7)
+
+    async def _answer(self, question: Question) -> None:
+        self.world.answers += 1
+        content = {"n": self.world.answers}
+        for _ in range(_ATTEMPTS):
+            try:
+                await question.accept(content)
+            except JournalError:
+                continue  # it may have been committed all the same
+            except AlreadyAnsweredError as error:
+                if not error.same:
+                    return None
+            except QuestionWithdrawnError:
+                return None
+            return self.world.counts.append({"action": "accept", "content": content})
+        raise AssertionError("no end of attempts")
+
     async def stand_still(self) -> None:
         """Be suspended, as a process may be, until somebody wakes it."""
         self.clock.suspend()
@@ -358,14 +389,13 @@ class Life(Observer):
 
     async def _ask(self, context: Any, params: Any) -> Any:
         key = context.key
-        if key in self.world.committed:
+        if key in self.world.committed and not self.plan.failed_at(_ASKED):
             self.world.breaks(f"life {self.pid} was asked {key} after its answer was committed")
         self.asked.append(key)
         if self.world.scenario.answer_s:
             await self.sleep(self.world.scenario.answer_s)
         self.world.answers += 1  # so that each would be another one
         self.returned.append(key)
-        _ANSWERING.set(key)
         return ElicitResult(action="accept", content={"n": self.world.answers})
 
     # ── what it passes ────────────────────────────────────────────────────────────────────────
@@ -380,15 +410,14 @@ class Life(Observer):
         if point == DRIVE:
             return
         await self.clock.awake.wait()
-        asked = (_ANSWERING.get() or self.returned[-1]) if point == "commit: AnswerReady" else None
+        answered = await self.world.answered() if point in _ANSWERED else set()
         try:
             await self._pass(self.plan.after(point, record))
         except JournalError:  # as far as anybody here knows, it was not committed
-            asked = None
+            answered = set()
             raise
         finally:
-            if asked is not None:
-                self.world.committed.add(asked)
+            self.world.committed |= answered
 
     async def _pass(self, passing: Awaitable[None]) -> None:
         """Once it is killed it begins nothing any more, as it might while it unwinds."""
@@ -407,17 +436,22 @@ Caller: TypeAlias = TasksClient | HostCaller
 
 async def recover(life: Life) -> None:
     """What a host does when it starts again: bring everything home, run the same code again."""
+    over = anyio.Event()
     async with (
         life.client() as client,
         life.caller(client) as caller,
-        anyio.create_task_group() as tasks,
+        anyio.create_task_group() as others,
     ):
-        tasks.start_soon(life.bring_home, client)
-        if life.world.scenario.keyed:
-            tasks.start_soon(life.call, caller)
-        elif life.world.scenario.task_exists and not life.world.outcomes:
-            # Once it was delivered, nothing is known of it here, and so not when it was polled last.
-            tasks.start_soon(attached, life, client)
+        if life.world.scenario.later:
+            others.start_soon(life.answer_all, client, over)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(life.bring_home, client)
+            if life.world.scenario.keyed:
+                tasks.start_soon(life.call, caller)
+            elif life.world.scenario.task_exists and not life.world.outcomes:
+                # Once it was delivered, nothing is known of it here, and so not when it was polled last.
+                tasks.start_soon(attached, life, client)
+        over.set()
 
 
 # ── the world ─────────────────────────────────────────────────────────────────────────────────
@@ -433,6 +467,7 @@ class Scenario:
         through: What makes the call: a client, or a host through a transport of ours.
         ends: What the host may be told; by default only what the server's tool returned.
         wish: Whether a committed wish to cancel has to end in a cancellation.
+        later: Whether no client has a callback that answers.
         stands_still: At which point the first life does, and until when, in seconds of the world.
         late: Whether it stands still for longer than its lease, and may poll once without it.
     """
@@ -456,6 +491,7 @@ class Scenario:
     late: bool = False
     ends: frozenset[str] | None = None
     wish: bool = False
+    later: bool = False
     has_old_outcome: bool = False
 
 
@@ -468,6 +504,8 @@ class World:
         unknown: Lives that were told that the outcome is unknown.
         consents: How often a host allowed the tool to run once more.
         committed: Keys of questions whose answer was committed.
+        counts: Answers that were given from outside, and were told to count.
+        wished: Whether a wish to cancel was told to be committed.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -482,6 +520,8 @@ class World:
         self.unknown: list[Life] = []
         self.consents = 0
         self.committed: set[str] = set()
+        self.counts: list[dict[str, Any]] = []
+        self.wished = False
         self.answers = 0
         self.server = ScriptedServer(clock=self.clock, identify=lambda tool, _: tool)
         self.server.notifies = scenario.notifies
@@ -547,6 +587,16 @@ class World:
     async def records(self) -> list[TaskRecord]:
         """Ours."""
         return await self.journal.records(OURS)
+
+    async def answered(self) -> set[str]:
+        """Keys of our questions that the journal has an answer to: in a state, or as an instruction."""
+        answered = set()
+        for record in await self.records():
+            left = {one.name for one in await self.journal.instructions(record.record_id)}
+            for question in getattr(record.state, "questions", ()):
+                if not question.unanswered or question_id(record.record_id, question.key) in left:
+                    answered.add(question.key)
+        return answered
 
     async def theirs(self) -> list[TaskRecord]:
         """What nobody here may touch."""
@@ -643,6 +693,19 @@ async def acknowledges(life: Life) -> None:
         handle = await life.start(client)
         if handle is not None:
             await life.see(handle, in_a_block=True)
+
+
+async def answers_from_outside(life: Life) -> None:
+    async with life.client() as client:
+        await life.answer_all(client, life.world.lives[0].ended)
+
+
+async def cancels_from_outside(life: Life) -> None:
+    await life.sleep(1.5)
+    async with life.client() as client:
+        for record in await life.world.records():
+            handle = await client.attach(reference_of(record))
+            await life.cancel(handle)
 
 
 async def abandons(life: Life) -> None:
@@ -751,6 +814,15 @@ _TOLD: Final = Scenario(  # before the first poll that its hint allows
 )
 _FOLLOW_TO_THE_END: Final = Scenario(programs=(calls, calls_a_little_later), steps=_ASKS, answer_s=1.0)
 _TAKE_OVER: Final = replace(_STALL, programs=(calls, comes_back_after_the_lease))
+_ANSWERED_OUTSIDE: Final = Scenario(  # by two at the same moments
+    programs=(calls, answers_from_outside, answers_from_outside),
+    steps=(ask_first(_question("r1")), *_ASKS),
+    later=True,
+)
+_CANCELLED_OUTSIDE: Final = Scenario(
+    programs=(calls, cancels_from_outside), steps=(work(40.0), _END), wish=True
+)
+_CANCELLED_ASKING: Final = replace(_CANCELLED_OUTSIDE, steps=(ask(_question("q")), _END), later=True)
 _FOLLOW: Final = Scenario(
     programs=(calls_and_leaves, calls_a_little_later),
     steps=(work(0.5), ask(_question("q")), work(2.0), _END),
@@ -840,6 +912,12 @@ _BY_CLIENT: Final[Mapping[str, Scenario]] = {
         faults={"tasks/cancel": (HttpError(503, retry_after_s=12.0),)},
         wish=True,
     ),
+    "cancelled, at first refused with -32602": Scenario(
+        programs=(cancels,),
+        steps=(work(40.0), _END),
+        faults={"tasks/cancel": (ErrorReply(-32602, "not yet"),)},
+        wish=True,
+    ),
     "cancelled with a question open": Scenario(
         programs=(cancels,), steps=(ask(_question("q")), _END), answer_s=30.0, wish=True
     ),
@@ -905,6 +983,18 @@ _BY_CLIENT: Final[Mapping[str, Scenario]] = {
     ),
     "its question is told, and then nothing": replace(
         _TOLD, steps=(work(2.0), *_ASKS), notifies=Notifies(breaks_after=1)
+    ),
+    "answered from outside": _ANSWERED_OUTSIDE,
+    "answers from outside": replace(_ANSWERED_OUTSIDE, mortal=1),
+    "answered from outside, without a key": replace(_ANSWERED_OUTSIDE, steps=_ASKS, keyed=False),
+    "answered from outside while it asks": replace(_ANSWERED_OUTSIDE, later=False, answer_s=2.0),
+    "answers from outside while it asks": replace(_ANSWERED_OUTSIDE, later=False, answer_s=2.0, mortal=1),
+    "answered from outside as it answers": replace(_ANSWERED_OUTSIDE, later=False, answer_s=0.2),
+    "cancelled from outside": _CANCELLED_OUTSIDE,
+    "cancels from outside": replace(_CANCELLED_OUTSIDE, mortal=1),
+    "cancelled from outside with a question open": _CANCELLED_ASKING,
+    "cancelled from outside before the task": replace(
+        _CANCELLED_ASKING, steps=(ask_first(_question("r1")), _END)
     ),
     "its cancellation is told": replace(_TOLD, programs=(cancels,), steps=(work(40.0), _END), wish=True),
 }

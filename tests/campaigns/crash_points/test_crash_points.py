@@ -108,6 +108,7 @@ async def laws(world: World) -> list[str]:
         *_told(world, fates),
         *(_keyed(world, stopped) if world.scenario.keyed else await _without_a_key(world, fates, stopped)),
         *_asked(world, stopped),
+        *_answered(world),
         *_at_its_death(world),
     ]
 
@@ -149,7 +150,8 @@ def _told(world: World, fates: list[Fate]) -> Iterator[str]:
     answers = {key: payloads[0] for (_, key), payloads in world.server.witness.answers.items()}
     ends = world.scenario.ends or {result_of(answers)["content"][0]["text"]}
     wished: Passed = ("after", "commit: CancelRequested")
-    if world.scenario.wish and any(fate.passed.count(wished) > fate.failed_at(wished) for fate in fates):
+    committed = any(fate.passed.count(wished) > fate.failed_at(wished) for fate in fates)
+    if world.scenario.wish and (committed or world.wished):
         ends = {"TaskCancelledError"}
     for outcome in world.outcomes:
         if outcome not in ends:
@@ -216,6 +218,19 @@ def _asked(world: World, stopped: list[Fate]) -> Iterator[str]:
             yield f"{key} was asked {times} times, though nobody was killed"
 
 
+def _answered(world: World) -> Iterator[str]:
+    """Of each question the server gets the answer that was told to count, and each that was committed."""
+    if world.scenario.wish or world.unknown or not world.outcomes:
+        return  # of a call that is cancelled, or may be lost, nothing is sent any more
+    sent = {key: payloads for (_, key), payloads in world.server.witness.answers.items()}
+    for answer in world.counts:
+        if [answer] not in sent.values():
+            yield f"{answer} was told to count, and the server got {sent}"
+    for key in world.committed - sent.keys():
+        if not is_url_key(key):  # whether a URL was visited, nobody tells the server
+            yield f"the answer to {key} was committed, and never sent"
+
+
 def _at_its_death(world: World) -> Iterator[str]:
     """The journal holds what was committed, and nothing that was not; and all of it comes home."""
     for life in world.lives:
@@ -224,8 +239,9 @@ def _at_its_death(world: World) -> Iterator[str]:
             continue
         if fate.passed[-1] != fate.stopped_at:
             yield f"a life went on after {fate.stopped_at}"
-        answering = fate.passed.count(("before", "commit: AnswerReady")) > fate.passed.count(
-            ("after", "commit: AnswerReady")
+        answering = any(
+            fate.passed.count(("before", commit)) > fate.passed.count(("after", commit))
+            for commit in ("commit: instruct", "commit: AnswerReady")
         )
         # Whether a URL was visited, the server knows: the call goes again, and nothing is lost.
         lost = {key for key in life.returned if not is_url_key(key)} - world.committed
