@@ -253,6 +253,55 @@ async def test_what_is_answered_while_nobody_drives_is_sent_by_whoever_resumes(
         assert text(await handle.result()) == "Ada"
 
 
+class Mute(MemoryJournal):
+    """Tells nobody of instructions, and counts who listens."""
+
+    listening = 0
+
+    def listen(self, listener: Any) -> Callable[[], None]:
+        self.listening += 1
+
+        def stop() -> None:
+            self.listening -= 1
+
+        return stop
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("tool", ["sign", "ask_first"])
+async def test_what_was_left_is_read_when_the_call_is_taken_up_whether_or_not_the_journal_tells(
+    server: ScriptedServer, tool: str
+) -> None:
+    journal = Mute()
+    async with clients(server, lambda: journal, {}, {}) as (client, other):
+        with pytest.raises(InputUnansweredError) as caught:
+            await client.call_tool(tool, idempotency_key=KEY)
+        await other.answer(caught.value.questions[0].question_id, ADA)
+        assert text(await client.call_tool(tool, idempotency_key=KEY)) == "Ada"
+        assert journal.listening == 0, "nobody listens while no call is driven"
+
+
+async def test_round_after_round_before_a_call_is_answered_later(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    rounds = [ask_first({"who": WHO}), ask_first({"again": WHO}), complete(named)]
+    server.tool("ask_twice", rounds, poll_interval_ms=20, settle_s=0.01)
+    both = clients(server, make_journal, LATER, {})
+    async with both as (driver, other), anyio.create_task_group() as tasks:
+        results: list[str] = []
+
+        async def call() -> None:
+            results.append(text(await driver.call_tool("ask_twice", idempotency_key=KEY)))
+
+        tasks.start_soon(call)
+        first = await first_question(other)
+        await first.accept({"name": "Ada"})
+        while (second := await first_question(other)).question_id == first.question_id:
+            await anyio.sleep(0.01)
+        await second.accept({"name": "Bob"})
+    assert results == ["Ada"]
+
+
 # ── the first answer counts ───────────────────────────────────────────────────────────────────
 
 
@@ -316,10 +365,14 @@ async def test_a_callback_that_waits_is_withdrawn_when_somebody_else_has_answere
         raise AssertionError
 
     async with clients(server, make_journal, {"elicitation": wait}, {}) as (driver, other):
-        handle = await driver.start_tool("sign")
+        handle = await driver.start_tool("sign_slowly")
         await other.answer((await first_question(other)).question_id, ADA)
         await withdrawn.wait()
-        assert text(await handle.result()) == "Ada"
+        assert not handle.done
+        left = make_journal()
+        async with left:
+            assert await left.instructions(handle.reference["record_id"]) == []  # it is part of the record
+        await handle.cancel()
 
 
 @requirement("law:3")
