@@ -101,8 +101,8 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
             stop()
 
     def _hear(self, record_ids: Collection[str]) -> None:
-        live = self._engine.store.live
-        told = {one for one in record_ids if one not in live or not live[one].wanted}
+        here = {one: self._engine.store.live.get(one) for one in record_ids}
+        told = {one for one, call in here.items() if call is None or not call.wanted}
         if told - self._told:
             self._told |= told
             self._wake()
@@ -133,7 +133,7 @@ class Adoption(AsyncIterator[HandleT], Generic[HandleT]):
         room = None
         if self._limit is not None:
             room = self._limit - sum(not isinstance(call.ownership, Theirs) for call in self._driven.values())
-        if not is_new or room == 0:
+        if not is_new or (room is not None and room <= 0):
             return
         resting = await self._resting()
         free = await self._endpoint.take_free(room, resting)

@@ -427,14 +427,13 @@ async def test_what_another_takes_that_dies_is_adopted_again(tmp_path: Path) -> 
     theirs = ScriptedSession(clock=hosts.clock, calls=[AT_WORK], gets={TASK: [ASKS]})
     ours = ScriptedSession(clock=hosts.other_clock, gets={TASK: [ASKS]})
     with anyio.fail_after(20):
-        async with hosts.first(theirs, elicitation=Asked(STALL)) as first, hosts.second(ours) as second:
+        async with hosts.first(theirs) as first:
             await first.start_tool("tool", idempotency_key="k")
-            async with adopting(second) as adopter:
-                await hosts.other_clock.advance(2 * LEASE_S)
-                assert len(adopter.handles) == 1
-                await hosts.other_clock.advance(1)
-                await hosts.clock.advance(2 * LEASE_S + 1)
-                (handle,) = await first.resume()  # the other one, with the question before somebody
+        async with hosts.second(ours) as second, adopting(second) as adopter:
+            await hosts.other_clock.advance(3)
+            assert len(adopter.handles) == 1
+            async with hosts.first(theirs, elicitation=Asked(STALL)) as first:
+                (handle,) = await first.resume()  # with the question before somebody
                 assert handle.task_id == TASK
                 await hosts.clock.advance(1)
                 await hosts.other_clock.advance(LOOK_S)

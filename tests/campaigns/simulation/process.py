@@ -245,7 +245,9 @@ class Process(Observer):
         async with client:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                tasks.start_soon(self._bring_home, client)
+                # Every other life adopts what comes free. The last one has to know when nothing is left.
+                bring_home = self._bring_home if self.last or self.pid % 2 else self._adopt
+                tasks.start_soon(bring_home, client)
                 for intent in self.world.plan.intents:
                     if intent.keyed or (self.pid == 1 and not intent.begun):
                         tasks.start_soon(self._do, client, intent)
@@ -302,6 +304,18 @@ class Process(Observer):
             if not self.last or not await self._anything_left(client):
                 return
             await self._sleep(5.0)
+
+    async def _adopt(self, client: TasksClient) -> None:
+        async with anyio.create_task_group() as tasks:
+            adopted = client.adopt(limit=3)
+            while not self.killed:
+                try:
+                    async for handle in adopted:
+                        tasks.start_soon(self._await, handle)
+                    return
+                except TasksClientError as error:
+                    self.world.tell(f"process {self.pid}: adopt: {error!r}")
+                    await self._sleep(5.0)
 
     async def _anything_left(self, client: TasksClient) -> bool:
         return any(record.pending for record in await client.records())

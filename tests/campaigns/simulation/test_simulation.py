@@ -48,7 +48,7 @@ TELLING: Final[dict[str, int]] = {
     "every_other_owner_is_taken_for_gone": 5,
     "questions_stay_up_after_a_cancel": 577,
     "retry_after_is_ignored": 65,
-    "the_lease_is_never_renewed": 37,
+    "the_lease_is_never_renewed": 11,
     "the_outcome_is_delivered_before_it_is_journaled": 2,
     "tools_call_is_repeated": 12,
     "what_is_told_of_another_task_is_believed": 2,
