@@ -14,7 +14,7 @@ import anyio.lowlevel
 import pytest
 from mcp_types import ElicitResult
 
-from mcp_tasks_client import MemoryJournal, SqliteJournal
+from mcp_tasks_client import Inbox, MemoryJournal, SqliteJournal
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.process import Process
 from mcp_tasks_client.machine.record import TaskRecord
@@ -131,6 +131,29 @@ async def test_the_first_answer_stays() -> None:
         await ask(host, "asks_twice", inputResponses=answers, requestState=first["requestState"])
     (update,) = server.witness.log("tasks/update")
     assert update.params["inputResponses"]["a"] == accept("a", "first")
+
+
+@requirement("law:3")
+@pytest.mark.parametrize("tool", ["asks", "asks_first"])
+@pytest.mark.parametrize("comes_back", ["with an answer of its own", "under its key"])
+async def test_a_question_before_the_host_is_answered_from_outside_and_the_host_gets_the_result(
+    tool: str, comes_back: str
+) -> None:
+    server, journal = asking_server(), MemoryJournal()
+    async with hosted(server, journal) as host, Inbox(journal) as inbox:
+        asked = await ask(host, tool, meta=KEY)
+        (question,) = await inbox.questions()
+        assert (question.tool, question.method) == (tool, "elicitation/create")
+        await question.accept({"name": "Bob"})
+        assert await inbox.questions() == []
+        if comes_back == "under its key":
+            done = await host.call(tool, meta=KEY)
+        else:
+            done = await go_on(host, tool, asked, {"name": accept("name")}, meta=KEY)
+        assert text(done) == "done"
+    updates = [update.params["inputResponses"] for update in server.witness.log("tasks/update")]
+    again = [call.params.get("inputResponses") for call in server.witness.log("tools/call")][1:]
+    assert [*updates, *again] == [{"name": accept("name", "Bob")}]
 
 
 @requirement("law:3")
