@@ -330,6 +330,8 @@ class Process(Observer):
             except TaskError as error:
                 await self.world.delivered(handle, type(error).__name__)
                 return
+            except OutcomeUnknownError:
+                return  # of a reply that could not be committed before; whoever has made the call is told
             except (InputUnansweredError, JournalError, SessionError, DrivenElsewhereError) as error:
                 if _violated(error):
                     self.world.received(handle.tool)
