@@ -33,6 +33,7 @@ __all__ = [
     "Question",
     "TakesAnswers",
     "answer_instruction",
+    "asked_under",
     "instructed_key",
     "leave_answer",
     "open_questions",
@@ -171,9 +172,15 @@ def to_wire(answer: Answer) -> JSONObject:
 # ── which questions there are ─────────────────────────────────────────────────────────────────────
 
 
-def question_id(record_id: str, key: str) -> str:
-    """The public name of a question."""
-    return f"{record_id}-{digest([record_id, key])[:_ID_DIGITS]}"
+def question_id(record_id: str, asked: states.Question) -> str:
+    """The public name of a question. One that a call asks anew under the same key has another name."""
+    return f"{record_id}-{digest([record_id, asked.key, float(asked.asked_at)])[:_ID_DIGITS]}"
+
+
+def asked_under(record: TaskRecord, key: str) -> states.Question | None:
+    """The question of a call that has this key of the server's, answered or not."""
+    questions: tuple[states.Question, ...] = getattr(record.state, "questions", ())
+    return next((q for q in questions if q.key == key), None)
 
 
 def record_of(question_id: str) -> str:
@@ -199,7 +206,7 @@ def open_questions(
         answered: The names of instructions that are to be heeded.
     """
     for asked in _waiting(record):
-        name = question_id(record.record_id, asked.key)
+        name = question_id(record.record_id, asked)
         if name not in answered:
             yield _read(record, asked, name, takes)
 
@@ -251,15 +258,15 @@ def _waiting(record: TaskRecord) -> list[states.Question]:
 # ── answers as instructions ───────────────────────────────────────────────────────────────────────
 
 
-def answer_instruction(record_id: str, key: str, answer: JSONObject, at: float) -> Instruction:
+def answer_instruction(record_id: str, asked: states.Question, answer: JSONObject, at: float) -> Instruction:
     """The instruction to send an answer."""
-    return Instruction(question_id(record_id, key), json.dumps(answer, sort_keys=True), at)
+    return Instruction(question_id(record_id, asked), json.dumps(answer, sort_keys=True), at)
 
 
 def instructed_key(record: TaskRecord, name: str) -> str | None:
     """The server's key of the question that an instruction answers; ``None`` if it needs no answer."""
     questions = getattr(record.state, "questions", ())
-    names = {question_id(record.record_id, q.key): q.key for q in questions if q.unanswered}
+    names = {question_id(record.record_id, q): q.key for q in questions if q.unanswered}
     return names.get(name)
 
 
@@ -283,7 +290,7 @@ async def leave_answer(
     """
     asked = check_open(record, name, answer)
     assert record is not None
-    left = answer_instruction(record.record_id, asked.key, answer, at)
+    left = answer_instruction(record.record_id, asked, answer, at)
     standing = await journal.instruct(record.record_id, left)
     if standing is None:
         raise _withdrawn("its call is over")
@@ -302,7 +309,7 @@ def check_open(record: TaskRecord | None, name: str, answer: JSONObject) -> stat
     if record is None or record.finished:
         raise _withdrawn("its call is over")
     questions: tuple[states.Question, ...] = getattr(record.state, "questions", ())
-    asked = next((q for q in questions if question_id(record.record_id, q.key) == name), None)
+    asked = next((q for q in questions if question_id(record.record_id, q) == name), None)
     if asked is not None and not asked.unanswered:
         raise _already_answered(same=asked.answer == answer)
     if asked is None or asked not in _waiting(record):

@@ -44,7 +44,7 @@ from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
-from ..question import answer_instruction, leave_answer
+from ..question import answer_instruction, asked_under, leave_answer
 from ..uncut import run_to_its_end
 from .call_log import log_commit, log_delivery
 from .environment import Environment
@@ -238,7 +238,9 @@ class CallStore:
 
     async def _find_first_answer(self, call: LiveCall, event: AnswerReady) -> tuple[AnswerReady, str]:
         """The answer that counts, and the name of its instruction: this one, unless somebody was faster."""
-        left = answer_instruction(call.record.record_id, event.key, event.answer, event.now)
+        asked = asked_under(call.record, event.key)
+        assert asked is not None, "an answer to nothing is no step"
+        left = answer_instruction(call.record.record_id, asked, event.answer, event.now)
         standing = await self.instruct(call, left)
         if standing is None or standing.heeded or standing.body == left.body:
             return event, left.name  # if another client has heeded it, the commit fails

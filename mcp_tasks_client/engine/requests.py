@@ -45,7 +45,7 @@ from ..machine.states import Observing
 from ..protocol import JSONObject
 from ..protocol.replies import Created, InputRequired, Returned, read_url_requests
 from ..protocol.text import shorten
-from ..question import Question, TakesAnswers, open_questions, question_id
+from ..question import Question, TakesAnswers, asked_under, open_questions, question_id
 from ..sessions.base import (
     GATEWAY_STATUSES,
     INVALID_PARAMS,
@@ -236,7 +236,8 @@ class Requests:
         """
         record = call.record
         log_question(record, str(ask.request.get("method")))
-        name = question_id(record.record_id, ask.key)
+        asked = asked_under(record, ask.key)
+        name = None if asked is None else question_id(record.record_id, asked)
         context = InputContext(
             tool=record.tool,
             key=ask.key,

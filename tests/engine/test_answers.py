@@ -18,6 +18,7 @@ from mcp_tasks_client.errors import (
     AlreadyAnsweredError,
     InputUnansweredError,
     InvalidAnswerError,
+    OutcomeUnknownError,
     QuestionWithdrawnError,
     TaskCancelledError,
     TasksClientError,
@@ -29,6 +30,7 @@ from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.question import Question
 from mcp_tasks_client.testing import (
     FaultPlan,
+    LostReply,
     ScriptedServer,
     ask,
     ask_first,
@@ -561,3 +563,29 @@ async def test_a_client_that_is_killed_around_an_answer_loses_it_not(
     async with clients(server, make_journal, {"elicitation": answer}) as (client,):
         (handle,) = await client.resume()
         assert text(await handle.result()) == ("Bob" if before_any_commit else "Ada")
+
+
+@requirement("law:3")
+async def test_a_question_that_is_asked_anew_by_a_call_that_is_sent_again_takes_a_new_answer(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    server.misbehave("tools/call", None, LostReply())  # the round that brings the first answer
+    async with clients(server, make_journal, LATER, LATER) as (client, other):
+        got: list[str] = []
+
+        async def call() -> None:
+            with pytest.raises(OutcomeUnknownError):
+                await client.call_tool("ask_first", idempotency_key=KEY)
+            again = await client.call_tool("ask_first", idempotency_key=KEY, on_unknown="resend")
+            got.append(text(again))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            first = await first_question(other)
+            await first.answer(ADA)
+            while (second := await first_question(other)).question_id == first.question_id:
+                await anyio.sleep(0.01)
+            with pytest.raises(QuestionWithdrawnError):
+                await first.answer(BOB)  # on a page from before
+            await second.answer(BOB)
+        assert got == ["Bob"]

@@ -594,7 +594,7 @@ class World:
         for record in await self.records():
             left = {one.name for one in await self.journal.instructions(record.record_id)}
             for question in getattr(record.state, "questions", ()):
-                if not question.unanswered or question_id(record.record_id, question.key) in left:
+                if not question.unanswered or question_id(record.record_id, question) in left:
                     answered.add(question.key)
         return answered
 
