@@ -18,7 +18,7 @@ from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.journal.base import Instruction
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.machine.record import Scope
-from mcp_tasks_client.question import answer_instruction
+from mcp_tasks_client.question import answer_instruction, asked_under
 from mcp_tasks_client.testing import (
     FaultPlan,
     ManualClock,
@@ -380,7 +380,10 @@ async def test_what_parks_is_adopted_again_if_its_answer_came_just_before() -> N
     async def answer() -> None:
         (record,) = await world.journal.records(Scope("scripted"))
         world.server.gets[TASK] = [DONE]
-        await world.journal.instruct(record.record_id, answer_instruction(record.record_id, "k", ANSWER, 1.0))
+        asked = asked_under(record, "k")
+        assert asked is not None
+        left = answer_instruction(record.record_id, asked, ANSWER, 1.0)
+        await world.journal.instruct(record.record_id, left)
 
     plan.at("commit: release", "before", answer)
     async with world.client(observer=plan) as client, adopting(client) as adopter:
