@@ -5,22 +5,27 @@
     pip install -e ".[examples]"
     python examples/web_service.py
 
-Open the address that it prints, order coffee, and press "Kill the service". The process is killed with
-SIGKILL and started again, and the same order goes on. The service keeps no state of its own: what the page
-shows comes from the journal. The ID that the browser makes for each order is the key of its call.
+Two instances of the service share one journal. Open the first address that it prints, order coffee, and press
+"Kill the service". The process is killed with SIGKILL and started again, and the same order goes on. The page
+of the second instance shows the same orders, and answers their questions, also while the first one is dead.
+
+The service keeps no state of its own: what the page shows comes from the journal. The ID that the browser
+makes for each order is the key of its call.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import anyio
 import uvicorn
 from mcp_types import ElicitResult
 from shared import python, running_server
@@ -29,28 +34,33 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from mcp_tasks_client import InputContext, TaskRecord, TasksClient
+from mcp_tasks_client import (
+    AlreadyAnsweredError,
+    Question,
+    QuestionWithdrawnError,
+    TaskRecord,
+    TasksClient,
+)
 
 
 class CoffeeService:
     """Orders of a coffee machine, by their IDs."""
 
     def __init__(self, url: str, journal: str) -> None:
-        self.client = TasksClient(url, journal=journal, elicitation=self.ask)
-        self.answers: dict[str | None, asyncio.Future[str]] = {}
+        self.client = TasksClient(url, journal=journal, elicitation="later")
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Take up what the killed process left, for as long as the service runs."""
-        async with self.client:
-            await self.client.resume()
+        """See the orders through, for as long as the service runs."""
+        async with self.client, anyio.create_task_group() as tasks:
+            tasks.start_soon(self.take_over)
             yield
+            tasks.cancel_scope.cancel()
 
-    async def ask(self, context: InputContext, params: object) -> ElicitResult:
-        """The server's question stays in the page until the user answers it."""
-        task_id = context.task.task_id if context.task else None
-        answer = self.answers[task_id] = asyncio.get_running_loop().create_future()
-        return ElicitResult(action="accept", content={"milk": await answer})
+    async def take_over(self) -> None:
+        """Take up what an instance has left that was killed, now or later."""
+        async for _ in self.client.adopt():
+            pass  # it is driven in the background
 
     async def order(self, request: Request) -> Response:
         """Start an order. If the browser sends it again, it is the same one."""
@@ -59,15 +69,24 @@ class CoffeeService:
         return Response(status_code=202)
 
     async def answer(self, request: Request) -> Response:
-        """Answer the question of an order."""
-        for record in await self.client.records():
-            if record.idempotency_key == request.path_params["order_id"] and record.task_id in self.answers:
-                self.answers.pop(record.task_id).set_result(request.query_params["milk"])
+        """Answer a question, whichever instance drives its order. The first answer counts."""
+        choice = ElicitResult(action="accept", content={"milk": request.query_params["milk"]})
+        try:
+            await self.client.answer(request.path_params["question_id"], choice)
+        except (AlreadyAnsweredError, QuestionWithdrawnError):
+            return Response("Somebody was faster.", status_code=409)
+        except ValueError:
+            return Response("This is no answer to the question.", status_code=422)
         return Response(status_code=202)
 
     async def orders(self, request: Request) -> Response:
-        """Every order, as the journal has it."""
-        return JSONResponse([shown(record) for record in await self.client.records()])
+        """Every order, as the journal has it. An outcome that was shown counts as delivered."""
+        records = await self.client.records()
+        questions = await self.client.questions()
+        for record in records:
+            if record.finished and record.delivered_at is None:
+                await self.client.acknowledge(record)
+        return JSONResponse([shown(record, questions) for record in records])
 
     def app(self) -> Starlette:
         """The service as an ASGI application."""
@@ -75,28 +94,44 @@ class CoffeeService:
             Route("/", lambda request: FileResponse(Path(__file__).with_name("web_page.html"))),
             Route("/orders", self.orders),
             Route("/orders/{order_id}", self.order, methods=["PUT"]),
-            Route("/orders/{order_id}/answer", self.answer, methods=["POST"]),
+            Route("/questions/{question_id}", self.answer, methods=["POST"]),
             Route("/kill", lambda request: os.kill(os.getpid(), signal.SIGKILL), methods=["POST"]),
         ]
         return Starlette(routes=routes, lifespan=self.lifespan)
 
 
-def shown(record: TaskRecord) -> dict[str, object]:
+def shown(record: TaskRecord, questions: list[Question]) -> dict[str, object]:
     """What a user may see of a record: not the task ID, which is a credential."""
     task = record.task
-    result = task.result["content"][0]["text"] if task and task.result else None
-    message = task.status_message if task else None
-    return {"id": record.idempotency_key, "status": record.status, "message": message, "result": result}
+    return {
+        "id": record.idempotency_key,
+        "status": record.status,
+        "message": task.status_message if task else None,
+        "result": task.result["content"][0]["text"] if task and task.result else None,
+        "questions": [
+            {"id": question.question_id, "message": getattr(question.params, "message", None)}
+            for question in questions
+            if question.record_id == record.record_id
+        ],
+    }
 
 
-def main(port: str = "8080") -> None:
-    """Start the coffee machine and the service, and start the service again whenever it was killed."""
-    with TemporaryDirectory(prefix="web-service-") as folder, running_server(Path(folder) / "log") as url:
-        was_killed = True
-        while was_killed:
-            with python(__file__, "serve", url, str(Path(folder) / "journal.db"), port) as service:
-                print(f"The service is process {service.pid}. Open http://127.0.0.1:{port}", flush=True)
-                was_killed = service.wait() == -signal.SIGKILL
+def main(*ports: str) -> None:
+    """Start the coffee machine and an instance of the service at each port, again whenever one was killed."""
+    with (
+        TemporaryDirectory(prefix="web-service-") as folder,
+        running_server(Path(folder) / "log") as url,
+        ExitStack() as stack,
+    ):
+        journal = str(Path(folder) / "journal.db")
+        services: dict[str, subprocess.Popen[bytes]] = {}
+        while all(service.poll() in (None, -signal.SIGKILL) for service in services.values()):
+            for port in ports or ("8080", "8081"):
+                if port not in services or services[port].poll() is not None:
+                    service = stack.enter_context(python(__file__, "serve", url, journal, port))
+                    services[port] = service
+                    print(f"The service is process {service.pid}. Open http://127.0.0.1:{port}", flush=True)
+            time.sleep(0.2)
 
 
 if __name__ == "__main__":
@@ -105,7 +140,7 @@ if __name__ == "__main__":
             case ["serve", url, journal, port]:
                 app = CoffeeService(url, journal).app()
                 uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="warning")
-            case arguments:
-                main(*arguments)
+            case ports:
+                main(*ports)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -9,12 +9,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 import anyio
+import httpx
 import pytest
+
+from mcp_tasks_client import Inbox, TaskRecord
 
 from .browser import MISSING, Browser, browser, wait_for
 from .pages import ROOT
@@ -93,12 +97,16 @@ def test_the_programs_with_one_client(
     assert told["fastmcp_client"].count("Order 6: 1 cups") == 2
 
 
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of the web service."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-u", str(EXAMPLES / "web_service.py"), str(port)]
+    """The address of the web service, of its first instance."""
+    port = unused_port()
+    command = [sys.executable, "-u", str(EXAMPLES / "web_service.py"), str(port), str(unused_port())]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -138,6 +146,68 @@ def test_an_order_in_the_browser_survives_the_death_of_the_service(service: str,
             "completed",
             "Order 1: 1 cups of coffee with oat milk",
         ]
+
+
+def test_an_order_survives_the_death_of_the_service_that_is_started_again(service: str) -> None:
+    with httpx.Client(base_url=service, trust_env=False, timeout=30) as http:
+        http.put("/orders/order-42").raise_for_status()
+        with suppress(httpx.TransportError):  # there is no reply
+            http.post("/kill")
+
+        def waiting() -> dict[str, Any] | None:
+            with suppress(httpx.TransportError):  # it is down
+                return ordered(http, "input_required")
+            return None
+
+        (question,) = wait_for(waiting)["questions"]
+        http.post(f"/questions/{question['id']}", params={"milk": "oat"}).raise_for_status()
+        assert wait_for(lambda: ordered(http, "completed"))["result"].endswith("with oat milk")
+
+
+@contextmanager
+def instance(machine: str, journal: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen[bytes]]]:
+    """One instance of the web service, which nobody starts again."""
+    port = unused_port()
+    command = [sys.executable, str(EXAMPLES / "web_service.py"), "serve", machine, str(journal), str(port)]
+    with (
+        subprocess.Popen(command) as process,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http,
+    ):
+        try:
+            wait_for(lambda: listens(port))
+            yield http, process
+        finally:
+            process.kill()
+
+
+def ordered(http: httpx.Client, status: str) -> dict[str, Any] | None:
+    """The only order, once it has a status."""
+    (order,) = http.get("/orders").raise_for_status().json()
+    return order if order["status"] == status else None
+
+
+def test_a_second_instance_answers_while_the_first_is_dead(machine: str, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.db"
+    with instance(machine, journal) as (first, process), instance(machine, journal) as (second, _):
+        assert first.put("/orders/order-42").status_code == 202
+        assert first.put("/orders/order-42").status_code == 202
+        order = wait_for(lambda: ordered(second, "input_required"))
+        (question,) = order["questions"]
+        assert question["message"] == "Which milk would you like?"
+        process.kill()
+        process.wait()
+        path = f"/questions/{question['id']}"
+        assert second.post(path, params={"milk": "oat"}).status_code == 202
+        assert second.post(path, params={"milk": "cow"}).status_code == 409
+        done = wait_for(lambda: ordered(second, "completed"))
+        assert done["result"] == "Order 1: 1 cups of coffee with oat milk"
+        assert done["questions"] == []
+
+    async def left() -> list[TaskRecord]:
+        async with Inbox(journal) as inbox:
+            return await inbox.records(pending=True)
+
+    assert anyio.run(left) == [], "what was shown counts as delivered, so that it is forgotten one day"
 
 
 def row(page: Browser, status: str) -> list[str] | None:
