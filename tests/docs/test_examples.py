@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import httpx
 import pytest
 
-from mcp_tasks_client import Inbox, TaskRecord
+from mcp_tasks_client import Inbox, TaskRecord, TasksClient
+from mcp_tasks_client.testing import (
+    ManualClock,
+    ScriptedServer,
+    ask,
+    complete,
+    form,
+    scripted_client,
+    text_result,
+    work,
+)
 
+from ..engine.other_process import OnDisk
 from .browser import MISSING, Browser, browser, wait_for
 from .pages import ROOT
 
 EXAMPLES: Final = ROOT / "examples"
 LIMIT_S: Final = 60.0
+
+T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +78,7 @@ def test_every_example_is_run_here_and_has_a_page() -> None:
         "progress",
         "job_runner",
         "web_service",
+        "interrupt",
     }
     assert {path.stem for path in (ROOT / "docs/examples").glob("*.md")} == {
         *(name.replace("_", "-") for name in programs),
@@ -79,6 +94,45 @@ def test_quickstart_brings_the_task_of_a_killed_client_home() -> None:
 
 def test_the_job_runner_runs_each_job_once() -> None:
     assert "3  Three jobs, three orders" in by_command("job_runner.py")
+
+
+def test_an_interrupt_is_resumed_in_another_process() -> None:
+    assert by_command("interrupt.py").splitlines()[-1] == "     → Order 1: 2 cups of coffee with oat milk"
+
+
+async def during(clock: ManualClock, work: Awaitable[T], seconds: float) -> T:
+    """What some work gives, while time passes."""
+    results: list[T] = []
+
+    async def run() -> None:
+        results.append(await work)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await clock.advance(seconds)
+    return results[0]
+
+
+@pytest.mark.anyio
+async def test_an_interrupt_is_resumed_an_hour_later(shared: ModuleType, tmp_path: Path) -> None:
+    program: Any = importlib.import_module("interrupt")
+    clock = ManualClock()
+    server = ScriptedServer(clock=clock)
+    milk = ask("milk", form("Which milk?", milk="string"))
+    server.tool("brew", [work(5), milk, work(5), complete(text_result("coffee"))], poll_interval_ms=1000)
+
+    def client() -> TasksClient:
+        return scripted_client(server.session(), journal=OnDisk(tmp_path / "journal.db", clock))
+
+    with anyio.fail_after(30):
+        async with client() as first:
+            stored = json.dumps(await during(clock, program.run(first), 60))
+        assert json.loads(stored)["asks"] == "Which milk?"
+        await clock.advance(3600)
+        async with client() as second:
+            resumed = program.resume(second, json.loads(stored), "oat")
+            assert await during(clock, resumed, 60) == "coffee"
+    server.witness.check(at_most_once=True)
 
 
 def test_the_programs_with_one_client(
