@@ -112,6 +112,10 @@ async def first_question(of: TasksClient | TaskHandle) -> Question:
         await anyio.sleep(0.01)
 
 
+async def call(client: TasksClient, tool: str, key: str | None, results: list[str]) -> None:
+    results.append(text(await client.call_tool(tool, idempotency_key=key)))
+
+
 LATER: dict[str, Any] = {"elicitation": "later"}
 
 
@@ -173,11 +177,7 @@ async def test_a_question_that_is_left_for_later_is_answered_by_whoever_has_the_
         anyio.create_task_group() as tasks,
     ):
         results: list[str] = []
-
-        async def call() -> None:
-            results.append(text(await driver.call_tool(tool, idempotency_key=KEY)))
-
-        tasks.start_soon(call)
+        tasks.start_soon(call, driver, tool, KEY, results)
         question = await first_question(driver if who == "the client" else other)
         await question.accept({"name": "Ada"})
         with anyio.fail_after(1):  # within one second, also where the journal is a file
@@ -195,11 +195,7 @@ async def test_a_question_before_a_call_without_a_key_is_answered_where_it_is_ma
         anyio.create_task_group() as tasks,
     ):
         results: list[str] = []
-
-        async def call() -> None:
-            results.append(text(await driver.call_tool("ask_first")))
-
-        tasks.start_soon(call)
+        tasks.start_soon(call, driver, "ask_first", None, results)
         question = await first_question(driver)
         assert await other.questions() == []
         with pytest.raises(QuestionWithdrawnError):  # of which the journal knows nothing
@@ -291,11 +287,7 @@ async def test_round_after_round_before_a_call_is_answered_later(
     both = clients(server, make_journal, LATER, {})
     async with both as (driver, other), anyio.create_task_group() as tasks:
         results: list[str] = []
-
-        async def call() -> None:
-            results.append(text(await driver.call_tool("ask_twice", idempotency_key=KEY)))
-
-        tasks.start_soon(call)
+        tasks.start_soon(call, driver, "ask_twice", KEY, results)
         first = await first_question(other)
         await first.accept({"name": "Ada"})
         while (second := await first_question(other)).question_id == first.question_id:
