@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
 from mcp_tasks_client import MemoryJournal
-from mcp_tasks_client.engine import call_store, prompts, runner
+from mcp_tasks_client import question as questions
+from mcp_tasks_client.engine import call_store, prompts, requests, runner
 from mcp_tasks_client.engine.call_store import CallStore
 from mcp_tasks_client.engine.cancellation import Cancellation
+from mcp_tasks_client.engine.endpoint import Endpoint
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.idempotency import Idempotency
 from mcp_tasks_client.engine.live_call import LiveCall
@@ -42,7 +44,11 @@ from mcp_tasks_client.machine.events import (
     TaskCreated,
     TaskMissing,
 )
-from mcp_tasks_client.machine.states import Completed
+from mcp_tasks_client.machine.states import Completed, Observing
+from mcp_tasks_client.question import question_id, record_of
+from mcp_tasks_client.sessions.base import TaskRef
+
+from . import world
 
 __all__ = ["MUTANTS"]
 
@@ -103,7 +109,7 @@ def the_intent_is_not_journaled() -> AbstractContextManager[Any]:
 
 @mutant
 def answers_are_not_journaled() -> AbstractContextManager[Any]:
-    return _without("commit: AnswerReady")
+    return _without("commit: instruct", "commit: AnswerReady")
 
 
 @mutant
@@ -332,6 +338,104 @@ def an_answer_that_was_acknowledged_and_lost_is_not_sent_again() -> AbstractCont
     return patch.object(machine, "watch_acknowledged", lambda questions, *_: questions)
 
 
+# ── answers from outside ──────────────────────────────────────────────────────────────────────
+
+
+def _instruct(change: Callable[[Any, str, Any, Any], Any]) -> AbstractContextManager[Any]:
+    """Another way to leave an instruction: it gets what stands, and returns what is told."""
+    instruct = MemoryJournal.instruct
+
+    async def changed(self: Any, record_id: str, instruction: Any) -> Any:
+        standing = await instruct(self, record_id, instruction)
+        return None if standing is None else change(self, record_id, instruction, standing)
+
+    return patch.object(MemoryJournal, "instruct", changed)
+
+
+@mutant
+def the_last_answer_counts() -> AbstractContextManager[Any]:
+    def overwrite(journal: Any, record_id: str, instruction: Any, standing: Any) -> Any:
+        if not standing.heeded:
+            journal._instructions[record_id][instruction.name] = instruction
+        return instruction
+
+    return _instruct(overwrite)
+
+
+@mutant
+def whoever_is_late_is_told_that_it_counts() -> AbstractContextManager[Any]:
+    return _instruct(lambda journal, record_id, instruction, standing: instruction)
+
+
+@mutant
+def an_answer_is_marked_as_heeded_before_it_is_part_of_the_state() -> AbstractContextManager[Any]:
+    find = CallStore._find_first_answer
+
+    async def mark(self: Any, call: LiveCall, event: AnswerReady) -> Any:
+        found = await find(self, call, event)
+        await self.journal.save(call.record, known=True, heeded=found[1])
+        return found
+
+    return patch.object(CallStore, "_find_first_answer", mark)
+
+
+@mutant
+def the_callback_answers_though_another_was_first() -> AbstractContextManager[Any]:
+    find = CallStore._find_first_answer
+
+    async def insist(self: Any, call: LiveCall, event: AnswerReady) -> Any:
+        return event, (await find(self, call, event))[1]
+
+    return patch.object(CallStore, "_find_first_answer", insist)
+
+
+@mutant
+def nobody_who_drives_is_told_of_answers() -> AbstractContextManager[Any]:
+    return patch.object(LiveCall, "instruct", lambda self: None)
+
+
+@mutant
+def whoever_answers_sends_it_too() -> AbstractContextManager[Any]:
+    take = Endpoint.take_answer
+
+    async def send(self: Any, name: str, answer: Any) -> None:
+        await take(self, name, answer)
+        record = await self.engine.journal.by_id(record_of(name))
+        if record is not None and isinstance(record.state, Observing):
+            key = next(q.key for q in record.state.questions if question_id(record.record_id, q) == name)
+            ref = TaskRef(record.state.task.task_id, record.state.session_data)
+            with suppress(SessionError):
+                await self.session.update(ref, {key: answer})
+
+    return patch.object(Endpoint, "take_answer", send)
+
+
+@mutant
+def a_callback_is_not_withdrawn_when_another_has_answered() -> AbstractContextManager[Any]:
+    return patch.object(LiveCall, "withdraw", lambda self, key: None)
+
+
+@mutant
+def a_question_that_is_asked_anew_has_its_old_name() -> AbstractContextManager[Any]:
+    name = questions.question_id
+
+    def old_name(record_id: str, asked: Any) -> str:
+        return name(record_id, replace(asked, asked_at=0.0))
+
+    stack = ExitStack()
+    for module in (questions, requests, world):
+        stack.enter_context(patch.object(module, "question_id", old_name))
+    return stack
+
+
+@mutant
+def a_cancel_from_outside_is_forgotten() -> AbstractContextManager[Any]:
+    async def forget(self: Any, call: LiveCall, instruction: str | None) -> None:
+        await self._store.forget_instruction(call, instruction)
+
+    return patch.object(Cancellation, "heed", forget)
+
+
 # ── cancellation ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -355,8 +459,8 @@ def a_cancel_is_sent_before_it_is_journaled() -> AbstractContextManager[Any]:
 def a_cancel_while_the_call_is_in_flight_is_not_journaled() -> AbstractContextManager[Any]:
     wish = Cancellation._wish
 
-    async def shrug(self: Any, call: LiveCall) -> bool:
-        return call.attempt is None and await wish(self, call)
+    async def shrug(self: Any, call: LiveCall, instruction: str | None) -> bool:
+        return call.attempt is None and await wish(self, call, instruction)
 
     return patch.object(Cancellation, "_wish", shrug)
 

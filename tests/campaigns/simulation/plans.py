@@ -35,7 +35,7 @@ from mcp_tasks_client.testing.steps import Ask, AskFirst, Reply
 
 from .telling import Telling, draw_telling
 
-__all__ = ["Cancel", "Intent", "Moment", "Plan", "result_of"]
+__all__ = ["Answering", "Cancel", "Intent", "Moment", "Plan", "result_of"]
 
 OnAbandon: TypeAlias = Literal["detach", "cancel"]
 
@@ -120,6 +120,18 @@ class Intent:
         return f"key-{self.number}" if self.keyed else None
 
 
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Somebody who looks at all questions, and then answers some, by whichever process."""
+
+    at: float
+    process: int
+    after_s: float
+    """How long it takes, in which a task may move on."""
+
+    share: float
+
+
 @dataclass(slots=True)
 class Plan:
     """A history before it happens."""
@@ -157,6 +169,10 @@ class Plan:
 
     retention_s: float | None
     telling: Telling
+    later: float = 0.0
+    """How often a callback leaves a question to whoever answers it later."""
+
+    answers: list[Answering] = field(default_factory=list)
 
     @property
     def clocks_jump(self) -> bool:
@@ -168,8 +184,10 @@ class Plan:
         return bool(self.prunes) or self.retention_s is not None
 
 
-def plan(random: Random, tells: Random, drops: Random) -> Plan:
-    """A history. What the server tells by itself is drawn apart, and which calls are dropped in."""
+def plan(random: Random, tells: Random, drops: Random, outside: Random) -> Plan:
+    """A history. Drawn apart are what the server tells by itself, which calls are dropped in, and who answers
+    from outside.
+    """
     drawn = _plan(random, draw_telling(tells, CHAOS_S))
     for intent in drawn.intents:
         if not (intent.keyed or intent.plain or intent.first_keys) and drops.random() < 0.5:
@@ -178,7 +196,22 @@ def plan(random: Random, tells: Random, drops: Random) -> Plan:
         for intent in drawn.intents:
             if tells.random() < 0.7 and not intent.plain:
                 _lengthen(tells, intent, len(drawn.lives))
+    if outside.random() < 0.5:
+        drawn.later = outside.choice([0.0, 0.5, 1.0])
+        drawn.answers = _draw_answers(outside, len(drawn.lives))
+        drawn.answer_s = max(drawn.answer_s, outside.choice([0.0, 0.0, 5.0]))
     return drawn
+
+
+def _draw_answers(random: Random, processes: int) -> list[Answering]:
+    """Often two at the same moment, of one process or of two."""
+    found = []
+    for _ in range(random.choice([3, 10, 30])):
+        at = random.uniform(0, CHAOS_S)
+        for _ in range(random.choice([1, 1, 2])):
+            after_s = random.choice([0.0, 0.0, 0.1, 5.0, 30.0])
+            found.append(Answering(at, random.randrange(processes), after_s, random.choice([0.5, 1.0])))
+    return found
 
 
 def _lengthen(random: Random, intent: Intent, processes: int) -> None:

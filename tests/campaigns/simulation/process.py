@@ -48,11 +48,13 @@ from mcp_tasks_client.engine.endpoint import Endpoint
 from mcp_tasks_client.engine.engine import Engine
 from mcp_tasks_client.engine.environment import Environment
 from mcp_tasks_client.engine.observer import DRIVE, Observer, Point
+from mcp_tasks_client.errors import AlreadyAnsweredError, QuestionWithdrawnError
 from mcp_tasks_client.handle import detached
 from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Observing
 from mcp_tasks_client.protocol import JSONObject
 from mcp_tasks_client.protocol.replies import CallReply, Created
+from mcp_tasks_client.question import to_wire
 from mcp_tasks_client.sessions.base import (
     BeforeSend,
     Limits,
@@ -66,7 +68,7 @@ from mcp_tasks_client.testing import KilledError
 
 from ..shared_journal import ProcessJournal
 from ..virtual_time import ProcessClock, VirtualProcess
-from .plans import Intent
+from .plans import Answering, Intent
 
 if TYPE_CHECKING:
     from .world import World
@@ -124,6 +126,7 @@ class Line(Session):
 
     async def update(self, ref: TaskRef, answers: Mapping[str, JSONObject]) -> None:
         self._process.not_after_a_cancel(ref.task_id, f"answers {', '.join(answers)}")
+        self._process.sends(ref.task_id, "an answer")
         await self._while_it_lives(partial(self._heed, ref, partial(self._inner.update, ref, answers)))
 
     async def cancel(self, ref: TaskRef) -> None:
@@ -184,10 +187,10 @@ class Process(Observer):
             self.journal.retention_s = world.plan.retention_s
         self.line = Line(self)
         self.random = Random(world.random.random())
+        self._laters = Random(f"what process {self.pid} leaves in {world.seed}")
         self.tasks: set[str] = set()
         """The IDs of the tasks that it was told of by ``tools/call``."""
 
-        self.cancelled_for_others: set[str] = set()
         self._waiting: Counter[str | None] = Counter()
         """How many callers wait for the call of a tool."""
 
@@ -245,15 +248,19 @@ class Process(Observer):
         async with client:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                # Every other life adopts what comes free. The last one has to know when nothing is left.
-                bring_home = self._bring_home if self.last or self.pid % 2 else self._adopt
-                tasks.start_soon(bring_home, client)
-                for intent in self.world.plan.intents:
-                    if intent.keyed or (self.pid == 1 and not intent.begun):
-                        tasks.start_soon(self._do, client, intent)
-                if not self.last:
-                    await self.closing.wait()
-                    tasks.cancel_scope.cancel()
+                if self.last and self.world.plan.later:
+                    tasks.start_soon(self._answer_on, client)
+                async with anyio.create_task_group() as until_it_ends:
+                    # Every other life adopts what comes free. The last one has to know when nothing is left.
+                    bring_home = self._bring_home if self.last or self.pid % 2 else self._adopt
+                    until_it_ends.start_soon(bring_home, client)
+                    for intent in self.world.plan.intents:
+                        if intent.keyed or (self.pid == 1 and not intent.begun):
+                            until_it_ends.start_soon(self._do, client, intent)
+                    if not self.last:
+                        await self.closing.wait()
+                        until_it_ends.cancel_scope.cancel()
+                tasks.cancel_scope.cancel()
             self._tasks = None
 
     def kill(self) -> None:
@@ -483,6 +490,44 @@ class Process(Observer):
                 if self.random.random() < 0.5:
                     await self._await(handle)
 
+    def answer(self, one: Answering) -> None:
+        """Have somebody answer questions, whoever drives their calls."""
+        if self.may_act:
+            assert self._tasks is not None
+            self._tasks.start_soon(self._answer, self._client, one.after_s, one.share)
+
+    async def _answer(self, client: TasksClient | None, after_s: float, share: float) -> None:
+        assert client is not None
+        world = self.world
+        await self.clock.pass_on()
+        with suppress(JournalError):
+            questions = await client.questions()
+            for call in list(client._engine.store.live.values()):
+                world.note_questions(call.record)  # the journal has none of a call without a key or a task
+            await self._sleep(after_s)
+            for question in questions:
+                if self._laters.random() > share:
+                    continue
+                world.answers += 1
+                answer = _answer(question.params, world.answers)
+                key = world.key_of(question.question_id)
+                world.given.add(key)
+                world.tell(f"somebody answers {key} by process {self.pid}: {answer!r}")
+                try:
+                    await question.answer(answer)
+                except AlreadyAnsweredError as error:
+                    if not error.same:
+                        continue
+                except QuestionWithdrawnError:
+                    continue
+                world.counts.append((key, to_wire(answer)))
+
+    async def _answer_on(self, client: TasksClient) -> None:
+        """What nobody has answered before the end, since callbacks may leave it to others."""
+        while True:
+            await self._answer(client, 0.0, 1.0)
+            await self._sleep(5.0)
+
     def prune(self) -> None:
         """Forget all that may be forgotten."""
         if self._tasks is not None and not self.killed:
@@ -496,11 +541,15 @@ class Process(Observer):
 
     def cancels(self, task_id: str) -> None:
         """It is about to tell the server."""
-        world = self.world
-        if world.owner_of(task_id) is not self:
-            self.cancelled_for_others.add(task_id)
-        elif task_id not in world.wished and task_id not in self.cancelled_for_others:
-            world.break_("cancelled before it was journaled", f"{task_id} by process {self.pid}")
+        self.sends(task_id, "a cancellation")
+        if task_id not in self.world.wished:
+            self.world.break_("cancelled before it was journaled", f"{task_id} by process {self.pid}")
+
+    def sends(self, task_id: str, what: str) -> None:
+        """It is about to send something of a task, which only its owner may."""
+        owner = self.world.owner_of(task_id)
+        if owner is not self and not self.late:
+            self.world.break_("sent by another", f"{what} to {task_id} by process {self.pid}, not {owner}")
 
     def not_after_a_cancel(self, task_id: str | None, what: str) -> None:
         """It is about to do something that nobody wants of a cancelled task. A late one cannot know."""
@@ -515,6 +564,8 @@ class Process(Observer):
         world.moment("asked", context.tool)
         if key in world.committed:
             world.break_("asked twice", f"{key} by process {self.pid}, after its answer was committed")
+        if world.left.get(key, math.inf) < world.clock.now and not self.late:
+            world.break_("asked twice", f"{key} by process {self.pid}, after an answer was left")
         other = world.prompts.get(key)
         if other is self:
             world.break_("asked twice at once", f"{key} by process {self.pid}")
@@ -529,6 +580,11 @@ class Process(Observer):
             self._forms[context.tool] += is_form
             await self._sleep(world.plan.answer_s)
             self.not_after_a_cancel(task_id, f"goes on asking {key}")
+            if world.committed.get(key, math.inf) < world.clock.now and not self.late:
+                world.break_("not withdrawn", f"{key} by process {self.pid}, after it was answered elsewhere")
+            if self._laters.random() < world.plan.later:
+                world.tell(f"process {self.pid} leaves {key} to others")
+                return None
             if not self.last and self.random.random() < world.plan.callback_fails:
                 raise RuntimeError("nobody is there")
         finally:
@@ -615,7 +671,7 @@ class Process(Observer):
             self.world.break_("a task ID is not journaled", f"by process {self.pid}")
         key = _ANSWERING.get()
         if point == "commit: AnswerReady" and key is not None:
-            self.world.committed.add(key)
+            self.world.committed.setdefault(key, self.world.clock.now)
         await self._pass(point)
 
     async def _pass(self, point: Point) -> None:

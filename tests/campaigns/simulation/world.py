@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,9 +15,12 @@ from typing import Any, Final
 import anyio
 
 from mcp_tasks_client import MemoryJournal, Task, TaskHandle, TaskRecord
-from mcp_tasks_client.journal.base import Lease, Taken
+from mcp_tasks_client.engine.instructions import CANCEL
+from mcp_tasks_client.journal.base import Instruction, Lease, Taken
 from mcp_tasks_client.machine.record import Scope
 from mcp_tasks_client.machine.states import Calling, Gathering, Observing
+from mcp_tasks_client.protocol import JSONObject
+from mcp_tasks_client.question import question_id
 from mcp_tasks_client.testing import (
     Arrival,
     Delayed,
@@ -61,7 +65,12 @@ class World:
         self.seed = seed
         self.random = Random(seed)
         tells = Random(f"what is told in {seed}")
-        self.plan: Plan = plan(self.random, tells, Random(f"what is dropped in in {seed}"))
+        self.plan: Plan = plan(
+            self.random,
+            tells,
+            Random(f"what is dropped in in {seed}"),
+            Random(f"what comes from outside in {seed}"),
+        )
         self.clock = WorldClock()
         self.journal = MemoryJournal()
         self.fences: dict[str, int] = {}
@@ -71,9 +80,23 @@ class World:
         self.living: set[int] = set()
         self.prompts: dict[str, Process] = {}
         self.given: set[str] = set()
-        """The questions that a callback has answered."""
+        """The questions that a callback has answered, or somebody outside."""
 
-        self.committed: set[str] = set()
+        self.counts: list[tuple[str, JSONObject]] = []
+        """Answers from outside that were told to count, and to which questions."""
+
+        self.first: defaultdict[str, list[JSONObject]] = defaultdict(list)
+        """The answers of which the journal had none before, by the server's key."""
+
+        self.left: dict[str, float] = {}
+        """Since when the journal has an answer to a question, for whoever drives its call."""
+
+        self.committed: dict[str, float] = {}
+        """Since when an answer to a question is part of the state in the journal."""
+
+        self.told_to_cancel: dict[str, float] = {}
+        """Since when the journal has it that a record's driver is to cancel it."""
+
         self.journaled: set[str] = set()
         """The task IDs that the journal has, or had."""
 
@@ -89,6 +112,8 @@ class World:
         self._wished_calls: set[str] = set()
         self._leases: dict[str, Process] = {}
         self._owners: dict[str, str | None] = {}
+        self._task_ids: dict[str, str] = {}
+        self._questions: dict[str, str] = {}
         self._observed: set[str] = set()
         """The IDs of the tasks that have not ended, by the journal."""
 
@@ -141,7 +166,12 @@ class World:
         """A record was stored, over one with that fence."""
         if fence not in (None, record.fence):
             self.break_("a late owner writes", f"{record!r} over fence {fence}")
+        self.note_questions(record)
+        for question in getattr(record.state, "questions", ()):
+            if not question.unanswered:
+                self.committed.setdefault(question.key, self.clock.now)
         if record.task_id is not None:
+            self._task_ids[record.record_id] = record.task_id
             self.journaled.add(record.task_id)
             self._owners[record.task_id] = record.owner
             self._observed.discard(record.task_id)
@@ -166,7 +196,32 @@ class World:
     def _may_ask_anew(self, record: TaskRecord) -> None:
         for intent in self.plan.intents:
             if intent.keyed and intent.key == record.idempotency_key:
-                self.committed -= intent.first_keys
+                self._forget_answers(intent.first_keys)
+
+    def _forget_answers(self, keys: set[str]) -> None:
+        """They are asked anew, as if they had not been asked before."""
+        for key in keys:
+            self.committed.pop(key, None)
+            self.left.pop(key, None)
+            self.counts = [(asked, answer) for asked, answer in self.counts if asked != key]
+
+    def instructed(self, record_id: str, instruction: Instruction) -> None:
+        """Something was left for whoever drives a call."""
+        if instruction.name == CANCEL:
+            self.told_to_cancel[record_id] = self.clock.now
+        else:
+            key = self._questions[instruction.name]
+            self.first[key].append(json.loads(instruction.body))
+            self.left[key] = self.clock.now
+
+    def note_questions(self, record: TaskRecord) -> None:
+        """Remember what the server calls the questions of a call."""
+        for question in getattr(record.state, "questions", ()):
+            self._questions[question_id(record.record_id, question)] = question.key
+
+    def key_of(self, question_id: str) -> str:
+        """The server's key of a question."""
+        return self._questions[question_id]
 
     def taken(self, taken: Taken) -> None:
         """A record changed its owner."""
@@ -191,7 +246,7 @@ class World:
             # Its task has been gone for long. What is asked and called under its key is new.
             intent.forgotten = True
             intent.begun += 1
-            self.committed -= intent.keys
+            self._forget_answers(intent.keys)
             if now - record.expires_at < SPARED_S and not self.plan.clocks_jump:
                 self.break_("forgotten before it had expired", f"{intent.tool} {record.task_id}")
         elif isinstance(record.state, Gathering) and not record.state.questions:
@@ -210,7 +265,8 @@ class World:
     def hears_of(self, task_id: str) -> bool:
         """Whether the wish to cancel it is journaled, or has come to the server."""
         cancels = self.server.witness.log("tasks/cancel", task_id)
-        return task_id in self.wished or any(one.fault is None or one.fault.acted for one in cancels)
+        left = any(self._task_ids.get(record_id) == task_id for record_id in self.told_to_cancel)
+        return left or task_id in self.wished or any(one.fault is None or one.fault.acted for one in cancels)
 
     def moment(self, moment: Moment, tool: str | None) -> None:
         """Something happened that makes a host change its mind."""
@@ -372,6 +428,8 @@ class World:
         for at, until, number in plan.suspensions:
             happenings.append((at, partial(each, number, partial(suspend, seconds=until - at))))
             happenings.append((until, partial(each, number, lambda process: process.clock.go_on())))
+        for one in plan.answers:
+            happenings.append((one.at, partial(each, one.process, partial(Process.answer, one=one))))
         for at, number in plan.prunes:
             happenings.append((at, partial(each, number, Process.prune)))
         happenings += [
@@ -406,8 +464,12 @@ class World:
             if intent.keyed and not (intent.outcomes or intent.received or intent.unknown):
                 self.break_("no outcome", f"{intent.tool}")
             self._check_outcomes(intent)
-        for cancelled in self.wished:
-            self._check_cancel(cancelled)
+        self._check_answers()
+        for cancelled, since in self.wished.items():
+            self._check_cancel(cancelled, since)
+        for record_id, since in self.told_to_cancel.items():
+            if record_id in self._task_ids:
+                self._check_cancel(self._task_ids[record_id], since)
         for record in await self.journal.records(_SCOPE):
             if record.pending:
                 self.break_("left over", f"{record!r}, owned by {record.owner}")
@@ -458,9 +520,21 @@ class World:
             if ("result" if outcome[0].isdigit() else outcome) not in ends:
                 self.break_("another end", f"{intent.tool} is told {outcome}, and it was {sorted(ends)}")
 
-    def _check_cancel(self, task_id: str) -> None:
+    def _check_answers(self) -> None:
+        """The server gets the first answer that anybody has left, and who was told so has given that one."""
+        sent: defaultdict[str, list[JSONObject]] = defaultdict(list)
+        for (_, key), answers in self.server.witness.answers.items():
+            sent[key] += answers
+        for key, answers in sent.items():
+            if key in self.first and any(answer not in self.first[key] for answer in answers):
+                self.break_("not the first answer", f"{key} is {self.first[key]}, and {answers} is sent")
+        for key, answer in self.counts:
+            if sent[key] and answer not in sent[key]:
+                self.break_("told to count", f"{answer} to {key}, and {sent[key]} is sent")
+
+    def _check_cancel(self, task_id: str, since: float) -> None:
         """A journaled wish is told as long as the task is there to be cancelled."""
-        alive = [at for at in self._alive[task_id] if at > self.wished[task_id]]
+        alive = [at for at in self._alive[task_id] if at > since]
         cancels = self.server.witness.log("tasks/cancel", task_id)
         came = any(one.fault is None or one.fault.acted for one in cancels)
         if alive and not cancels:
@@ -473,15 +547,13 @@ class World:
 
         A cancellation that was acknowledged, and a time-to-live that has passed, make a look due soon. What
         is stored is stored by the wall clock. A process that was suspended may still send the poll that it
-        was about to send. What a reply says is lost with the process that got it; and what a cancel of a
-        process that looks on is answered with, the one that drives does not learn.
+        was about to send. What a reply says is lost with the process that got it.
         """
         late = any(process.late for process in self.processes)
-        unheard = self.lost_replies.union(*(process.cancelled_for_others for process in self.processes))
         return (
             self.plan.clocks_jump
             or late
-            or poll.task_id in unheard
+            or poll.task_id in self.lost_replies
             or self._was_just_cancelled(poll)
             or poll.at >= self._expires_at(poll.task_id)
         )

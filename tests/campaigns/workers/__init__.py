@@ -1,0 +1,1 @@
+"""Worker processes over one journal, killed with SIGKILL, whose tasks ask what other processes answer."""
