@@ -380,16 +380,6 @@ def an_answer_is_marked_as_heeded_before_it_is_part_of_the_state() -> AbstractCo
 
 
 @mutant
-def the_callback_answers_though_another_was_first() -> AbstractContextManager[Any]:
-    find = CallStore._find_first_answer
-
-    async def insist(self: Any, call: LiveCall, event: AnswerReady) -> Any:
-        return event, (await find(self, call, event))[1]
-
-    return patch.object(CallStore, "_find_first_answer", insist)
-
-
-@mutant
 def nobody_who_drives_is_told_of_answers() -> AbstractContextManager[Any]:
     return patch.object(LiveCall, "instruct", lambda self: None)
 

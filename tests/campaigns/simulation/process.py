@@ -485,7 +485,12 @@ class Process(Observer):
                 if task_id is not None and not (was_over or handle.done or self.world.hears_of(task_id)):
                     self.world.break_("cancelled to no effect", f"{task_id} by process {self.pid}")
                 now = await self.world.journal.by_id(record.record_id)
-                if now is not None and isinstance(now.state, Calling) and not now.state.cancel_wanted:
+                left = record.record_id in self.world.told_to_cancel
+                if (
+                    now is not None
+                    and isinstance(now.state, Calling)
+                    and not (now.state.cancel_wanted or left)
+                ):
                     self.world.break_("cancelled to no effect", f"{intent.tool} by process {self.pid}")
                 if self.random.random() < 0.5:
                     await self._await(handle)

@@ -53,7 +53,6 @@ TELLING: Final[dict[str, int]] = {
     "nobody_who_drives_is_told_of_answers": 47,
     "questions_stay_up_after_a_cancel": 577,
     "retry_after_is_ignored": 65,
-    "the_callback_answers_though_another_was_first": 611,
     "the_last_answer_counts": 67,
     "the_lease_is_never_renewed": 11,
     "the_outcome_is_delivered_before_it_is_journaled": 2,
