@@ -8,7 +8,6 @@ from typing import Self
 
 from .engine.call_store import CallStore
 from .engine.environment import Environment
-from .engine.instructions import CANCEL
 from .errors import TasksClientError
 from .journal.base import Instruction, Journal
 from .journal.guarded import GuardedJournal
@@ -17,7 +16,7 @@ from .machine.record import Scope, TaskRecord
 from .policy import PollPolicy
 from .protocol import JSONObject
 from .protocol.text import name_tool
-from .question import Answer, Question, leave_answer, read_questions, record_of, to_wire
+from .question import CANCEL, Answer, Question, leave_answer, read_questions, record_of, to_wire
 from .uncut import run_to_its_end
 
 __all__ = ["Inbox"]

@@ -29,6 +29,7 @@ from .protocol.replies import is_url_key
 from .protocol.text import digest
 
 __all__ = [
+    "CANCEL",
     "Answer",
     "Question",
     "TakesAnswers",
@@ -44,6 +45,9 @@ __all__ = [
 
 Answer: TypeAlias = ElicitResult | CreateMessageResult | CreateMessageResultWithTools | ListRootsResult
 """What a question can be answered with, in the SDK's classes."""
+
+CANCEL: Final = "cancel"
+"""The name of the instruction to cancel a call. Its questions wait for no answer then."""
 
 _ID_DIGITS: Final = 16
 
@@ -220,9 +224,9 @@ async def read_questions(journal: Journal, record: TaskRecord, takes: TakesAnswe
     if not list(open_questions(record, takes)):
         return []
     # In this order, for what is heeded meanwhile is part of the record then.
-    left = await journal.instructions(record.record_id)
+    left = [instruction.name for instruction in await journal.instructions(record.record_id)]
     known = await journal.by_id(record.record_id)
-    return list(open_questions(known or record, takes, [instruction.name for instruction in left]))
+    return [] if CANCEL in left else list(open_questions(known or record, takes, left))
 
 
 def _read(record: TaskRecord, asked: states.Question, name: str, takes: TakesAnswers | None) -> Question:
@@ -290,6 +294,8 @@ async def leave_answer(
     """
     asked = check_open(record, name, answer)
     assert record is not None
+    if any(one.name == CANCEL for one in await journal.instructions(record.record_id)):
+        raise _withdrawn("its call is being cancelled")
     left = answer_instruction(record.record_id, asked, answer, at)
     standing = await journal.instruct(record.record_id, left)
     if standing is None:

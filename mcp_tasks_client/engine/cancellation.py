@@ -19,9 +19,9 @@ from ..machine.actions import SendCancel
 from ..machine.events import CallRefused, CancelRequested, Event
 from ..machine.pacing import quiet_left
 from ..machine.states import Calling, Observing
+from ..question import CANCEL
 from .call_store import CallStore
 from .environment import Clock
-from .instructions import CANCEL
 from .live_call import LiveCall
 from .requests import Requests
 

@@ -167,6 +167,8 @@ class Endpoint:
                 _check_given(quote(key, call.task_id), asked[key], answer)
             if given and not await self._store.take(call):
                 raise driven_elsewhere(call.record.tool)
+            if given:
+                await run_to_its_end(self._runner.catch_up, call)  # what others have left before
             # No cancellation parts what the host has said at once.
             await run_to_its_end(self._answer, call, given)
         except BaseException:
@@ -543,13 +545,16 @@ class Endpoint:
         record_id = record_of(name)
         call = self._store.live.get(record_id)
         if call is not None and not call.journaled:
-            key = check_open(call.record, name, answer).key
-            await run_to_its_end(self._runner.answer, call, key, answer)
+            await run_to_its_end(self._answer_here, call, name, answer)
             return
         async with self.engine.using_journal():
             record = await self.engine.journal.by_id(record_id)
             mine = record if record is not None and record.scope == self.scope else None
             await run_to_its_end(self._store.leave_answer, mine, name, answer)
+
+    async def _answer_here(self, call: LiveCall, name: str, answer: JSONObject) -> None:
+        # Of several at once the first counts: nothing is awaited between this look and the step.
+        await self._runner.answer(call, check_open(call.record, name, answer).key, answer)
 
     def timed_out(self, call: LiveCall, timeout: float | None) -> WaitTimeoutError:
         """The error of a waiting that has ended before the call."""

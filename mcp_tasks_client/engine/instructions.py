@@ -9,21 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Final
 
 from ..journal.base import Instruction
-from ..machine.events import AnswerReady, CancelRequested, Event
+from ..machine.events import AnswerReady, CancelRequested
 from ..machine.record import TaskRecord
-from ..question import instructed_key
+from ..question import CANCEL, instructed_key
 from ..uncut import caller_of_loop
 from .call_store import CallStore
 from .environment import Clock
 from .live_call import LiveCall
 
-__all__ = ["CANCEL", "Instructions"]
-
-CANCEL: Final = "cancel"
-"""The name of the instruction to cancel a call."""
+__all__ = ["Instructions"]
 
 
 class Instructions:
@@ -48,7 +44,12 @@ class Instructions:
         """
         if not self._driven:
             call_soon = caller_of_loop()
-            self._stop = self._store.journal.listen(lambda record_ids: call_soon(self._ring, record_ids))
+
+            def hear(record_ids: Collection[str]) -> None:
+                with suppress(RuntimeError):  # the event loop has ended
+                    call_soon(self._ring, record_ids)
+
+            self._stop = self._store.journal.listen(hear)
         self._driven[call.record.record_id] = call
 
     def leave(self, call: LiveCall) -> None:
@@ -61,7 +62,7 @@ class Instructions:
             if record_id in self._driven:
                 self._driven[record_id].instruct()
 
-    async def read(self, call: LiveCall) -> list[Event]:
+    async def read(self, call: LiveCall) -> list[AnswerReady | CancelRequested]:
         """What has been left for a call until now, as events. What means nothing any more is forgotten.
 
         Raises:
@@ -69,7 +70,7 @@ class Instructions:
             DrivenElsewhereError: Another client has taken the record.
         """
         call.instructed = False
-        events = []
+        events = list[AnswerReady | CancelRequested]()
         for instruction in await self._store.journal.instructions(call.record.record_id):
             event = _read(call.record, instruction, self._clock.time())
             if event is None:
@@ -79,7 +80,7 @@ class Instructions:
         return events
 
 
-def _read(record: TaskRecord, instruction: Instruction, now: float) -> Event | None:
+def _read(record: TaskRecord, instruction: Instruction, now: float) -> AnswerReady | CancelRequested | None:
     if instruction.name == CANCEL:
         return CancelRequested(now=now, instruction=CANCEL)
     key = instructed_key(record, instruction.name)

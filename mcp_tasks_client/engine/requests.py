@@ -260,7 +260,7 @@ class Requests:
 
     # ── events that no request brings ─────────────────────────────────────────────────────────
 
-    def take_answer(self, key: str, answer: JSONObject) -> Event:
+    def take_answer(self, key: str, answer: JSONObject) -> AnswerReady:
         """The host has answered a question."""
         return AnswerReady(key=key, answer=answer, now=self._clock.time())
 

@@ -33,7 +33,6 @@ import anyio.lowlevel
 from ..errors import (
     DrivenElsewhereError,
     InputUnansweredError,
-    JournalError,
     SessionError,
     TasksClientError,
 )
@@ -183,10 +182,10 @@ class Runner:
             if isinstance(state, Gathering) and call.tool_call is None:
                 raise missing_arguments(call.record)
             self._instructions.join(call)
-            for event in await self._instructions.read(call):
-                await self.perform(call, _unsent(await self.store.apply(call, event)))
+            await self.catch_up(call)
             call.asks = ()  # what is still open is asked anew
-            await self.step(call, self._requests.resume(call))
+            if isinstance(call.record.state, Observing | Gathering):  # it may have been cancelled just now
+                await self.step(call, self._requests.resume(call))
             call.due_is_exact = True
         elif isinstance(state, Calling) and call.next_send is None:
             if not call.journaled:
@@ -260,7 +259,7 @@ class Runner:
         if call.next_send is None:
             call.due = math.inf
             async with Prompts(call, self._requests, self.step) as prompts:
-                while call.next_send is None and not call.over:
+                while isinstance(call.record.state, Gathering) and call.next_send is None and not call.over:
                     asks, call.asks = call.asks, ()
                     prompts.put(asks)
                     await self._wait_until_due(call)
@@ -308,25 +307,33 @@ class Runner:
 
     async def answer(self, call: LiveCall, key: str, answer: JSONObject) -> None:
         """Take an answer that no callback has given."""
-        await self.step(call, self._requests.take_answer(key, answer))
-        call.withdraw(key)
+        await self._take_answer(call, self._requests.take_answer(key, answer))
+
+    async def _take_answer(self, call: LiveCall, event: AnswerReady) -> None:
+        actions = await self.store.apply(call, event)
+        call.withdraw(event.key)  # before the answer is sent, which may take its time
+        await self.perform(call, actions)
+
+    async def catch_up(self, call: LiveCall) -> None:
+        """Take what others have left in the journal for a call that is about to be resumed. Nothing is sent.
+
+        Raises:
+            JournalError: The journal could not be read or written.
+            DrivenElsewhereError: Another client has taken the record.
+        """
+        for event in await self._instructions.read(call):
+            await self.perform(call, _unsent(await self.store.apply(call, event)))
 
     async def _heed(self, call: LiveCall) -> None:
         """Do what others have left in the journal for a call."""
         if not call.instructed:
             return
-        try:
-            events = await self._instructions.read(call)
-        except JournalError as error:  # it rings again when it changes
-            logger.warning("What was left in the journal for %r could not be read: %s", call.record, error)
-            return
-        for event in events:
-            if isinstance(event, CancelRequested):
-                await self.cancellation.heed(call, event.instruction)
-            else:
-                await self.step(call, event)
-            if isinstance(event, AnswerReady):
-                call.withdraw(event.key)
+        for event in await self._instructions.read(call):
+            match event:
+                case CancelRequested(instruction=instruction):
+                    await self.cancellation.heed(call, instruction)
+                case AnswerReady():
+                    await self._take_answer(call, event)
 
     async def perform(self, call: LiveCall, actions: tuple[Action, ...]) -> None:
         """Do what the machine says is to be done, in order."""

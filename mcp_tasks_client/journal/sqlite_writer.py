@@ -484,8 +484,9 @@ class WriterThread:
             version = connection.execute("PRAGMA data_version").fetchone()[0]
             if version == self._seen_version and not is_to_tell:
                 return
-            self._seen_version = version
+            self._seen_version = -1  # should the look fail, it is taken again
             found = [key for (key,) in connection.execute(_INSTRUCTED)]
+            self._seen_version = version
             for listener in listeners if found else ():
                 with _logged("instructions"):  # one that fails, such as that of a loop that has ended
                     listener(found)

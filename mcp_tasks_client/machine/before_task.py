@@ -30,7 +30,7 @@ from .events import (
     InputAsked,
     Resumed,
 )
-from .input_requests import Questions, answer, ask_open, find_excess, find_new, reopen
+from .input_requests import Questions, answer, ask_open, find_excess, find_new, is_answered, reopen
 from .states import (
     Calling,
     Cancelled,
@@ -182,6 +182,8 @@ def _gathering(state: Gathering, event: Event) -> Step:
                 return park_unanswered(state, AnswerUnavailable(key=event.key, why=why, declined=True))
             state = replace(state, questions=questions)
             return state, (Save(), *_next_round(state))
+        case AnswerUnavailable() if is_answered(state.questions, event.key):
+            return state, ()  # by somebody else
         case AnswerUnavailable():
             return park_unanswered(state, event)
         case CallBegun():

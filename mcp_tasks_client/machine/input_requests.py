@@ -39,6 +39,7 @@ __all__ = [
     "find_swapped",
     "has_lost",
     "has_undelivered",
+    "is_answered",
     "is_reused",
     "mark_rejected",
     "mark_sending",
@@ -171,6 +172,11 @@ def answer(questions: Questions, key: str, content: JSONObject) -> Questions:
         replace(q, stage="answered", answer=content) if q.key == key and q.unanswered else q
         for q in questions
     )
+
+
+def is_answered(questions: Questions, key: str) -> bool:
+    """Whether a question has its answer, sent or not."""
+    return any(q.key == key and not q.unanswered for q in questions)
 
 
 def collect_answers(questions: Questions, outstanding: Collection[str]) -> dict[str, JSONObject]:

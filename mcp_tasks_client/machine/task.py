@@ -108,6 +108,7 @@ from .input_requests import (
     find_swapped,
     has_lost,
     has_undelivered,
+    is_answered,
     is_reused,
     mark_rejected,
     mark_sending,
@@ -220,6 +221,8 @@ def _observing(state: Observing, event: Event, policy: PollPolicy) -> Step:
                 return state, ()  # not the first answer
             state, send = _send_answers(replace(state, questions=questions), event.now)
             return state, (Save(), *send)
+        case AnswerUnavailable() if is_answered(state.questions, event.key):
+            return state, ()  # by somebody else
         case AnswerUnavailable():
             if state.cancel != "no" or event.key not in state.outstanding:
                 # Nobody waits for this answer any more.

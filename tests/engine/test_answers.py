@@ -24,6 +24,7 @@ from mcp_tasks_client.errors import (
     TasksClientError,
 )
 from mcp_tasks_client.handle import TaskHandle
+from mcp_tasks_client.inbox import Inbox
 from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
@@ -104,7 +105,7 @@ async def clients(
     server.witness.check()
 
 
-async def first_question(of: TasksClient | TaskHandle) -> Question:
+async def first_question(of: TasksClient | TaskHandle | Inbox) -> Question:
     """The first question, once there is one."""
     while True:
         for question in await of.questions():
@@ -323,6 +324,29 @@ async def test_of_two_persons_who_answer_at_once_one_is_told_that_the_other_was_
         assert text(await handle.result()) == sent[0]
 
 
+@requirement("law:3")
+async def test_of_two_who_answer_a_plain_call_at_once_one_is_told_that_the_other_was_faster(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, LATER) as (client,), anyio.create_task_group() as tasks:
+        results: list[str] = []
+        tasks.start_soon(call, client, "ask_first", None, results)
+        question, sent, late = await first_question(client), list[str](), list[str]()
+
+        async def answer(name: str) -> None:
+            try:
+                await question.accept({"name": name})
+                sent.append(name)
+            except AlreadyAnsweredError:
+                late.append(name)
+
+        async with anyio.create_task_group() as persons:
+            for name in ("Ada", "Bob", "Eve"):
+                persons.start_soon(answer, name)
+        assert (len(sent), len(late)) == (1, 2)
+    assert results == sent
+
+
 @pytest.mark.parametrize("heeded", [True, False])
 async def test_whoever_is_late_is_told_whether_the_answer_is_the_same(
     server: ScriptedServer, make_journal: Callable[[], Journal], heeded: bool
@@ -388,6 +412,23 @@ async def test_a_callback_that_is_late_is_told_so_once_and_its_answer_is_not_sen
     assert [getattr(line, "mcp_event", "") for line in caplog.records].count("late answer") == 1
     assert "Ada" not in caplog.text
     assert "Bob" not in caplog.text
+
+
+@requirement("law:3")
+async def test_a_callback_that_fails_after_somebody_has_answered_parks_nothing(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    others: list[TasksClient] = []
+
+    async def fail(context: Any, params: Any) -> ElicitResult:
+        with anyio.CancelScope(shield=True):
+            await others[0].answer(context.question.question_id, ADA)
+            await anyio.sleep(0.1)
+        raise RuntimeError("nobody is here")
+
+    async with clients(server, make_journal, {"elicitation": fail}, {}) as (driver, other):
+        others.append(other)
+        assert text(await driver.call_tool("sign")) == "Ada"
 
 
 # ── what is no answer ─────────────────────────────────────────────────────────────────────────
@@ -529,6 +570,56 @@ async def test_a_call_that_another_client_drives_is_cancelled_through_the_journa
         await handle.cancel()
         while not ended:
             await anyio.sleep(0.01)
+
+
+@requirement("law:8")
+async def test_a_call_that_is_to_be_cancelled_asks_nothing_any_more(
+    server: ScriptedServer, make_journal: Callable[[], Journal]
+) -> None:
+    async with clients(server, make_journal, {}) as (client,), Inbox(make_journal()) as inbox:
+        with pytest.raises(InputUnansweredError) as caught:
+            await client.call_tool("sign")
+        (record,) = await inbox.records()
+        await inbox.cancel(record)
+        assert await inbox.questions() == []
+        with pytest.raises(QuestionWithdrawnError):
+            await caught.value.questions[0].accept({"name": "Ada"})
+        assert isinstance(caught.value.handle, TaskHandle)
+        with pytest.raises(TaskCancelledError):
+            await caught.value.handle.result()
+
+
+@requirement("law:2", "law:8")
+@pytest.mark.parametrize("parked", [False, True])
+async def test_a_resent_call_that_asks_and_is_cancelled_from_outside_stays_of_unknown_outcome(
+    server: ScriptedServer, make_journal: Callable[[], Journal], parked: bool
+) -> None:
+    server.misbehave("tools/call", None, LostReply())  # the round that brings the first answer
+    both = clients(server, make_journal, LATER, {} if parked else LATER)
+    async with both as (first, second), Inbox(make_journal()) as inbox:
+        ended: list[TasksClientError] = []
+
+        async def call_in(client: TasksClient, on_unknown: Any = "raise") -> None:
+            try:
+                await client.call_tool("ask_first", idempotency_key=KEY, on_unknown=on_unknown)
+            except TasksClientError as error:
+                ended.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call_in, first)
+            await (await first_question(inbox)).accept({"name": "Ada"})
+        assert isinstance(ended.pop(), OutcomeUnknownError)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call_in, second, "resend")
+            await first_question(inbox)
+            while parked and not ended:
+                await anyio.sleep(0.01)
+            (record,) = await inbox.records()
+            await inbox.cancel(record)
+        if parked:
+            assert isinstance(ended.pop(), InputUnansweredError)
+            await call_in(second, "resend")
+        assert isinstance(ended.pop(), OutcomeUnknownError)
 
 
 @requirement("law:3", "law:5")

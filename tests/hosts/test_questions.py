@@ -156,6 +156,18 @@ async def test_a_question_before_the_host_is_answered_from_outside_and_the_host_
     assert [*updates, *again] == [{"name": accept("name", "Bob")}]
 
 
+@requirement("law:8")
+async def test_a_call_that_was_cancelled_from_outside_takes_no_answer_of_the_host() -> None:
+    server, journal = asking_server(), MemoryJournal()
+    async with hosted(server, journal) as host, Inbox(journal) as inbox:
+        asked = await ask(host, "asks")
+        (record,) = await inbox.records()
+        await inbox.cancel(record)
+        assert "error" in await go_on(host, "asks", asked, {"name": accept("name")})
+    assert count(server, "tasks/update") == 0
+    assert count(server, "tasks/cancel") == 1
+
+
 @requirement("law:3")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no cancellation but that of scopes
 async def test_answers_that_came_together_stay_together_whatever_cuts_the_call() -> None:

@@ -179,6 +179,7 @@ class Process(Observer):
         self.ended = anyio.Event()
         self.closing = anyio.Event()
         self.suspended_at: float | None = None
+        self.wakes_at = -math.inf
         self.late = False
         """Whether it was suspended for so long that others may think it gone."""
 
@@ -567,9 +568,11 @@ class Process(Observer):
         task_id = context.task.task_id if context.task is not None else None
         self.not_after_a_cancel(task_id, f"asks {key}")
         world.moment("asked", context.tool)
-        if key in world.committed:
+        # What was answered while it was suspended, it has not heard of when it wakes.
+        wakes = world.clock.now == self.wakes_at and key in world.left
+        if key in world.committed and not wakes:
             world.break_("asked twice", f"{key} by process {self.pid}, after its answer was committed")
-        if world.left.get(key, math.inf) < world.clock.now and not self.late:
+        if world.left.get(key, math.inf) < world.clock.now and not (self.late or wakes):
             world.break_("asked twice", f"{key} by process {self.pid}, after an answer was left")
         other = world.prompts.get(key)
         if other is self:

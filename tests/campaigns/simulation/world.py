@@ -406,7 +406,7 @@ class World:
         def suspend(process: Process, seconds: float) -> None:
             self.tell(f"process {process.pid} is suspended")
             process.late |= seconds > 15 and plan.blind
-            process.suspended_at = self.clock.now
+            process.suspended_at, process.wakes_at = self.clock.now, self.clock.now + seconds
             process.clock.suspend()
 
         def kill(process: Process) -> None:
