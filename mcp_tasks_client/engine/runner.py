@@ -184,8 +184,7 @@ class Runner:
             self._instructions.join(call)
             await self.catch_up(call)
             call.asks = ()  # what is still open is asked anew
-            if isinstance(call.record.state, Observing | Gathering):  # it may have been cancelled just now
-                await self.step(call, self._requests.resume(call))
+            await self.step(call, self._requests.resume(call))
             call.due_is_exact = True
         elif isinstance(state, Calling) and call.next_send is None:
             if not call.journaled:

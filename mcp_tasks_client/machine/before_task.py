@@ -233,8 +233,8 @@ def _outcome_unknown(state: OutcomeUnknown, event: Event, policy: PollPolicy) ->
             return replace(state, cancel_wanted=True), (Save(),)
         case CallLost() | CallRefused():
             return state, ()
-        case AnswerReady() | AnswerUnavailable():
-            return state, ()  # likewise late
+        case AnswerReady() | AnswerUnavailable() | Resumed():
+            return state, ()  # likewise late: the call was cancelled just before
         case _:
             raise ImpossibleEventError(state, event)
 

@@ -331,6 +331,15 @@ def test_a_second_answer_to_the_same_question_before_the_task_changes_nothing() 
     assert life.answers("age", BOB) == (Save(), SendCall({"name": ADA, "age": BOB}, None))
 
 
+def test_a_question_that_somebody_has_answered_does_not_park_the_call_for_want_of_an_answer() -> None:
+    life = Life()
+    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state=None))
+    life.answers("name", ADA)
+    assert life.feed(AnswerUnavailable(key="name", why="the callback raised")) == ()
+    life = sending()
+    assert life.feed(AnswerUnavailable(key="name", why="the callback raised")) == ()
+
+
 def test_a_second_answer_to_the_last_question_before_the_task_does_not_send_the_call_twice() -> None:
     life = Life()
     life.feed(InputAsked(requests={"name": NAME}, request_state=None))
@@ -2253,7 +2262,7 @@ CancelRequested      calling            finished           outcome_unknown  obse
 CancelAcknowledged   -                  -                  -                observing  finished
 CancelRejected       -                  -                  -                observing  finished
 CancelFailed         -                  -                  -                observing  finished
-Resumed              -                  gathering          -                observing  finished
+Resumed              -                  gathering          outcome_unknown  observing  finished
 """
 """Which states an event can lead to; a dash where it cannot happen. The machine's whole shape."""
 
