@@ -4,7 +4,8 @@ A question has a key that lasts: a digest of what it asks, and its ordinal among
 same. Requests only have JSON-RPC IDs, which differ when the server sends a question again, and which some
 servers reuse at once (mcp 1.30 takes an address in memory for one). So the log decides what a request is:
 
-- the same question once more: it has the ID of an open one, or reads like an open one whose stream has ended;
+- the same question once more: it has the ID of an open one, or reads like an open one whose stream has ended
+  and to which no answer was sent;
 - a new question: anything else, even if it reads like one that is answered.
 
 A question of the journal may have been answered just before its process died. Only the engine knows, which
@@ -48,8 +49,8 @@ class _Entry:
     """Whether the question is from the journal, and the server has not sent it since."""
 
     shown: Literal["no", "in a snapshot", "to the engine"] = "no"
-    leaving: bool = False
-    """Whether an answer is being sent. A request that comes from now on is another question."""
+    answer: Literal["none", "is being sent", "may have arrived"] = "none"
+    """From the first send on, a request of another ID is another question, even if it reads the same."""
 
     def __post_init__(self) -> None:
         self.size = len(json.dumps(self.request))
@@ -95,7 +96,7 @@ class QuestionLog:
                 return "known"
             self._open.remove(entry)  # the server has reused the ID
         for entry in self._open:
-            if entry.digest == name and entry.stream_lost and not entry.leaving:
+            if entry.digest == name and entry.stream_lost and entry.answer == "none":
                 entry.request_id = request_id
                 entry.stream_lost = entry.restored = False
                 return "new"
@@ -128,7 +129,7 @@ class QuestionLog:
         """Note that the MCP session has ended. A question can be answered when the server sends it again."""
         self._unused = None
         for entry in self._open:
-            entry.stream_lost, entry.request_id = True, None
+            entry.stream_lost, entry.request_id, entry.answer = True, None, "none"
 
     def clear(self) -> None:
         """Drop every question: the task is over or cancelled."""
@@ -175,7 +176,7 @@ class QuestionLog:
         entry = self._named(key)
         if entry is None or entry.request_id is None:
             return None
-        entry.leaving = True
+        entry.answer = "is being sent"
         return entry.request_id
 
     def finish_answer(self, key: str, content: JSONObject, *, acknowledged: bool) -> None:
@@ -198,7 +199,7 @@ class QuestionLog:
         """Note that the answer may not have arrived. It can be sent again."""
         entry = self._named(key)
         if entry is not None:
-            entry.leaving = False
+            entry.answer = "may have arrived"
 
     def was_answered(self, key: str) -> bool:
         """Whether a question is not open, and was answered before."""
@@ -231,7 +232,9 @@ class QuestionLog:
 
     def _behind(self, request_id: RequestId) -> list[_Entry]:
         """The open question with that ID, whose answer is not on its way."""
-        return [one for one in self._open if _same(one.request_id, request_id) and not one.leaving]
+        return [
+            one for one in self._open if _same(one.request_id, request_id) and one.answer != "is being sent"
+        ]
 
     def _named(self, key: str) -> _Entry | None:
         return next((entry for entry in self._open if entry.key == key), None)

@@ -97,6 +97,23 @@ def test_the_same_words_that_come_while_an_answer_is_sent_are_another_question()
     assert key_of(log) != first
 
 
+@pytest.mark.parametrize("second_id", [1, 2], ids=["the same ID", "another ID"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_after_an_answer_that_may_have_arrived_another_id_is_another_question(
+    second_id: int, restart: bool
+) -> None:
+    log = QuestionLog(SessionData())
+    log.hear(1, CAT)
+    log = restarted(log) if restart else log
+    first = key_of(log)
+    log.begin_answer(first)
+    log.abort_answer(first)
+    log.lose_stream()
+    log.hear(second_id, CAT)
+    assert len(log) == second_id, "else the second one would have the answer of the first"
+    assert log.begin_answer(first) == 1
+
+
 def test_two_questions_of_one_text_that_are_open_together_are_two() -> None:
     log = QuestionLog(SessionData())
     log.hear(1, CAT)
