@@ -590,8 +590,8 @@ def test_ctrl_c_while_following_updates_comes_out_of_the_loop() -> None:
     server.may_interrupt = False  # the first poll may come before start_tool() has returned
     with blocking(server) as client:
         handle = client.start_tool("tool")
+        server.may_interrupt = True
         with pytest.raises(KeyboardInterrupt):
-            server.may_interrupt = True
             list(handle.updates())
         server.finish()
         assert text(handle.result(SOON)) == "done"
