@@ -6,8 +6,9 @@
     python examples/web_service.py
 
 Two instances of the service share one journal. Open the first address that it prints, order coffee, and press
-"Kill this instance". The process is killed with SIGKILL and started again, and the same order goes on. The page
-of the second instance shows the same orders, and answers their questions, also while the first one is dead.
+"Kill this instance". The process is killed with SIGKILL and started again, and the same order goes on. The
+page of the second instance shows the same orders, and answers their questions, also while the first one is
+dead.
 
 The service keeps no state of its own: what the page shows comes from the journal. The ID that the browser
 makes for each order is the key of its call.
