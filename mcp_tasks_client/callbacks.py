@@ -13,7 +13,6 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
@@ -40,7 +39,7 @@ from .protocol import JSONObject
 from .protocol.replies import RpcError
 from .protocol.task import Task
 from .question import Question
-from .uncut import caller_of_loop
+from .uncut import in_loop
 
 __all__ = [
     "Callbacks",
@@ -307,7 +306,8 @@ async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[A
     would hang until somebody has typed.
     """
     made, failed, abandoned = list[Any](), list[BaseException](), list[bool]()
-    over, call_soon, context = anyio.Event(), caller_of_loop(), contextvars.copy_context()
+    over, context = anyio.Event(), contextvars.copy_context()
+    end = in_loop(over.set)
 
     def close() -> None:
         for one in made:
@@ -321,8 +321,7 @@ async def _in_thread(callback: Callable[..., Any], name: str, arguments: tuple[A
             failed.append(error)
         if abandoned:
             close()
-        with suppress(RuntimeError):  # the event loop has ended
-            call_soon(over.set)
+        end()
 
     async with _threads():
         threading.Thread(target=call, name=f"mcp_tasks_client {name} callback", daemon=True).start()

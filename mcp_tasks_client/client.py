@@ -332,7 +332,8 @@ class TasksClient:
         ``Environment.lease_s``), calls that others have released, and parked calls whose answer has come.
 
         Each comes once, and none that this client drives. A call that parks for want of an answer comes again
-        when the answer is there, and one that parks for another reason half a lease later at the earliest.
+        when the answer is there. One that parks for another reason comes again with the next look, half a
+        lease later at most, and so does an outcome whose handle is dropped, or whose block has failed.
         What was taken up is driven in the background. Nothing more is taken up while the loop's body runs.
         The loop ends when the client closes.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -18,7 +19,7 @@ import anyio
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["caller_of_loop", "is_being_cancelled", "on_asyncio", "run_to_its_end"]
+__all__ = ["caller_of_loop", "in_loop", "is_being_cancelled", "on_asyncio", "run_to_its_end"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,6 +88,17 @@ def caller_of_loop() -> Callable[..., object]:
     import trio
 
     return trio.lowlevel.current_trio_token().run_sync_soon
+
+
+def in_loop(function: Callable[..., object]) -> Callable[..., None]:
+    """What has the event loop that runs us call a function, from any thread; not once it has ended."""
+    call_soon = caller_of_loop()
+
+    def call(*args: object) -> None:
+        with suppress(RuntimeError):  # by which both loops say that they have ended
+            call_soon(function, *args)
+
+    return call
 
 
 def on_asyncio() -> bool:

@@ -14,7 +14,7 @@ from ..journal.base import Instruction
 from ..machine.events import AnswerReady, CancelRequested
 from ..machine.record import TaskRecord
 from ..question import CANCEL, instructed_key
-from ..uncut import caller_of_loop
+from ..uncut import in_loop
 from .call_store import CallStore
 from .environment import Clock
 from .live_call import LiveCall
@@ -43,13 +43,7 @@ class Instructions:
             JournalError: The journal is not open.
         """
         if not self._driven:
-            call_soon = caller_of_loop()
-
-            def hear(record_ids: Collection[str]) -> None:
-                with suppress(RuntimeError):  # the event loop has ended
-                    call_soon(self._ring, record_ids)
-
-            self._stop = self._store.journal.listen(hear)
+            self._stop = self._store.journal.listen(in_loop(self._ring))
         self._driven[call.record.record_id] = call
 
     def leave(self, call: LiveCall) -> None:

@@ -169,20 +169,39 @@ async def test_what_this_client_drives_is_not_adopted(way: str) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_an_outcome_without_a_handle_is_adopted_once() -> None:
-    world = World()
+@requirement("law:15")
+@pytest.mark.parametrize("limit", [None, 1])
+@pytest.mark.parametrize("way", ["the handle is dropped", "the block fails"])
+async def test_an_outcome_that_nobody_has_had_is_adopted_again_with_the_next_look(
+    way: str, limit: int | None
+) -> None:
+    world, count = tasks_of(2), 2
+    finish(world, "task-0", "task-1")
     async with world.client() as client:
-        await client.start_tool("tool", idempotency_key="k")
+        for number in range(count):
+            await client.start_tool("tool", idempotency_key=str(number))
         await world.clock.advance(5)
-        async with adopting(client) as adopter:
-            await world.clock.advance(0)
-            assert [handle.done for handle in adopter.handles] == [True]
+        async with adopting(client, limit) as adopter:
+            for _ in range(3):
+                await world.clock.advance(0)
+                assert [handle.done for handle in adopter.handles] == [True] * count
+                if way == "the handle is dropped":
+                    adopter.handles.clear()
+                while adopter.handles:
+                    with pytest.raises(OSError, match="full"):
+                        async with adopter.handles.pop().outcome():
+                            raise OSError("The disk of the host is full.")
+                gc.collect()  # of the task that has iterated
+                await world.clock.advance(LOOK_S - 1)
+                assert adopter.handles == []
+                await world.clock.advance(1)
+            for handle in adopter.handles:
+                async with handle.outcome() as result:
+                    assert text(result) == handle.task_id
             adopter.handles.clear()
             await world.clock.advance(3 * LEASE_S)
             assert adopter.handles == []
-        gc.collect()  # of the task that has iterated
-        (handle,) = await client.resume()
-        assert text(await handle) == "done"
+    assert len(world.server.log("tools/call")) == count
 
 
 class Hosts:
@@ -581,7 +600,7 @@ async def test_what_others_are_told_to_do_is_looked_for_once() -> None:
             for listener in list(journal._listeners):
                 listener([record.record_id, "of another endpoint"])
             await world.clock.advance(0.1)
-        assert journal.looks - before <= 1
+        assert journal.looks - before <= 2, "once for each record"
         assert adopter.handles == []
     async with journal:
         assert len(await journal.records(Scope("scripted"))) == 1
