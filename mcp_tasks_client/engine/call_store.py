@@ -44,7 +44,7 @@ from ..machine.record import Scope, TaskRecord
 from ..machine.states import Calling, Finished, Gathering, OutcomeUnknown
 from ..policy import PollPolicy
 from ..protocol import JSONObject
-from ..question import answer_instruction, asked_under, leave_answer
+from ..question import CANCEL, answer_instruction, asked_under, leave_answer
 from ..uncut import run_to_its_end
 from .call_log import log_commit, log_delivery
 from .environment import Environment
@@ -203,7 +203,7 @@ class CallStore:
                     event, heeded = await self._find_first_answer(call, event)
                     state, actions = self._advance(call, event)
                 elif saves and isinstance(event, CancelRequested):
-                    heeded = event.instruction
+                    heeded = CANCEL
                 record = replace(call.record, state=state)
                 if isinstance(call.ownership, Theirs):
                     raise driven_elsewhere(call.record.tool)
@@ -665,6 +665,6 @@ def _does_not_come_again(event: Event) -> bool:
         case PollFailed() | UpdateFailed() | CancelFailed():
             return event.retry_after_s is not None  # the server wants to be left alone for so long
         case CancelRequested():
-            return event.instruction is not None  # it may be marked as heeded all the same
+            return event.by_instruction  # it may be marked as heeded all the same
         case _:
             return isinstance(event, (AnswerReady, *_REPLIES))

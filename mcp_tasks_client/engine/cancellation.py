@@ -68,14 +68,14 @@ class Cancellation:
         self._timeout_s = timeout_s
         self._step = step
 
-    async def wish(self, call: LiveCall, instruction: str | None = None) -> bool:
+    async def wish(self, call: LiveCall, *, by_instruction: bool = False) -> bool:
         """Journal that the host wants the call cancelled, and take back a ``tools/call`` that has not left.
 
         Where another client drives the call, the journal tells it.
 
         Args:
             call: Which.
-            instruction: By which instruction in the journal; ``None`` if the host has said so here.
+            by_instruction: Whether it was left in the journal, and not said here.
 
         Returns:
             Whether the caller has to call :meth:`send` now.
@@ -85,12 +85,12 @@ class Cancellation:
             JournalError: The wish could not be journaled.
         """
         try:
-            return await self._wish(call, instruction)
+            return await self._wish(call, by_instruction)
         except DrivenElsewhereError:
-            return await self._wish(call, instruction)  # it was another's by then, and now that is known
+            return await self._wish(call, by_instruction)  # it was another's by then, and now that is known
 
-    async def _wish(self, call: LiveCall, instruction: str | None) -> bool:
-        wish = CancelRequested(now=self._clock.time(), instruction=instruction)
+    async def _wish(self, call: LiveCall, by_instruction: bool) -> bool:
+        wish = CancelRequested(now=self._clock.time(), by_instruction=by_instruction)
         if call.attempt is not None or call.next_send is not None:
             await self._step(call, wish)
             if call.attempt is not None and not call.attempt.has_left:
@@ -138,15 +138,6 @@ class Cancellation:
                 raise
         if error is not None:
             raise error
-
-    async def heed(self, call: LiveCall, instruction: str | None) -> None:
-        """Cancel a call that is driven here, as somebody has asked for by an instruction in the journal.
-
-        Raises:
-            TasksClientError: As from :meth:`wish`.
-        """
-        if await self.wish(call, instruction):
-            await self.send_and_log(call)
 
     async def send_and_log(self, call: LiveCall) -> None:
         """Send ``tasks/cancel`` where nobody waits for it, even if the call is being stopped.

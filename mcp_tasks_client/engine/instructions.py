@@ -76,7 +76,7 @@ class Instructions:
 
 def _read(record: TaskRecord, instruction: Instruction, now: float) -> AnswerReady | CancelRequested | None:
     if instruction.name == CANCEL:
-        return CancelRequested(now=now, instruction=CANCEL)
+        return CancelRequested(now=now, by_instruction=True)
     key = instructed_key(record, instruction.name)
     if key is not None:
         with suppress(ValueError):

@@ -329,8 +329,9 @@ class Runner:
             return
         for event in await self._instructions.read(call):
             match event:
-                case CancelRequested(instruction=instruction):
-                    await self.cancellation.heed(call, instruction)
+                case CancelRequested():
+                    if await self.cancellation.wish(call, by_instruction=True):
+                        await self.cancellation.send_and_log(call)
                 case AnswerReady():
                     await self._take_answer(call, event)
 

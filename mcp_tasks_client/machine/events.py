@@ -196,8 +196,8 @@ class CancelRequested:
     """The host wants the task cancelled."""
 
     now: float
-    instruction: str | None = None
-    """By which instruction in the journal; ``None`` if the host has said so here."""
+    by_instruction: bool = False
+    """Whether it was left in the journal, and not said here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from mcp_tasks_client.errors import (
 from mcp_tasks_client.handle import TaskHandle
 from mcp_tasks_client.machine.record import TaskRecord
 from mcp_tasks_client.machine.states import Gathering, Observing
+from mcp_tasks_client.sessions.base import TaskRef
 from mcp_tasks_client.testing import (
     FaultPlan,
     HttpError,
@@ -339,6 +340,49 @@ async def test_when_the_last_one_who_waits_goes_the_abandoned_call_is_cancelled_
 
 
 # ── what keeps a cancel from getting through ──────────────────────────────────────────────────
+
+
+class SlowToCancel(ScriptedSession):
+    """A server whose first ``tasks/cancel`` fails, when it is told to."""
+
+    fail: anyio.Event
+
+    async def cancel(self, ref: TaskRef) -> None:
+        await super().cancel(ref)
+        if len(self.log("tasks/cancel")) == 1:
+            await self.fail.wait()
+            raise LOST
+
+
+@requirement("law:5", "law:8")
+async def test_a_cancel_that_fails_once_its_client_has_let_the_task_go_is_not_repeated_there() -> None:
+    world, plan = World(), FaultPlan()
+    world.server = server = SlowToCancel(
+        clock=world.clock, calls=[EVERY_1200_MS], gets={TASK: [EVERY_1200_MS, cancelled(TASK)]}
+    )
+    server.fail = anyio.Event()
+
+    async def fail() -> None:
+        server.fail.set()
+
+    plan.at("commit: release", "after", fail)
+
+    async def begin() -> None:
+        async with anyio.create_task_group() as tasks, world.client(observer=plan) as client:
+            handle = await client.start_tool("tool")
+            tasks.start_soon(told_that_it_failed, handle)
+            await world.clock.advance(0)
+
+    async def told_that_it_failed(handle: TaskHandle) -> None:
+        with pytest.raises(TasksClientError):
+            await handle.cancel()
+
+    await world.during(begin, 60)
+    assert len(server.log("tasks/cancel")) == 1
+    async with world.client() as client:
+        (handle,) = await client.resume()
+        await world.during(lambda: is_cancelled(handle), 60)
+    assert len(server.log("tasks/cancel")) == 2
 
 
 @requirement("law:7", "law:8")
