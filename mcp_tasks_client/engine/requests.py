@@ -204,7 +204,9 @@ class Requests:
             # A server that wants to be left alone is not asked again before the time that it names. What a
             # client that is closing has let go, others may drive by now.
             retry=retry_if_exception(
-                lambda e: call.ours and isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
+                lambda e: (
+                    call.ours and isinstance(e, SessionError) and e.retryable and e.retry_after_s is None
+                )
             ),
             wait=lambda attempt: back_off(attempt) + 0.1 * self._jitter(),
             stop=stop_after_attempt(3),
