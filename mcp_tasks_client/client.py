@@ -451,8 +451,6 @@ class TasksClient:
             JournalError: The journal could not be written.
             ValueError: ``older_than_s`` is negative.
         """
-        if older_than_s is not None and not older_than_s >= 0:
-            raise ValueError(f"older_than_s cannot be negative, got {older_than_s}")
         return await self._opened().prune(older_than_s)
 
     # ── what else hosts do with a session ─────────────────────────────────────────────────────

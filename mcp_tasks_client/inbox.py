@@ -8,6 +8,7 @@ from typing import Self
 
 from .engine.call_store import CallStore
 from .engine.environment import Environment
+from .engine.live_call import LiveCall
 from .errors import TasksClientError
 from .journal.base import Instruction, Journal
 from .journal.guarded import GuardedJournal
@@ -16,7 +17,7 @@ from .machine.record import Scope, TaskRecord
 from .policy import PollPolicy
 from .protocol import JSONObject
 from .protocol.text import name_tool
-from .question import CANCEL, Answer, Question, leave_answer, read_questions, record_of, to_wire
+from .question import CANCEL, Answer, Question, read_questions, record_of, to_wire
 from .uncut import run_to_its_end
 
 __all__ = ["Inbox"]
@@ -134,10 +135,10 @@ class Inbox:
 
     async def take_answer(self, question_id: str, answer: JSONObject) -> None:
         """Commit an answer in its form on the wire; see :meth:`answer`."""
-        self._opened()
+        store = self._opened()
         record = await self._journal.by_id(record_of(question_id))
         shown = record if record is not None and self._shows(record) else None
-        await run_to_its_end(leave_answer, self._journal, shown, question_id, answer, self._now())
+        await run_to_its_end(store.leave_answer, shown, question_id, answer)
 
     async def cancel(self, record: TaskRecord) -> None:
         """Have the task of a call cancelled; see :meth:`TaskHandle.cancel`.
@@ -152,10 +153,8 @@ class Inbox:
             ValueError: The inbox does not show this call.
             TasksClientError: The inbox is not open.
         """
-        store, standing = self._opened(), await self._standing(record)
-        if standing is not None and not standing.finished:
-            call, wish = store.adopt(standing), Instruction(CANCEL, "", self._now())
-            await run_to_its_end(store.instruct, call, wish)
+        wish = Instruction(CANCEL, "", self._environment.clock.time())
+        await run_to_its_end(self._opened().instruct, self._live(record), wish)
 
     async def acknowledge(self, record: TaskRecord) -> None:
         """Count the outcome of a call as delivered; see :meth:`TasksClient.acknowledge`.
@@ -168,8 +167,7 @@ class Inbox:
             ValueError: The inbox does not show this call.
             TasksClientError: The call has not ended, or the inbox is not open.
         """
-        store, standing = self._opened(), await self._standing(record)
-        if standing is not None and not await store.acknowledge(store.adopt(standing)):
+        if not await self._opened().acknowledge(self._live(record)):
             raise TasksClientError(
                 f"The call of {name_tool(record.tool)} has not ended. There is no outcome to acknowledge."
             )
@@ -189,13 +187,7 @@ class Inbox:
             ValueError: ``older_than_s`` is negative.
             TasksClientError: The inbox is not open.
         """
-        if older_than_s is not None and not older_than_s >= 0:
-            raise ValueError(f"older_than_s cannot be negative, got {older_than_s}")
-        age_s = self._journal.retention_s if older_than_s is None else older_than_s
-        return await self._opened().prune(self._now() - age_s)
-
-    def _now(self) -> float:
-        return self._environment.clock.time()
+        return await self._opened().prune(older_than_s)
 
     def _shows(self, record: TaskRecord) -> bool:
         return (
@@ -204,11 +196,10 @@ class Inbox:
             and (self._application is None or record.application in (None, self._application))
         )
 
-    async def _standing(self, record: TaskRecord) -> TaskRecord | None:
-        """A record as it is now; ``None`` if it was forgotten."""
+    def _live(self, record: TaskRecord) -> LiveCall:
         if not self._shows(record):
             raise ValueError("this inbox is for other calls; take the record from its records()")
-        return await self._journal.by_id(record.record_id)
+        return self._opened().adopt(record)
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────
 

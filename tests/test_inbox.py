@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ from mcp_tasks_client import (
     TasksClient,
     TasksClientError,
 )
-from mcp_tasks_client.testing import working
+from mcp_tasks_client.testing import FaultPlan, raising, working
 from tests._results import text
 from tests.engine.world import TASK, World
 from tests.other_host import OtherHost
@@ -366,6 +367,24 @@ async def test_neither_the_tasks_id_nor_the_servers_key_nor_an_answer_is_said(
         assert secret not in told
     kept = b"".join(file.read_bytes() for file in path.parent.iterdir())
     assert SECRET.encode() not in kept, "what is acknowledged is gone from the file"
+
+
+@pytest.mark.parametrize("what", ["answer", "cancel"])
+async def test_what_is_left_in_the_journal_passes_its_point(
+    real_server: RealServer, journal: Journal, what: str
+) -> None:
+    plan = FaultPlan()
+    plan.at("commit: instruct", "before", raising(JournalError("The disk is full.")))
+    async with opened(real_server, journal) as client:
+        await asked(client)
+        async with Inbox(journal, environment=Environment(observer=plan)) as inbox:
+            question, record = await only(inbox)
+            leave = question.decline if what == "answer" else partial(inbox.cancel, record)
+            with pytest.raises(JournalError, match="full"):
+                await leave()
+            assert await inbox.questions() == [question]
+            await leave()
+            assert await inbox.questions() == []
 
 
 # ── opening and closing ───────────────────────────────────────────────────────────────────────────

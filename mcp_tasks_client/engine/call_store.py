@@ -549,24 +549,29 @@ class CallStore:
     async def prune_old(self) -> None:
         """Forget what the journal need not keep any longer. What fails is logged, and tried the next time."""
         try:
-            await self.prune(self._clock.time() - self.journal.retention_s)
+            await self.prune()
         except JournalError as error:
             logger.warning("The journal is pruned later: %s", error)
 
-    async def prune(self, before: float) -> int:
-        """Forget what was delivered before a time (wall clock, seconds), a little at a time.
+    async def prune(self, older_than_s: float | None = None) -> int:
+        """Forget what was delivered so long ago, a little at a time.
 
         What a living client drives is not forgotten, however old it seems to be.
+
+        Args:
+            older_than_s: Seconds; ``None`` is the journal's ``retention_s``.
 
         Returns:
             How many records.
 
         Raises:
             JournalError: It could not be done, or not all of it.
+            ValueError: ``older_than_s`` is negative.
         """
-        forgotten_records = 0
-        now = self._clock.time()
-        before = min(before, now - _SPARED_S)
+        if older_than_s is not None and not older_than_s >= 0:
+            raise ValueError(f"older_than_s cannot be negative, got {older_than_s}")
+        forgotten_records, now = 0, self._clock.time()
+        before = now - max(_SPARED_S, self.journal.retention_s if older_than_s is None else older_than_s)
         judge = self._lease.judge(of_process=True)
         while found := await self._observed(None, PRUNE, self.journal.prune, before, now, judge):
             forgotten_records += found

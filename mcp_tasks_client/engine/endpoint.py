@@ -623,8 +623,7 @@ class Endpoint:
 
     async def prune(self, older_than_s: float | None) -> int:
         """Forget what is old; see :meth:`TasksClient.prune`."""
-        age_s = self.engine.journal.retention_s if older_than_s is None else older_than_s
-        return await self._store.prune(self.engine.environment.clock.time() - age_s)
+        return await self._store.prune(older_than_s)
 
     def check_open(self, call: LiveCall | None = None) -> None:
         """Refuse to begin anything after the end.
