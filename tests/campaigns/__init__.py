@@ -4,8 +4,9 @@
 ``crash_points``  a host is stopped at each of its commits and sends, one after the other
 ``cancellation``  a call is cancelled at every step of the event loop
 ``simulation``    whole lives under virtual time and seeded faults, and defects that they must find
-``torture``       processes killed with SIGKILL at random moments
+``torture``       processes killed with SIGKILL at random moments, while others answer
 ``kill``          processes killed with SIGKILL at named points
+``workers``       workers that adopt calls, killed while others answer
 ``storm``         bad weather before real servers of 2025-11-25
 ``conformance``   the conformance suite of the protocol
 ``versions``      every supported release of Python, ``mcp`` and ``fastmcp``

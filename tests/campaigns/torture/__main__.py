@@ -1,5 +1,7 @@
 """Kills client processes at random instants, over several scenarios, and says what became of their tasks.
 
+Meanwhile other processes answer what those ask.
+
 ::
 
     python -m tests.campaigns.torture --kills 500

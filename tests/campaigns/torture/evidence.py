@@ -24,6 +24,12 @@ What: TypeAlias = Literal[
     "asked",  # the callback was called; ``committed``: the journal held an answer to it
     "answered",  # it is about to return
     "withdrawn",  # it was cancelled
+    "put off",  # it is about to leave the question to others
+    "giving",  # somebody outside is about to answer
+    "given",  # that was told to count
+    "came second",  # that was told that there is an answer
+    "came late",  # that was told that nobody asks any more
+    "shown again",  # a question was listed after its answer had been told to count
     "resuming",  # resume() is about to be called
     "resumed",  # it has returned
     "delivered",  # a result came: ``by`` awaiting the "call", by its "key", by "resume", or as "kept"
@@ -49,6 +55,12 @@ class Line:
     keyed: bool = False
     question: str | None = None
     """The words of a question, which begin with the intent."""
+
+    question_id: str | None = None
+    """What the inbox calls a question."""
+
+    client: int | None = None
+    """Which client of the process asks."""
 
     key: str | None = None
     """The server's key of a question."""
@@ -150,6 +162,9 @@ class Evidence:
     scenario: str
     lives: list[Life]
     requests: list[Request]
+    others: list[Life] = field(default_factory=list)
+    """The processes that answer from outside. They are not killed."""
+
     complaints: list[str] = field(default_factory=list)
     """What the server holds against its clients by itself."""
 
@@ -163,6 +178,9 @@ class Evidence:
     def load(cls, path: Path) -> Self:
         """Read what :meth:`save` wrote."""
         raw = json.loads(path.read_text(encoding="utf-8"))
-        lives = [Life(**life | {"lines": [Line(**line) for line in life["lines"]]}) for life in raw["lives"]]
+        read = {
+            name: [Life(**life | {"lines": [Line(**line) for line in life["lines"]]}) for life in raw[name]]
+            for name in ("lives", "others")
+        }
         requests = [Request(**request) for request in raw["requests"]]
-        return cls(**raw | {"lives": lives, "requests": requests})
+        return cls(**raw | read | {"requests": requests})

@@ -42,6 +42,20 @@ class Figures:
     answers_differ: int = field(
         default=0, metadata={"as": "different answers to one question", "never": True}
     )
+    put_off: int = field(default=0, metadata={"as": "questions that a host left to others"})
+    given: int = field(default=0, metadata={"as": "answers from outside that were told to count"})
+    given_at_once: int = field(
+        default=0, metadata={"as": "answers from outside that were told to come second, or too late"}
+    )
+    inherited: int = field(
+        default=0, metadata={"as": "answers from outside, sent by a process that began only later"}
+    )
+    untrue: int = field(
+        default=0, metadata={"as": "answers that were told to count, and were not sent", "never": True}
+    )
+    unanswerable: int = field(
+        default=0, metadata={"as": "questions that nobody could answer from outside", "never": True}
+    )
     resumed_again: int = field(default=0, metadata={"as": "results that resume() delivered again"})
     delivered_twice: int = field(
         default=0, metadata={"as": "of these, though the first host lived on", "never": True}

@@ -27,6 +27,7 @@ import httpx
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from mcp_tasks_client import (
+    Inbox,
     OutcomeUnknownError,
     PollPolicy,
     SessionError,
@@ -84,6 +85,9 @@ class Part:
     keys: list[str]
     last: bool = False
     """Bring everything home, and end."""
+
+    leaves: float = 0.0
+    """Which share of the questions it leaves to others; at 1.0 by ``elicitation="later"``."""
 
     backend: str = "asyncio"
     through: Through = "client"
@@ -144,6 +148,7 @@ class Host:
         self.log = Log(Path(part.log))
         self.chance = random.Random(part.seed)
         self.answers = 0
+        self.clients = 0
         self.client: TasksClient | None = None
         # No TLS: reading the system's certificates takes longer than most of these processes live. And no
         # connection that the server may be about to drop.
@@ -174,7 +179,7 @@ class Host:
         self.client = TasksClient(
             self.part.url,
             journal=SqliteJournal(self.part.journal),
-            elicitation=self.answer,
+            elicitation=self.callback(),
             http_client=self.http,
             headers={LIFE_HEADER: str(self.part.life)},
             poll=POLL,
@@ -204,7 +209,7 @@ class Host:
                     streamable_http_client(self.part.url, http_client=plain),
                     endpoint=self.part.url,
                     journal=SqliteJournal(self.part.journal),
-                    elicitation=self.answer,
+                    elicitation=self.callback(),
                     poll=POLL,
                 )
                 async with mcp.Client(transport) as session:
@@ -213,7 +218,7 @@ class Host:
             return
         http = tasks_http_client(
             journal=SqliteJournal(self.part.journal),
-            elicitation=self.answer,
+            elicitation=self.callback(),
             headers={LIFE_HEADER: str(self.part.life)},
             poll=POLL,
             verify=False,
@@ -234,7 +239,7 @@ class Host:
         extension = TasksExtension(
             journal=SqliteJournal(self.part.journal),
             endpoint=self.part.url,
-            elicitation=self.answer,
+            elicitation=self.callback(),
             on_update=None if seen is None else lambda task: seen(),
             poll=POLL,
         )
@@ -292,6 +297,9 @@ class Host:
         for record in await client.records():
             if record.status != "outcome_unknown" and (not record.finished or record.delivered_at is None):
                 self.log.write("left", text=f"{record!r}, key {record.idempotency_key}")
+        async with Inbox(self.part.journal) as inbox:
+            for question in await inbox.questions():
+                self.log.write("left", text=f"{question!r} without an answer")
 
     # ── calling ──
 
@@ -363,11 +371,24 @@ class Host:
 
     # ── answering ──
 
-    async def answer(self, context: Any, params: Any) -> ElicitResult:
-        """Answer after a moment, each time differently."""
+    def callback(self) -> Any:
+        """What another client asks: a callback of its own, or nobody."""
+        if self.part.leaves == 1.0:
+            return "later"
+        self.clients += 1
+        client = self.clients
+
+        async def answer(context: Any, params: Any) -> ElicitResult | None:
+            return await self.answer(client, context, params)
+
+        return answer
+
+    async def answer(self, client: int, context: Any, params: Any) -> ElicitResult | None:
+        """After a moment answer, each time differently, or leave it to others."""
         intent = params.message.partition(":")[0]
         asked = {
             "intent": intent,
+            "client": client,
             "question": params.message,
             "key": context.key,
             "task_id": context.task.task_id if context.task is not None else None,
@@ -380,6 +401,9 @@ class Host:
         except anyio.get_cancelled_exc_class():
             self.log.write("withdrawn", **asked)
             raise
+        if self.chance.random() < self.part.leaves:
+            self.log.write("put off", **asked)
+            return None
         self.answers += 1
         words = f"answer {self.answers} of life {self.part.life}"
         self.log.write("answered", text=words, **asked)

@@ -1,4 +1,7 @@
-"""Rounds: a few processes at a time on one journal, killed at random instants, others in their place."""
+"""Rounds: a few processes at a time on one journal, killed at random instants, others in their place.
+
+Meanwhile three more answer from outside what those ask: two at the same moment, and one late.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -23,6 +26,7 @@ import httpx
 
 from tests.real_server import first_line
 
+from ..answering import answering
 from .evidence import Evidence, Life, Request, What, read_log
 from .host import Part
 from .host import Through as OneWay
@@ -42,11 +46,18 @@ Through: TypeAlias = Literal["client", "http", "transport", "extension", "each"]
 """How hosts make their calls: by a ``TasksClient``, by an ``mcp.Client`` over ``tasks_http_client`` or over a
 ``TasksTransport``, by one with an extension for each call, or by each of these in turn."""
 
+PATIENCES_S: Final = ((0.0, 0.4), (0.0, 0.4), (0.5, 1.0))
+"""Seconds that a question waits, at least and at most, for each of those who answer from outside."""
+
+LEAVES: Final = (0.0, 0.3, 0.3, 1.0)
+"""Shares of its questions that a process leaves to those, one of these."""
+
 MOMENTS_S: Final[dict[What, float]] = {
     "resuming": 0.01,
     "begun": 0.02,
     "asked": 0.01,
     "answered": 0.004,
+    "put off": 0.4,
     "delivered": 0.004,
 }
 """Seconds after a line of the log, in which a kill falls just before or just after a commit."""
@@ -184,17 +195,47 @@ class Round:
     folder: Path
     through: Through
     lives: list[Life] = field(default_factory=list, init=False)
+    others: list[Life] = field(default_factory=list, init=False)
     begun: int = field(default=0, init=False)
     lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
-    def play(self) -> list[Life]:
+    def play(self) -> None:
         """Kill as often as is wanted, and let a last process bring everything home."""
         places = min(self.scenario.processes, self.kills)
-        with ThreadPoolExecutor(places) as threads:
-            for place in [threads.submit(self._keep_killing) for _ in range(places)]:
-                place.result()
-        self._live(self._part(last=True), None)
-        return self.lives
+        with ExitStack() as others:
+            for number, patience_s in enumerate(PATIENCES_S, 1):
+                others.enter_context(self._answering(1000 * self.number + 900 + number, patience_s))
+            with ThreadPoolExecutor(places) as threads:
+                for place in [threads.submit(self._keep_killing) for _ in range(places)]:
+                    place.result()
+            self._live(self._part(last=True), None)
+        self.lives.sort(key=lambda life: life.number)
+
+    @contextmanager
+    def _answering(self, life: int, patience_s: tuple[float, float]) -> Iterator[None]:
+        log, errors = self.folder / f"answers-{life}.jsonl", self.folder / f"answers-{life}.txt"
+        command = answering(self._journal, log, life, patience_s)
+        with (
+            errors.open("wb") as stderr,
+            subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+            ) as process,
+        ):
+            assert process.stdout is not None
+            try:
+                first_line(process.stdout, START_LIMIT_S)
+                yield
+            finally:
+                ended = process.poll()
+                process.kill()
+                process.wait(STOP_LIMIT_S)
+        said = errors.read_text(errors="replace")[-2000:]
+        trouble = "" if ended is None else f"ended with code {ended}: {said}"
+        self.others.append(Life(number=life, lines=read_log(log), trouble=trouble))
+
+    @property
+    def _journal(self) -> Path:
+        return self.folder / "journal.sqlite3"
 
     def _keep_killing(self) -> None:
         while True:
@@ -210,12 +251,13 @@ class Round:
         oldest = 0 if last else max(0, newest - KEYS_A_LIFE * SHARED_LIVES)
         return Part(
             url=self.url,
-            journal=str(self.folder / "journal.sqlite3"),
+            journal=str(self._journal),
             log=str(self.folder / f"life-{self.begun}.jsonl"),
             life=1000 * self.number + self.begun,
             seed=self.chance.getrandbits(32),
             keys=[f"key-{self.number}-{number}" for number in range(oldest, newest)],
             last=last,
+            leaves=self.chance.choice(LEAVES),
             backend="trio" if self.begun % 3 == 0 else "asyncio",
             through=self._next_way(),
         )
@@ -339,13 +381,14 @@ def _round(
         folder=own,
         through=through,
     )
-    lives = sorted(this.play(), key=lambda life: life.number)
+    this.play()
     complaints = all_of_them.complaints()[complained:]
     if through != "client":
         complaints = [one for one in complaints if not one.startswith(OF_THE_SDK)]
     evidence = Evidence(
         scenario=f"round {number}, {scenario}, through {through}",
-        lives=lives,
+        lives=this.lives,
+        others=this.others,
         requests=all_of_them.ledger(since=seen),
         complaints=complaints,
     )

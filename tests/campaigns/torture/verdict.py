@@ -19,6 +19,9 @@ __all__ = ["judge"]
 TOLERANCE_S = 0.002
 """Seconds by which a poll may seem early: the two ends read different clocks of one machine."""
 
+HEARD_S = 2.0
+"""Seconds in which a process that drives a call has surely heard of an answer from outside."""
+
 NOTED_S = 1.0
 """Seconds in which a process that lives on has surely noted that a result was delivered."""
 
@@ -32,6 +35,7 @@ def judge(evidence: Evidence) -> Verdict:
     _judge_calls(case, verdict)
     _judge_questions(case, verdict)
     _judge_answers(case, verdict)
+    _judge_outside(case, verdict)
     _judge_deliveries(case, verdict)
     _judge_polls(case, verdict)
     verdict.breaches = [f"{evidence.scenario}: {sentence}" for sentence in verdict.breaches]
@@ -58,6 +62,44 @@ class _Case:
         self.unknown = self._by_intent("unknown")
         self.unheard = self._by_intent("lost")
         self.begun = self._by_intent("begun")
+        self.outside = [(line, life) for life in evidence.others for line in life.lines]
+        self.given = [_Given(line, self._giving(line)) for line, _ in self.outside if line.what == "given"]
+
+    def _giving(self, given: Line) -> Line:
+        return next(
+            line
+            for line, _ in self.outside
+            if line.what == "giving" and (line.question_id, line.text) == (given.question_id, given.text)
+        )
+
+    def given_before(self, question: _Question, at: float) -> list[_Given]:
+        """The answers from outside to a question that were told to count before a time."""
+        return [
+            one
+            for one in self.given
+            if one.line.question == question.words
+            and one.line.at < at
+            and (question.task_id is not None or self.run_of(one) == question.run)
+        ]
+
+    def run_of(self, given: _Given) -> int:
+        """Which of the calls of a question it answers, if the call was sent again."""
+        return len(self.runs(given.line.intent, before=given.giving.at))
+
+    def sent_to(self, given: _Given) -> Iterator[tuple[Request, str]]:
+        """What was sent to the question that an answer was given to, whoever gave it."""
+        runs, run = self.runs(given.line.intent), self.run_of(given)
+        since = runs[run - 1].at if run else -math.inf
+        until = runs[run].at if run < len(runs) else math.inf
+        for request in self.requests:
+            intent = request.intent
+            if intent is None and request.task_id in self.created:
+                intent = self.created[request.task_id].intent
+            if intent == given.line.intent and since <= request.at < until:
+                for answer in request.answers.values():
+                    for field, words in answer["content"].items():  # whose name the question ends with
+                        if given.line.question == f"{intent}: {field}?":
+                            yield request, words
 
     def lines(self, *what: str) -> list[tuple[Line, Life]]:
         """What the hosts wrote of some kinds, oldest first."""
@@ -199,6 +241,7 @@ class _Prompt:
     asked: Line
     life: Life
     answered_at: float | None
+    put_off: bool
     until: float
 
     @property
@@ -207,6 +250,14 @@ class _Prompt:
 
     def __str__(self) -> str:
         return f"life {self.life.number} at {self.at:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """An answer from outside that was told to count."""
+
+    line: Line
+    giving: Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +283,14 @@ def _prompts(case: _Case) -> dict[_Question, list[_Prompt]]:
             until = end.at if end is not None else life.ended_at
             run = len(case.runs(line.intent, before=line.at)) if line.task_id is None else 0
             question = _Question(line.question, line.task_id, run)
-            found[question].append(_Prompt(line, life, answered_at, until))
+            put_off = end is not None and end.what == "put off"
+            found[question].append(_Prompt(line, life, answered_at, put_off, until))
     return {question: sorted(prompts, key=lambda prompt: prompt.at) for question, prompts in found.items()}
 
 
 def _ends(line: Line, asked: Line) -> bool:
     about = (line.question, line.task_id) == (asked.question, asked.task_id)
-    return about and line.what in ("answered", "withdrawn")
+    return about and line.client == asked.client and line.what in ("answered", "withdrawn", "put off")
 
 
 def _judge_questions(case: _Case, verdict: Verdict) -> None:
@@ -250,9 +302,12 @@ def _judge_questions(case: _Case, verdict: Verdict) -> None:
                 verdict.breach(
                     "asked_at_once", f"{question.words!r} by {one}, until {one.until:.3f}, and by {other}"
                 )
+        verdict.count(put_off=sum(prompt.put_off for prompt in prompts))
         for number, prompt in enumerate(prompts):
             answered = [one for one in prompts[:number] if one.answered_at is not None]
-            committed = _committed(case, question, prompt, answered)
+            committed = _committed(case, question, prompt, answered) or _settled(
+                case, question, prompts, number
+            )
             if committed:
                 verdict.breach("asked_twice", f"{question.words!r} by {prompt}: {committed}")
             elif answered:
@@ -263,13 +318,30 @@ def _judge_questions(case: _Case, verdict: Verdict) -> None:
 
 def _committed(case: _Case, question: _Question, prompt: _Prompt, answered: Sequence[_Prompt]) -> str:
     """What shows that there was a committed answer when a question was asked; empty if nothing does."""
-    if prompt.asked.committed:
+    left = case.given_before(question, math.inf)
+    just_left = any(one.giving.at < prompt.at + HEARD_S and prompt.at < one.line.at + HEARD_S for one in left)
+    if prompt.asked.committed and not just_left:
         return "the journal had an answer"
     for one in answered:
         if one.life.alive_at(prompt.at):
             return f"life {one.life.number} answered at {one.answered_at:.3f} and was alive"
     for request in case.answers_to(question, prompt.asked, before=prompt.at):
         return f"life {request.life} had sent an answer, which came at {request.at:.3f}"
+    return ""
+
+
+def _settled(case: _Case, question: _Question, prompts: Sequence[_Prompt], number: int) -> str:
+    """What shows that nobody had to be asked who was; empty if nothing does."""
+    prompt = prompts[number]
+    for given in case.given_before(question, prompt.at):
+        began_at = prompt.life.lines[0].at
+        if given.line.at < max(began_at, prompt.at - HEARD_S):
+            return f"it was answered from outside at {given.line.at:.3f}, and life {prompt.life.number} knew"
+    for one in prompts[:number]:
+        asked = (one.life, one.asked.client) == (prompt.life, prompt.asked.client)
+        resumed = any(line.what == "resuming" and one.at < line.at < prompt.at for line in one.life.lines)
+        if asked and one.put_off and not resumed:
+            return f"{one} has left it to others, and was not told to resume"
     return ""
 
 
@@ -283,6 +355,54 @@ def _judge_answers(case: _Case, verdict: Verdict) -> None:
     for (subject, key), payloads in answers.items():
         if len(payloads) > 1:
             verdict.breach("answers_differ", f"{key!r} of {subject} got {payloads}")
+
+
+def _judge_outside(case: _Case, verdict: Verdict) -> None:
+    """Who was told that an answer counts has given the one that was sent; who was not was told why."""
+    for life in case.evidence.others:
+        if life.trouble:
+            verdict.breach("errors", f"life {life.number}, which answers, {life.trouble}")
+    for line, life in case.outside:
+        match line.what:
+            case "came second":
+                verdict.count(given_at_once=1)
+                if not _others_answered(case, line):
+                    verdict.breach("unanswerable", f"{line.question!r} at {line.at:.3f}: nobody had answered")
+            case "came late":
+                verdict.count(given_at_once=1)
+            case "shown again":
+                verdict.breach(
+                    "asked_twice", f"{line.question!r} was shown to life {life.number} at {line.at:.3f}"
+                )
+            case "error":
+                verdict.breach("unanswerable", f"{line.question!r} by life {life.number}: {line.text}")
+    given: dict[str | None, _Given] = {}
+    for one in case.given:
+        verdict.count(given=1)
+        what, intent = f"{one.line.text!r} to {one.line.question!r}", one.line.intent
+        other = given.setdefault(one.line.question_id, one)
+        sent = list(case.sent_to(one))
+        wrong = [(request, words) for request, words in sent if words != one.line.text]
+        if other is not one:
+            verdict.breach("untrue", f"{what} and {other.line.text!r} were both told to count")
+        elif wrong:
+            request, words = wrong[0]
+            verdict.breach("untrue", f"{what} was told to count, and life {request.life} sent {words!r}")
+        elif not sent and intent in case.deliveries and case.run_of(one) == len(case.runs(intent)):
+            verdict.breach("untrue", f"{what} was told to count, and was never sent")
+        senders = [case.lives[request.life] for request, _ in sent[:1] if request.life in case.lives]
+        verdict.count(inherited=any(life.lines and one.line.at < life.lines[0].at for life in senders))
+
+
+def _others_answered(case: _Case, late: Line) -> bool:
+    """Whether a callback, or somebody else outside, had begun to answer a question."""
+    given = [
+        line
+        for line, _ in case.outside
+        if line.what == "giving" and line.question_id == late.question_id and line.text != late.text
+    ]
+    callbacks = [line for line, _ in case.lines("answered") if line.question == late.question]
+    return any(line.at < late.at for line in (*given, *callbacks))
 
 
 # ── results ──

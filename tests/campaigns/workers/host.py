@@ -1,7 +1,11 @@
-"""A worker, or somebody who answers, in a process of its own: it writes down what it gets to know.
+"""A worker in a process of its own: it adopts calls, sees them through, and leaves every question to others.
 
-``python -m tests.campaigns.workers.host work|answer URL JOURNAL LOG LIFE``. It prints ``ready``, and ends
-when its standard input closes. A worker adopts calls, sees them through, and leaves every question to others.
+``python -m tests.campaigns.workers.host THROUGH URL JOURNAL LOG LIFE``. It prints ``ready``, writes down what
+it gets to know, and ends when its standard input closes.
+
+Only a ``TasksClient`` adopts. ``TasksHttpTransport``, ``TasksTransport`` and ``TasksExtension`` cannot: each
+sees the calls through that its host makes over it, and there is no request that the result of another call
+would be the reply to. A ``TasksClient`` beside them adopts what they leave, by URL or over the same client.
 """
 
 from __future__ import annotations
@@ -9,23 +13,56 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import anyio
 import httpx
 
-from mcp_tasks_client import AlreadyAnsweredError, Question, QuestionWithdrawnError, TaskHandle, TasksClient
+from mcp_tasks_client import TaskHandle, TasksClient, TasksExtension, TasksTransport, tasks_http_client
 from mcp_tasks_client.engine.environment import Environment
 
 from ..kill.host import _end_with_parent
 from ..torture.evidence import LIFE_HEADER, Log
 
-__all__ = ["LEASE_S"]
+if TYPE_CHECKING:
+    import mcp
 
+__all__ = ["LEASE_S", "WAYS", "Through", "opened"]
+
+Through: TypeAlias = Literal["client", "http", "transport", "extension"]
+"""A ``TasksClient`` by URL; an ``mcp.Client`` over ``tasks_http_client`` or a ``TasksTransport``, or with a
+``TasksExtension``, and a ``TasksClient`` over that."""
+
+WAYS: Final[tuple[Through, ...]] = ("client", "http", "transport", "extension")
 LEASE_S: Final = 5.0
-_LOOK_S: Final = 0.1
-_ATTEMPTS: Final = 50
+
+
+@asynccontextmanager
+async def opened(through: Through, url: str, journal: str, life: str) -> AsyncIterator[mcp.Client]:
+    """A host's own client, into which the library is dropped. It leaves every question to others."""
+    # Imported by this way only, since it takes as long again as all that the other way needs.
+    import httpx2
+    import mcp
+    from mcp.client.streamable_http import streamable_http_client
+
+    options: dict[str, Any] = {"journal": journal, "elicitation": "later"}
+    options["environment"] = Environment(lease_s=LEASE_S)
+    plain = {"headers": {LIFE_HEADER: life}, "verify": False, "trust_env": False}
+    if through == "http":
+        http = tasks_http_client(endpoint=url, **plain, **options)
+    else:
+        http = httpx2.AsyncClient(**plain, timeout=None)
+    async with http:
+        transport: Any = streamable_http_client(url, http_client=http)
+        if through == "transport":
+            transport = TasksTransport(transport, endpoint=url, **options)
+        extensions = [TasksExtension(endpoint=url, **options)] if through == "extension" else None
+        async with mcp.Client(transport, extensions=extensions) as client:
+            await client.list_tools()  # else the SDK does so while it holds a result
+            yield client
 
 
 async def work(client: TasksClient, log: Log) -> None:
@@ -41,43 +78,22 @@ async def work(client: TasksClient, log: Log) -> None:
             tasks.start_soon(see, handle)
 
 
-async def answer(client: TasksClient, log: Log, life: str) -> None:
-    """Answer whatever anybody asks, each time otherwise; see that nothing asks again."""
-    answered: set[str] = set()
-    print("ready", flush=True)
-    while True:
-        for question in await client.questions():
-            if question.question_id in answered:
-                log.write("error", text=f"{question.question_id} is asked again")
-            else:
-                await answer_one(question, log, f"answer {len(answered)} of {life}")
-                answered.add(question.question_id)
-        await anyio.sleep(_LOOK_S)
-
-
-async def answer_one(question: Question, log: Log, words: str) -> None:
-    message = question.params.message  # type: ignore[union-attr]  # a form
-    try:
-        await question.accept({"name": words})
-    except (AlreadyAnsweredError, QuestionWithdrawnError):
-        return
-    log.write("answered", intent=message.partition(":")[0], question=question.question_id, text=words)
-
-
-async def main(what: str, url: str, journal: str, path: str, life: str) -> None:
-    log, environment = Log(Path(path)), Environment(lease_s=LEASE_S)
-    # No TLS: reading the system's certificates takes longer than most of these processes live.
-    http = httpx.AsyncClient(verify=False, trust_env=False)
-    client = TasksClient(
-        url,
-        journal=journal,
-        elicitation="later",
-        http_client=http,
-        headers={LIFE_HEADER: life},
-        environment=environment,
-    )
-    async with http, client:
-        await (work(client, log) if what == "work" else answer(client, log, life))
+async def main(through: Through, url: str, journal: str, path: str, life: str) -> None:
+    log = Log(Path(path))
+    options: dict[str, Any] = {"journal": journal, "elicitation": "later"}
+    options["environment"] = Environment(lease_s=LEASE_S)
+    if through == "client":
+        # No TLS: reading the system's certificates takes longer than most of these processes live.
+        http = httpx.AsyncClient(verify=False, trust_env=False)
+        client = TasksClient(url, http_client=http, headers={LIFE_HEADER: life}, **options)
+        async with http, client:
+            await work(client, log)
+    else:
+        async with (
+            opened(through, url, journal, life) as session,
+            TasksClient(session, endpoint=url, **options) as client,
+        ):
+            await work(client, log)
 
 
 if __name__ == "__main__":
