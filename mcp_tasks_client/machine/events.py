@@ -69,7 +69,7 @@ class InputAsked:
 
     requests: JSONObject = field(repr=False)
     request_state: str | None
-    now: float = 0.0
+    now: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -483,9 +483,11 @@ class History:
         self.calling = False
         state_only = self.chance.one_in(4)
         if self.chance.one_in(3):
-            self.feed(InputAsked(requests=self.chance.urls(), request_state=None))
+            self.feed(InputAsked(requests=self.chance.urls(), request_state=None, now=0.0))
             return
-        self.feed(InputAsked(requests={} if state_only else self.chance.requests(), request_state="s"))
+        self.feed(
+            InputAsked(requests={} if state_only else self.chance.requests(), request_state="s", now=0.0)
+        )
 
     def the_call_ends(self) -> None:
         self.calling = False

@@ -173,7 +173,7 @@ class Life:
 
     def urls(self, *names: str) -> tuple[Action, ...]:
         """The call is refused until these were visited."""
-        return self.feed(InputAsked(requests=url_requests(*names), request_state=None))
+        return self.feed(InputAsked(requests=url_requests(*names), request_state=None, now=0.0))
 
     def limited(self, retry_after_s: float | None = None) -> tuple[Action, ...]:
         """The call is refused for want of a slot."""
@@ -282,7 +282,7 @@ def test_a_refused_call_takes_nothing_back_of_what_an_earlier_one_may_have_done(
     life = Life(OutcomeUnknown())
     life.feed(CallAgain())
     for _ in range(rounds):
-        life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+        life.feed(InputAsked(requests={"name": NAME}, request_state="s", now=0.0))
         life.answers("name")
         life.feed(CallBegun())
     assert life.feed(CallRefused(for_good=True)) == (Save(),)
@@ -291,7 +291,7 @@ def test_a_refused_call_takes_nothing_back_of_what_an_earlier_one_may_have_done(
 
 def test_a_call_lost_in_a_later_round_starts_over_without_the_old_answers() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    life.feed(InputAsked(requests={"name": NAME}, request_state="s", now=0.0))
     life.answers("name")
     life.feed(CallBegun())
     life.feed(CallLost())
@@ -304,7 +304,7 @@ def test_a_call_lost_in_a_later_round_starts_over_without_the_old_answers() -> N
 
 def test_a_server_that_asks_first_has_each_question_put_to_the_host() -> None:
     life = Life()
-    actions = life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state="s"))
+    actions = life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state="s", now=0.0))
     assert actions == (Save(), Ask("name", NAME), Ask("age", AGE))
     assert isinstance(life.state, Gathering)
 
@@ -312,7 +312,7 @@ def test_a_server_that_asks_first_has_each_question_put_to_the_host() -> None:
 @requirement("mrtr:answers")
 def test_the_call_goes_again_with_every_answer_and_the_state_once_the_last_question_is_answered() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state="s"))
+    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state="s", now=0.0))
     assert life.answers("age", BOB) == (Save(),)
     send = SendCall({"name": ADA, "age": BOB}, "s")
     assert life.answers("name", ADA) == (Save(), send)
@@ -325,7 +325,7 @@ def test_the_call_goes_again_with_every_answer_and_the_state_once_the_last_quest
 
 def test_a_second_answer_to_the_same_question_before_the_task_changes_nothing() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state=None))
+    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state=None, now=0.0))
     life.answers("name", ADA)
     assert life.answers("name", BOB) == ()
     assert life.answers("age", BOB) == (Save(), SendCall({"name": ADA, "age": BOB}, None))
@@ -333,7 +333,7 @@ def test_a_second_answer_to_the_same_question_before_the_task_changes_nothing() 
 
 def test_a_question_that_somebody_has_answered_does_not_park_the_call_for_want_of_an_answer() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state=None))
+    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state=None, now=0.0))
     life.answers("name", ADA)
     assert life.feed(AnswerUnavailable(key="name", why="the callback raised")) == ()
     life = sending()
@@ -342,14 +342,14 @@ def test_a_question_that_somebody_has_answered_does_not_park_the_call_for_want_o
 
 def test_a_second_answer_to_the_last_question_before_the_task_does_not_send_the_call_twice() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME}, request_state=None))
+    life.feed(InputAsked(requests={"name": NAME}, request_state=None, now=0.0))
     assert life.answers("name", ADA) == (Save(), SendCall({"name": ADA}, None))
     assert not only(SendCall, life.answers("name", BOB))
 
 
 def test_an_answer_nobody_can_give_parks_the_call_before_the_task() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME}, request_state=None))
+    life.feed(InputAsked(requests={"name": NAME}, request_state=None, now=0.0))
     cause = RuntimeError()
     actions = life.feed(AnswerUnavailable(key="name", why="no callback", cause=cause))
     assert actions == (StopAsking(), Park(Unanswered(("name",), "no callback", cause)))
@@ -358,7 +358,7 @@ def test_an_answer_nobody_can_give_parks_the_call_before_the_task() -> None:
 
 def test_a_resumed_round_asks_only_what_has_no_answer_yet() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state=None))
+    life.feed(InputAsked(requests={"name": NAME, "age": AGE}, request_state=None, now=0.0))
     life.answers("name")
     assert life.resumes() == (Ask("age", AGE),)
     assert life.crashes() == (Ask("age", AGE),)
@@ -366,7 +366,7 @@ def test_a_resumed_round_asks_only_what_has_no_answer_yet() -> None:
 
 def test_a_round_that_was_not_even_read_keeps_its_answers_for_the_next_try() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    life.feed(InputAsked(requests={"name": NAME}, request_state="s", now=0.0))
     life.answers("name")
     life.feed(CallBegun())
     assert life.feed(CallRefused()) == (Save(),)
@@ -375,7 +375,7 @@ def test_a_round_that_was_not_even_read_keeps_its_answers_for_the_next_try() -> 
 
 def test_a_round_that_the_server_will_not_have_is_forgotten() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    life.feed(InputAsked(requests={"name": NAME}, request_state="s", now=0.0))
     life.answers("name")
     life.feed(CallBegun())
     assert life.feed(CallRefused(for_good=True)) == (Forget(),)
@@ -383,7 +383,7 @@ def test_a_round_that_the_server_will_not_have_is_forgotten() -> None:
 
 def test_a_round_with_nothing_but_state_is_repeated_after_a_pause() -> None:
     life = Life()
-    actions = life.feed(InputAsked(requests={}, request_state="s"))
+    actions = life.feed(InputAsked(requests={}, request_state="s", now=0.0))
     send = SendCall(request_state="s", after_s=0.25)
     assert actions == (Save(), send)
     assert life.crashes() == (send,)
@@ -395,28 +395,34 @@ def test_a_round_with_nothing_but_state_is_repeated_after_a_pause() -> None:
 
 def test_a_later_round_may_ask_again_under_the_same_key() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME}, request_state="1"))
+    life.feed(InputAsked(requests={"name": NAME}, request_state="1", now=0.0))
     life.answers("name")
     life.feed(CallBegun())
-    assert life.feed(InputAsked(requests={"name": NAME}, request_state="2")) == (Save(), Ask("name", NAME))
+    assert life.feed(InputAsked(requests={"name": NAME}, request_state="2", now=0.0)) == (
+        Save(),
+        Ask("name", NAME),
+    )
     assert life.answers("name", BOB) == (Save(), SendCall({"name": BOB}, "2"))
 
 
 def test_a_request_that_is_no_object_is_put_to_the_host_as_an_empty_one() -> None:
     life = Life()
-    assert life.feed(InputAsked(requests={"odd": "name?"}, request_state=None)) == (Save(), Ask("odd", {}))
+    assert life.feed(InputAsked(requests={"odd": "name?"}, request_state=None, now=0.0)) == (
+        Save(),
+        Ask("odd", {}),
+    )
 
 
 @pytest.mark.parametrize("requests", [{}, {"name": NAME}], ids=["state only", "questions"])
 def test_a_server_that_asks_for_ever_is_stopped_after_the_last_round(requests: dict[str, Any]) -> None:
     life = Life()
     for _ in range(MAX_ROUNDS):
-        life.feed(InputAsked(requests=requests, request_state="s"))
+        life.feed(InputAsked(requests=requests, request_state="s", now=0.0))
         if requests:
             life.answers("name")
         life.feed(CallBegun())
         assert isinstance(life.state, Calling)
-    actions = life.feed(InputAsked(requests=requests, request_state="s"))
+    actions = life.feed(InputAsked(requests=requests, request_state="s", now=0.0))
     outcome = Violated(message="The server put the call off 32 times and never began it.")
     assert actions == (Save(), Finish())
     assert ended(life) == outcome
@@ -459,7 +465,7 @@ def test_a_call_that_waited_for_a_url_goes_again_at_once_when_it_is_taken_up(how
 
 def test_a_url_keeps_what_the_refused_round_had_answered() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    life.feed(InputAsked(requests={"name": NAME}, request_state="s", now=0.0))
     life.answers("name")
     life.feed(CallBegun())
     life.urls("a")
@@ -542,7 +548,7 @@ def test_the_wait_is_bounded_over_rounds_of_questions_as_well() -> None:
     life = patient(10.0)
     life.limited(retry_after_s=6.0)
     life.feed(CallBegun())
-    life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    life.feed(InputAsked(requests={"name": NAME}, request_state="s", now=0.0))
     assert life.answers("name") == (Save(), SendCall({"name": ADA}, "s"))
     life.feed(CallBegun())
     assert life.limited(retry_after_s=6.0) == (Save(),), "what was answered is kept"
@@ -1435,7 +1441,7 @@ def test_a_question_that_is_too_large_is_refused_before_it_is_hashed_journaled_o
     assert life.saved is not None
     assert len(life.saved) < 1000
     before = Life()
-    before.feed(InputAsked(requests={"form": request_}, request_state=None))
+    before.feed(InputAsked(requests={"form": request_}, request_state=None, now=0.0))
     assert isinstance(ended(before), Violated)
     assert len(only(Ask, working().asked(form=_form_of(MAX_SIZE // 5 - 100)))) == 1
 
@@ -1469,11 +1475,11 @@ def test_a_question_with_a_number_that_differs_from_itself_is_the_same_question(
 @requirement("law:11")
 def test_a_server_that_asks_too_much_before_it_begins_has_its_call_ended() -> None:
     life = Life()
-    event = InputAsked(requests={f"k{n}": NAME for n in range(MAX_OPEN + 1)}, request_state=None)
+    event = InputAsked(requests={f"k{n}": NAME for n in range(MAX_OPEN + 1)}, request_state=None, now=0.0)
     assert life.feed(event) == (Save(), Finish())
     why = "the server asks more than 100 questions at once, or 1000 of one call"
     assert ended(life) == Violated(message=f"The call was not begun: {why}.")
-    event = InputAsked(requests={f"k{n}": NAME for n in range(MAX_OPEN)}, request_state=None)
+    event = InputAsked(requests={f"k{n}": NAME for n in range(MAX_OPEN)}, request_state=None, now=0.0)
     assert len(only(Ask, Life().feed(event))) == MAX_OPEN
 
 
@@ -1693,7 +1699,7 @@ def test_a_cancellation_is_remembered_though_the_reply_is_lost_and_sent_when_it_
 def test_a_call_that_is_to_be_cancelled_is_not_begun_again_by_a_server_that_asks_first() -> None:
     life = Life()
     life.cancels()
-    actions = life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    actions = life.feed(InputAsked(requests={"name": NAME}, request_state="s", now=0.0))
     assert actions == (Save(), Finish())
     assert ended(life) == Cancelled()
 
@@ -1714,7 +1720,7 @@ def test_a_refused_call_that_was_to_be_cancelled_is_over_unless_an_earlier_one_m
 
 def test_a_call_that_is_cancelled_while_its_answers_are_collected_is_over() -> None:
     life = Life()
-    life.feed(InputAsked(requests={"name": NAME}, request_state="s"))
+    life.feed(InputAsked(requests={"name": NAME}, request_state="s", now=0.0))
     assert life.cancels() == (Save(), StopAsking(), Finish())
     assert ended(life) == Cancelled()
 
@@ -2313,8 +2319,8 @@ def sample_events() -> list[Event]:
         CallLost(),
         CallAgain(),
         CallBegun(),
-        InputAsked(requests={"name": NAME}, request_state=None),
-        InputAsked(requests={}, request_state="s"),
+        InputAsked(requests={"name": NAME}, request_state=None, now=0.0),
+        InputAsked(requests={}, request_state="s", now=0.0),
         TaskCreated(task=snapshot(), **at),
         TaskCreated(task=snapshot(), attached=True, **at),
         TaskCreated(task=snapshot("cancelled"), **at),
