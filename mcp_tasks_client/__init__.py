@@ -44,7 +44,7 @@ from .errors import (
 )
 from .handle import TaskHandle, TaskReference
 from .inbox import Inbox
-from .journal.base import Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
+from .journal.base import Instruction, Journal, Lease, LeaseSource, Listener, Taken
 from .journal.memory import MemoryJournal
 from .journal.sqlite import SqliteJournal
 from .machine.record import Origin, Scope, TaskRecord
@@ -97,7 +97,6 @@ __all__ = [
     "JournalError",
     "JournalLockedError",
     "JournalSchemaError",
-    "Judge",
     "LastFailure",
     "Lease",
     "LeaseSource",

@@ -358,10 +358,7 @@ class CallStore:
     async def _take(self, call: LiveCall) -> None:
         async with _Turn(call):
             await self._enrol()
-            judge = self._lease.judge()
-            taken = await self._observed(
-                call, TAKE, self.journal.take, call.record.record_id, self._owner, judge
-            )
+            taken = await self._observed(call, TAKE, self._take_if_free, call.record.record_id)
             if taken is not None:
                 self._note_taken(call, taken)
             elif not call.journaled or any(isinstance(event, _REPLIES) for event in call.uncommitted):
@@ -370,6 +367,13 @@ class CallStore:
                 raise overtaken(call)
             else:
                 raise forgotten(call)
+
+    async def _take_if_free(self, record_id: str) -> Taken | None:
+        taken = await self.journal.take(record_id, self._owner)
+        if taken is None or taken.record.owner in (None, self._owner):
+            return taken
+        gone = await self._lease.gone(self.journal, taken.record.owner)
+        return await self.journal.take(record_id, self._owner, gone) if gone else taken
 
     async def learn_end(self, call: LiveCall) -> None:
         """Learn whether another client has brought a call to its end that is parked here."""
@@ -406,8 +410,9 @@ class CallStore:
         self, scope: Scope, application: str | None, limit: int | None, leave: Collection[str]
     ) -> Sequence[LiveCall]:
         await self._enrol()
+        gone = await self._lease.gone(self.journal)
         take = partial(self.journal.take_pending, application=application, limit=limit, leave=leave)
-        taken = await self._observed(None, TAKE_PENDING, take, scope, self._owner, self._lease.judge())
+        taken = await self._observed(None, TAKE_PENDING, take, scope, self._owner, gone)
         calls = []
         for number, one in enumerate(taken, 1):
             if number % BATCH == 0:
@@ -572,8 +577,8 @@ class CallStore:
             raise ValueError(f"older_than_s cannot be negative, got {older_than_s}")
         forgotten_records, now = 0, self._clock.time()
         before = now - max(_SPARED_S, self.journal.retention_s if older_than_s is None else older_than_s)
-        judge = self._lease.judge(of_process=True)
-        while found := await self._observed(None, PRUNE, self.journal.prune, before, now, judge):
+        gone = await self._lease.gone(self.journal, of_process=True)
+        while found := await self._observed(None, PRUNE, self.journal.prune, before, now, gone):
             forgotten_records += found
         return forgotten_records
 

@@ -18,12 +18,13 @@ import threading
 import uuid
 from collections.abc import Hashable
 from copy import copy
+from functools import cache
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import anyio
 
-from ..journal.base import Journal, Judge, Lease
+from ..journal.base import Journal, Lease
 from ..uncut import on_asyncio
 from .environment import Clock, Environment
 from .process import Process
@@ -211,28 +212,32 @@ class ProcessLease:
 
     # ── judging others ────────────────────────────────────────────────────────────────────────
 
-    def judge(self, *, of_process: bool = False) -> Judge:
-        """A function that says of an owner whether it is gone. The journal calls it from its own thread.
+    async def gone(self, journal: Journal, *names: str, of_process: bool = False) -> set[str]:
+        """Which owners are gone.
 
         Args:
+            journal: Knows their leases.
+            names: Of these; without names, of all who own a record.
             of_process: Whether what a client has left to this process has an owner as well.
         """
         now, at = self._clock.time(), self._clock.monotonic()
+        owners = await journal.owners(*names)
+        # The journal was waited for since the clock was read, and we may have been suspended.
+        since_s = max(0.0, self._clock.time() - now)
 
-        def gone(owner: str, lease: Lease | None) -> bool:
-            if lease is None:
-                return True
-            if self._process.holds(lease):
-                client = owner.removesuffix(_LEFT) if of_process else owner
-                with _lock:
-                    return not any(client in other.owners for other in _LEASES.values())
+        @cache
+        def has_ended(lease: Lease) -> bool:
             alive = self._process.sees_alive(lease)
-            if alive is not None:
-                return not alive
-            # The journal may have been waited for since the clock was read, or we may have been suspended.
-            return self._has_run_out(lease, now, at, max(0.0, self._clock.time() - now))
+            return self._has_run_out(lease, now, at, since_s) if alive is None else not alive
 
-        return gone
+        def is_gone(owner: str, lease: Lease | None) -> bool:
+            if lease is None or not self._process.holds(lease):
+                return lease is None or has_ended(lease)
+            client = owner.removesuffix(_LEFT) if of_process else owner
+            with _lock:
+                return not any(client in other.owners for other in _LEASES.values())
+
+        return {owner for owner, lease in owners.items() if is_gone(owner, lease)}
 
     def _has_run_out(self, lease: Lease, now: float, at: float, since_s: float) -> bool:
         """Whether nothing was heard of a process for as long as its lease lasts.

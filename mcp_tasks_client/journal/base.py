@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 from ..machine.record import Scope, TaskRecord
 
-__all__ = ["LEASES_KEPT_S", "Instruction", "Journal", "Judge", "Lease", "LeaseSource", "Listener", "Taken"]
+__all__ = ["LEASES_KEPT_S", "Instruction", "Journal", "Lease", "LeaseSource", "Listener", "Taken"]
 
 LEASES_KEPT_S: Final = 7 * 86_400.0
 """Seconds for which a lease is kept after it has run out: a process that is suspended may come back."""
@@ -94,9 +94,6 @@ class Instruction(NamedTuple):
 
 Listener: TypeAlias = Callable[[Collection[str]], object]
 """Told the ``record_id`` of each record that has instructions to heed. Called from any thread."""
-
-Judge: TypeAlias = Callable[[str, Lease | None], bool]
-"""Whether an owner is gone, going by the lease that covers it; ``None`` if there is none."""
 
 
 class Journal(ABC):
@@ -229,7 +226,7 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def prune(self, before: float, now: float, gone: Judge) -> int:
+    async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         """Forget what is old, of any scope.
 
         Records whose outcome was delivered before a time, or was kept until now; tasks whose time-to-live had
@@ -239,7 +236,7 @@ class Journal(ABC):
         Args:
             before: Wall clock, in seconds since the epoch.
             now: Likewise.
-            gone: Says whether an owner is gone.
+            gone: Owners who are gone; see :meth:`owners`.
 
         Returns:
             How many records were forgotten. A call forgets at most some thousands, so as to be short.
@@ -264,11 +261,27 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+    async def owners(self, *names: str) -> dict[str, Lease | None]:
+        """Owners, each with the lease that covers it; ``None`` if there is none.
+
+        Who is gone is judged by that, outside of the journal. An owner who was gone stays so: each client has
+        a name of its own, and whoever comes back finds its fences overtaken.
+
+        Args:
+            names: Of these only, whether or not they own anything. Without names, of all who own a record.
+        """
+
+    @abstractmethod
+    async def take(self, record_id: str, owner: str, gone: Collection[str] = ()) -> Taken | None:
         """Become the owner of a record, unless it has another one who is not gone.
 
         Of a record whose outcome was delivered there is nothing left to own. Atomic, also between
         processes. The fence grows, whoever had it before.
+
+        Args:
+            record_id: Which record.
+            owner: Who takes it.
+            gone: Owners who are gone; see :meth:`owners`.
 
         Returns:
             The record as it now stands; ``None`` if there is none.
@@ -279,7 +292,7 @@ class Journal(ABC):
         self,
         scope: Scope,
         owner: str,
-        gone: Judge,
+        gone: Collection[str] = (),
         *,
         application: str | None = None,
         limit: int | None = None,
@@ -292,7 +305,7 @@ class Journal(ABC):
         Args:
             scope: Endpoint and principal.
             owner: Who takes them.
-            gone: Says whether an owner is gone.
+            gone: Owners who are gone; see :meth:`owners`.
             application: Records of other applications are left alone. Those of none are anybody's.
             limit: How many it takes at most, the oldest; ``None`` is all. What it had already does not count.
             leave: The ``record_id`` of records that are not to be taken.

@@ -105,6 +105,7 @@ class GuardedJournal(Journal):
     prune = _guard(Journal.prune)
     renew = _guard(Journal.renew)
     keep_renewing = _guard_sync(Journal.keep_renewing)
+    owners = _guard(Journal.owners)
     take = _guard(Journal.take)
     take_pending = _guard(Journal.take_pending)
     release = _guard(Journal.release)

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ..errors import JournalError
 from ..machine.record import Scope, TaskRecord
-from .base import LEASES_KEPT_S, Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
+from .base import LEASES_KEPT_S, Instruction, Journal, Lease, LeaseSource, Listener, Taken
 from .row import ASKING, Row, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
 
 __all__ = ["MemoryJournal"]
@@ -171,15 +171,15 @@ class MemoryJournal(Journal):
         await checkpoint()
         return [record for _, record in await read_rows(found, self.identity)]
 
-    async def prune(self, before: float, now: float, gone: Judge) -> int:
+    async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         """Forget what is old. Looks through all records."""
+        free = _free(gone)
         with self._lock:
             self._check_open()
             old = [
                 record_id
                 for record_id, (_, row) in self._rows.items()
-                if row.is_old(before, now)
-                and (row.delivered_at is not None or self._is_free(row.owner, gone))
+                if row.is_old(before, now) and (row.delivered_at is not None or row.owner in free)
             ]
             for record_id in old:
                 self._forget(record_id)
@@ -204,12 +204,22 @@ class MemoryJournal(Journal):
         """Hold on to the source. Nothing is renewed, since no other process can see this journal."""
         self._sources[source.lease_id] = source
 
-    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+    async def owners(self, *names: str) -> dict[str, Lease | None]:
+        """Owners, and their leases. Without names it looks through all records."""
+        with self._lock:
+            self._check_open()
+            owning = {unescape(row.owner) for _, row in self._rows.values() if row.owner is not None}
+            found = {name: self._leases.get(name.rpartition("/")[0]) for name in names or owning}
+        await checkpoint()
+        return found
+
+    async def take(self, record_id: str, owner: str, gone: Collection[str] = ()) -> Taken | None:
         """Become the owner of a record that is free."""
+        free = _free(gone)
         with self._lock:
             self._check_open()
             before = self._row(escape(record_id))
-            after = None if before is None else self._take(before, escape(owner), gone)
+            after = None if before is None else self._take(before, escape(owner), free)
         await checkpoint()
         return None if before is None or after is None else Taken(after.record(), unescape(before.owner))
 
@@ -217,14 +227,14 @@ class MemoryJournal(Journal):
         self,
         scope: Scope,
         owner: str,
-        gone: Judge,
+        gone: Collection[str] = (),
         *,
         application: str | None = None,
         limit: int | None = None,
         leave: Collection[str] = (),
     ) -> list[Taken]:
         """Become the owner of whatever is pending and free."""
-        key, escaped = _scope(scope), escape(owner)
+        key, escaped, free = _scope(scope), escape(owner), _free(gone)
         with self._lock:
             self._check_open()
             rows = self._in_order(key, self._pending.get(key, ()))
@@ -236,7 +246,7 @@ class MemoryJournal(Journal):
                 if row.owner == escaped:
                     owner_before[row] = row.owner
                 elif left > 0 and row.record_id not in left_alone:
-                    after = self._take(row, escaped, gone)
+                    after = self._take(row, escaped, free)
                     if after is not row:
                         owner_before[after] = row.owner
                         left -= 1
@@ -297,19 +307,13 @@ class MemoryJournal(Journal):
             listener(waiting)
         return lambda: self._listeners.discard(listener)
 
-    def _take(self, row: Row, owner: str, gone: Judge) -> Row:
+    def _take(self, row: Row, owner: str, free: Collection[str | None]) -> Row:
         """The row as it is after ``owner`` wanted it."""
-        if row.delivered_at is not None or not (row.owner == owner or self._is_free(row.owner, gone)):
+        if row.delivered_at is not None or not (row.owner == owner or row.owner in free):
             return row
         now = row._replace(owner=owner, fence=row.fence + 1)
         self._store(now)
         return now
-
-    def _is_free(self, owner: str | None, gone: Judge) -> bool:
-        if owner is None:
-            return True
-        name = unescape(owner)
-        return gone(name, self._leases.get(name.rpartition("/")[0]))
 
     def _check_open(self) -> None:
         if not self._users:
@@ -347,6 +351,11 @@ class MemoryJournal(Journal):
         entries = [self._rows[record_id] for record_id in record_ids]
         mine = [(n, row) for n, row in entries if scope in (None, (row.endpoint, row.principal))]
         return [row for _, row in sorted(mine, key=lambda entry: (entry[1].created_at, entry[0]))]
+
+
+def _free(gone: Collection[str]) -> set[str | None]:
+    """The owners of what anybody may take."""
+    return {None, *map(escape, gone)}
 
 
 def _scope(scope: Scope) -> _Scope:

@@ -7,6 +7,7 @@ are described in ``schema/``.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import threading
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..errors import JournalCorruptError, JournalError
 from ..machine.record import Scope, TaskRecord
-from .base import LEASES_KEPT_S, Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
+from .base import LEASES_KEPT_S, Instruction, Journal, Lease, LeaseSource, Listener, Taken
 from .row import ASKING, Row, RowWrite, checked_time, driven_elsewhere, escape, not_open, read_rows, unescape
 
 if TYPE_CHECKING:
@@ -85,10 +86,9 @@ _DELIVER: Final = f"""UPDATE records SET delivered_at = ?, updated_at = ?, owner
 _REMOVE: Final = "DELETE FROM records WHERE record_id = ? AND fence = ?"
 _PRUNE_DELIVERED: Final = """DELETE FROM records WHERE sequence IN (SELECT sequence FROM records
     WHERE delivered_at < ? OR (expires_at < ? AND delivered_at IS NOT NULL) LIMIT 5000)"""
-_OWNERS_OF_EXPIRED: Final = """SELECT DISTINCT owner FROM records
-    WHERE expires_at < ? AND delivered_at IS NULL"""
 _PRUNE_EXPIRED: Final = """DELETE FROM records WHERE sequence IN (SELECT sequence FROM records
-    WHERE expires_at < ? AND delivered_at IS NULL AND owner IS ? LIMIT 5000)"""
+    WHERE expires_at < ? AND delivered_at IS NULL
+    AND (owner IS NULL OR owner IN (SELECT value FROM json_each(?))) LIMIT 5000)"""
 
 _ASKS: Final = f"status IN {ASKING}"  # word for word as in the schema, so that its index serves
 _SELECT: Final = f"SELECT {_COLUMNS} FROM records"
@@ -116,6 +116,7 @@ _FREE_FOR: Final = f"""{_SELECT} WHERE endpoint = ? AND principal = ? AND pendin
 _LEASE: Final = tuple(field.name for field in fields_of(Lease))
 _RENEW: Final = f"""INSERT OR REPLACE INTO leases ({", ".join(_LEASE)})
     VALUES ({", ".join("?" * len(_LEASE))})"""
+_OWNERS: Final = "SELECT DISTINCT owner FROM records WHERE owner IS NOT NULL"
 _LEASE_BY_ID: Final = f"SELECT {', '.join(_LEASE)} FROM leases WHERE lease_id = ?"
 _OLD_LEASES: Final = "DELETE FROM leases WHERE expires_at < ?"
 _END_LEASE: Final = "DELETE FROM leases WHERE lease_id = ?"
@@ -340,17 +341,14 @@ class SqliteJournal(Journal):
         rows = await self._run(lambda connection: _all(connection, query, *arguments), writes=False)
         return [record for _, record in await read_rows(rows, self.identity)]
 
-    async def prune(self, before: float, now: float, gone: Judge) -> int:
-        """Forget what is old, at most 5,000 records of each owner, and old leases."""
+    async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
+        """Forget what is old, at most 10,000 records, and old leases."""
+        owners = json.dumps([escape(owner) for owner in gone])
 
         def operation(connection: sqlite3.Connection) -> int:
             connection.execute(_OLD_LEASES, (before - LEASES_KEPT_S,))
             count = connection.execute(_PRUNE_DELIVERED, (before, now)).rowcount
-            is_free = _judge(connection, gone)
-            for (owner,) in connection.execute(_OWNERS_OF_EXPIRED, (before,)).fetchall():
-                if is_free(owner):
-                    count += connection.execute(_PRUNE_EXPIRED, (before, owner)).rowcount
-            return count
+            return count + connection.execute(_PRUNE_EXPIRED, (before, owners)).rowcount
 
         return await self._run(operation, writes=True)
 
@@ -364,13 +362,23 @@ class SqliteJournal(Journal):
         """Have the writing thread renew the lease, with what else it writes or by itself."""
         self._opened().keep_renewing(source)
 
-    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+    async def owners(self, *names: str) -> dict[str, Lease | None]:
+        """Owners, and their leases."""
+
+        def operation(connection: sqlite3.Connection) -> dict[str, Lease | None]:
+            of_lease = cache(partial(_lease, connection))
+            owning = names or [unescape(owner) for (owner,) in connection.execute(_OWNERS)]
+            return {name: of_lease(name.rpartition("/")[0]) for name in owning}
+
+        return await self._run(operation, writes=False)
+
+    async def take(self, record_id: str, owner: str, gone: Collection[str] = ()) -> Taken | None:
         """Become the owner of a record that is free."""
-        key, mine = escape(record_id), escape(owner)
+        key, mine, free = escape(record_id), escape(owner), _free(gone)
 
         def look(connection: sqlite3.Connection) -> tuple[Row, Row] | None:
             row = _one(connection, _BY_ID, key)
-            return None if row is None else (row, _as_taken(row, mine, _judge(connection, gone)))
+            return None if row is None else (row, _as_taken(row, mine, free))
 
         def take(connection: sqlite3.Connection) -> tuple[Row, Row] | None:
             found = look(connection)
@@ -388,32 +396,31 @@ class SqliteJournal(Journal):
         self,
         scope: Scope,
         owner: str,
-        gone: Judge,
+        gone: Collection[str] = (),
         *,
         application: str | None = None,
         limit: int | None = None,
         leave: Collection[str] = (),
     ) -> list[Taken]:
         """Become the owner of whatever is pending, free and can be read."""
-        arguments, mine = (*_scope(scope), escape(application)), escape(owner)
+        arguments, mine, free = (*_scope(scope), escape(application)), escape(owner), _free(gone)
         left_alone = set(map(escape, leave))
 
         def choose(
             connection: sqlite3.Connection, can_be_read: Callable[[Row], bool]
         ) -> list[tuple[Row, Row]]:
-            is_free = _judge(connection, gone)
             chosen, left = [], math.inf if limit is None else limit
             for row in _all(connection, _FREE_FOR, *arguments):
                 is_left = row.owner == mine or left <= 0 or row.record_id in left_alone
-                after = row if is_left else _as_taken(row, mine, is_free)
+                after = row if is_left else _as_taken(row, mine, free)
                 if after.owner == mine and can_be_read(row):
                     chosen.append((row, after))
                     left -= after is not row
             return chosen
 
         # Read before the transaction, since others wait for the end of that.
-        free = await self._run(lambda connection: choose(connection, lambda row: True), writes=False)
-        records = dict(await read_rows([row for row, _ in free], self.identity))
+        found = await self._run(lambda connection: choose(connection, lambda row: True), writes=False)
+        records = dict(await read_rows([row for row, _ in found], self.identity))
 
         def read(row: Row) -> bool:
             if row not in records:  # it has changed since, or cannot be read
@@ -518,23 +525,14 @@ def choose_journal(journal: Journal | str | os.PathLike[str] | None) -> Journal:
     raise TypeError(f"journal must be a path, a Journal or None, not {type(journal).__name__}")
 
 
-def _judge(connection: sqlite3.Connection, gone: Judge) -> Callable[[str | None], bool]:
-    """Says whether what an owner has is anybody's; asks ``gone`` once for each owner."""
-
-    @cache
-    def is_free(owner: str | None) -> bool:
-        if owner is None:
-            return True
-        name = unescape(owner)
-        lease = connection.execute(_LEASE_BY_ID, (name.rpartition("/")[0],)).fetchone()
-        return gone(name, None if lease is None else Lease(*lease))
-
-    return is_free
+def _free(gone: Collection[str]) -> set[str | None]:
+    """The owners of what anybody may take."""
+    return {None, *map(escape, gone)}
 
 
-def _as_taken(row: Row, owner: str, is_free: Callable[[str | None], bool]) -> Row:
+def _as_taken(row: Row, owner: str, free: Collection[str | None]) -> Row:
     """The row as it is once ``owner`` has taken it; the same one if it is not to be had."""
-    if row.delivered_at is not None or not (row.owner == owner or is_free(row.owner)):
+    if row.delivered_at is not None or not (row.owner == owner or row.owner in free):
         return row
     return row._replace(owner=owner, fence=row.fence + 1)
 
@@ -545,9 +543,14 @@ def _store_taken(connection: sqlite3.Connection, owner: str, taken: Iterable[tup
 
 
 def _renew(connection: sqlite3.Connection, lease: Lease) -> bool:
-    before = connection.execute(_LEASE_BY_ID, (lease.lease_id,)).fetchone()
+    before = _lease(connection, lease.lease_id)
     connection.execute(_RENEW, astuple(lease))
-    return before is not None and Lease(*before).expires_at >= lease.renewed_at
+    return before is not None and before.expires_at >= lease.renewed_at
+
+
+def _lease(connection: sqlite3.Connection, lease_id: str) -> Lease | None:
+    row = connection.execute(_LEASE_BY_ID, (lease_id,)).fetchone()
+    return None if row is None else Lease(*row)
 
 
 def _end_lease(connection: sqlite3.Connection, lease_id: str) -> None:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from anyio.lowlevel import checkpoint
 
 from mcp_tasks_client import JournalError, MemoryJournal, TaskRecord
-from mcp_tasks_client.journal.base import Instruction, Journal, Judge, Lease, LeaseSource, Listener, Taken
+from mcp_tasks_client.journal.base import Instruction, Journal, Lease, LeaseSource, Listener, Taken
 from mcp_tasks_client.machine.record import Scope
 
 from .virtual_time import ProcessClock
@@ -149,7 +149,7 @@ class ProcessJournal(Journal):
             scope, pending=pending, asking=asking, delivered_since=delivered_since
         )
 
-    async def prune(self, before: float, now: float, gone: Judge) -> int:
+    async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
         await self._write()
         there = [await self._records.by_id(record_id) for record_id in self._fences]
         found = await self._records.prune(before, now, gone)
@@ -169,7 +169,11 @@ class ProcessJournal(Journal):
     def keep_renewing(self, source: LeaseSource) -> None:
         self._sources.add(source)
 
-    async def take(self, record_id: str, owner: str, gone: Judge) -> Taken | None:
+    async def owners(self, *names: str) -> dict[str, Lease | None]:
+        await self._read()
+        return await self._records.owners(*names)
+
+    async def take(self, record_id: str, owner: str, gone: Collection[str] = ()) -> Taken | None:
         await self._write()
         taken = await self._records.take(record_id, owner, gone)
         if taken is not None and taken.record.owner == owner:
@@ -180,7 +184,7 @@ class ProcessJournal(Journal):
         self,
         scope: Scope,
         owner: str,
-        gone: Judge,
+        gone: Collection[str] = (),
         *,
         application: str | None = None,
         limit: int | None = None,

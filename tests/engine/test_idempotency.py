@@ -85,7 +85,7 @@ async def test_a_call_that_is_taken_back_just_as_another_client_joins_it_is_made
     gives_up, results = anyio.CancelScope(), list[str]()
 
     class Slow(MemoryJournal):
-        async def take(self, record_id: str, owner: str, gone: Any) -> Any:
+        async def take(self, record_id: str, owner: str, gone: Any = ()) -> Any:
             gives_up.cancel()
             while await self.by_id(record_id) is not None:
                 await anyio.lowlevel.checkpoint()

@@ -190,7 +190,7 @@ class Looked(MemoryJournal):
     looks = 0
     taking: anyio.Event | None = None
 
-    async def take(self, record_id: str, owner: str, gone: Any) -> Any:
+    async def take(self, record_id: str, owner: str, gone: Any = ()) -> Any:
         self.looks += 1
         taken = await super().take(record_id, owner, gone)
         if self.taking is not None and taken is not None and taken.record.owner == owner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from mcp_tasks_client.client import TasksClient
 from mcp_tasks_client.errors import JournalError
 from mcp_tasks_client.handle import TaskHandle, TaskReference
-from mcp_tasks_client.journal.base import Journal, Judge
+from mcp_tasks_client.journal.base import Journal
 from mcp_tasks_client.journal.memory import MemoryJournal
 from mcp_tasks_client.testing import completed, text_result, working
 from tests._requirements import requirement
@@ -178,7 +179,7 @@ async def test_of_all_clients_in_a_process_one_prunes_now_and_then() -> None:
     class Counted(MemoryJournal):
         prunings = 0
 
-        async def prune(self, before: float, now: float, gone: Judge) -> int:
+        async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
             self.prunings += 1
             return await super().prune(before, now, gone)
 
@@ -264,7 +265,7 @@ async def test_an_outcome_in_hand_is_not_lost_to_a_journal_that_cannot_note_it(
 
 async def test_a_journal_that_cannot_be_pruned_is_used_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     class Damaged(MemoryJournal):
-        async def prune(self, before: float, now: float, gone: Judge) -> int:
+        async def prune(self, before: float, now: float, gone: Collection[str] = ()) -> int:
             raise JournalError("A page of an old record is damaged.")
 
     world = World(gets={TASK: [DONE]})

@@ -10,7 +10,7 @@ from mcp_tasks_client.machine.record import Scope, TaskRecord
 from mcp_tasks_client.machine.states import Calling, Completed, Finished, Observing
 from mcp_tasks_client.protocol.task import read_task
 
-__all__ = ["SCOPE", "finished", "gone", "lease", "never_gone", "observing", "only", "record"]
+__all__ = ["SCOPE", "everybody", "finished", "lease", "observing", "only", "record", "without_lease"]
 
 SCOPE: Final = Scope("https://mcp.example/", "alice")
 
@@ -42,12 +42,14 @@ def lease(lease_id: str, *, renewed_at: float = 1_800_000_000.0) -> Lease:
     return Lease(lease_id, "host", "boot", "pids", 4711, 1.5, renewed_at, renewed_at + 30)
 
 
-def gone(owner: str, lease: Lease | None) -> bool:
-    return True
+async def everybody(journal: Journal) -> set[str]:
+    """All who own a record, to be taken for gone."""
+    return set(await journal.owners())
 
 
-def never_gone(owner: str, lease: Lease | None) -> bool:
-    return False
+async def without_lease(journal: Journal) -> set[str]:
+    """Those of them whom no lease covers."""
+    return {owner for owner, lease in (await journal.owners()).items() if lease is None}
 
 
 async def only(journal: Journal, scope: Scope = SCOPE) -> TaskRecord:

@@ -31,7 +31,7 @@ from mcp_tasks_client.machine.states import (
     Violated,
 )
 from mcp_tasks_client.protocol.task import read_task
-from tests.journal.samples import SCOPE, finished, gone, lease, never_gone, observing, only, record
+from tests.journal.samples import SCOPE, everybody, finished, lease, observing, only, record, without_lease
 
 pytestmark = pytest.mark.anyio
 
@@ -176,7 +176,7 @@ class TestSave:
         given = [record(state=observing(), owner="a/1", created_at=float(number)) for number in range(20)]
         for one in given:
             await journal.save(one)
-        taken = await journal.take(given[7].record_id, "b/1", gone)
+        taken = await journal.take(given[7].record_id, "b/1", await everybody(journal))
         assert taken is not None
         late: list[str] = []
 
@@ -234,7 +234,7 @@ class TestSave:
     async def test_what_was_taken_since_is_not_written_by_a_late_owner(self, journal: Journal) -> None:
         late = record(state=observing(), owner="early/1")
         await journal.save(late)
-        taken = await journal.take(late.record_id, "next/1", gone)
+        taken = await journal.take(late.record_id, "next/1", await everybody(journal))
         assert taken is not None
 
         for known in (False, True):
@@ -251,11 +251,11 @@ class TestSave:
         await journal.save(late)
         await journal.save(replace(late, updated_at=2.0), known=True)
         assert await only(journal) == replace(late, updated_at=2.0)
-        await journal.take(late.record_id, "next/1", gone)
+        await journal.take(late.record_id, "next/1", await everybody(journal))
         await journal.save(
             replace(late, fence=late.fence + 1, state=finished(), delivered_at=3.0), known=True
         )
-        assert await journal.prune(4.0, 4.0, never_gone) == 1
+        assert await journal.prune(4.0, 4.0) == 1
 
         with pytest.raises(DrivenElsewhereError, match="Another client has taken over the call of 'report'"):
             await journal.save(late, known=True)
@@ -289,21 +289,21 @@ class TestTake:
         given = record(state=observing(), fence=7)
         await journal.save(given)
 
-        taken = await journal.take(given.record_id, "a/1", never_gone)
+        taken = await journal.take(given.record_id, "a/1")
 
         assert taken == (replace(given, owner="a/1", fence=8), None)
         assert await only(journal) == replace(given, owner="a/1", fence=8)
 
     async def test_taken_again_by_its_owner_its_fence_grows_again(self, journal: Journal) -> None:
         await journal.save(given := record(owner="a/1", fence=7))
-        taken = await journal.take(given.record_id, "a/1", never_gone)
+        taken = await journal.take(given.record_id, "a/1")
         assert taken == (replace(given, fence=8), "a/1")
 
     async def test_the_record_of_an_owner_who_is_there_is_shown_and_left_alone(
         self, journal: Journal
     ) -> None:
         await journal.save(given := record(owner="a/1", fence=7))
-        assert await journal.take(given.record_id, "b/1", never_gone) == (given, "a/1")
+        assert await journal.take(given.record_id, "b/1") == (given, "a/1")
         assert await only(journal) == given
 
     async def test_an_owner_is_judged_by_the_lease_that_covers_it(self, journal: Journal) -> None:
@@ -311,26 +311,24 @@ class TestTake:
         await journal.renew(theirs := lease("a"))
         await journal.renew(lease("a/1"))
         await journal.renew(lease("b"))
-        judged: list[tuple[str, Lease | None]] = []
+        await journal.save(record(state=finished(), owner="c/1"))
 
-        def judge(owner: str, covering: Lease | None) -> bool:
-            judged.append((owner, covering))
-            return True
+        assert await journal.owners() == {"a/12": theirs, "c/1": None}
+        assert await journal.owners("a/12", "b/7") == {"a/12": theirs, "b/7": lease("b")}
+        assert await journal.take(given.record_id, "b/1", {"c/1"}) == (given, "a/12")
+        taken = await journal.take(given.record_id, "b/1", {"a/12", "c/1"})
 
-        taken = await journal.take(given.record_id, "b/1", judge)
-
-        assert set(judged) == {("a/12", theirs)}
         assert taken == (replace(given, owner="b/1", fence=8), "a/12")
 
     async def test_what_is_not_there_is_not_taken(self, journal: Journal) -> None:
-        assert await journal.take("nothing", "a/1", gone) is None
+        assert await journal.take("nothing", "a/1", await everybody(journal)) is None
 
     async def test_of_many_who_take_at_once_one_does(self, journal: Journal) -> None:
         await journal.save(given := record(state=observing()))
         owners: list[str | None] = []
 
         async def take(owner: str) -> None:
-            taken = await journal.take(given.record_id, owner, never_gone)
+            taken = await journal.take(given.record_id, owner)
             assert taken is not None
             owners.append(taken.record.owner)
 
@@ -358,7 +356,7 @@ class TestTakePending:
         ):
             await journal.save(given)
 
-        taken = await journal.take_pending(SCOPE, "a/1", never_gone)
+        taken = await journal.take_pending(SCOPE, "a/1")
 
         assert taken == [
             (replace(first, owner="a/1", fence=4), None),
@@ -374,7 +372,7 @@ class TestTakePending:
         await journal.renew(lease("1"))
         await journal.renew(lease("3"))
 
-        taken = await journal.take_pending(SCOPE, "a/1", lambda owner, lease: lease is None)
+        taken = await journal.take_pending(SCOPE, "a/1", await without_lease(journal))
 
         assert taken == [(replace(given[1], owner="a/1", fence=1), "2/1")]
 
@@ -385,7 +383,7 @@ class TestTakePending:
         ids = [one.record_id for one in given]
 
         async def take(limit: int | None) -> list[str]:
-            taken = await journal.take_pending(SCOPE, "a/1", never_gone, limit=limit)
+            taken = await journal.take_pending(SCOPE, "a/1", limit=limit)
             return [one.record.record_id for one in taken]
 
         assert await take(0) == []
@@ -401,9 +399,7 @@ class TestTakePending:
         for one in (theirs, left_alone, *free):
             await journal.save(one)
 
-        taken = await journal.take_pending(
-            SCOPE, "a/1", never_gone, limit=2, leave={left_alone.record_id, "unknown"}
-        )
+        taken = await journal.take_pending(SCOPE, "a/1", limit=2, leave={left_alone.record_id, "unknown"})
 
         assert [one.record.record_id for one in taken] == [one.record_id for one in free]
         assert await journal.by_id(left_alone.record_id) == left_alone
@@ -411,7 +407,7 @@ class TestTakePending:
     async def test_what_is_had_already_is_returned_though_it_is_to_be_left(self, journal: Journal) -> None:
         mine = record(state=observing(), owner="a/1", fence=5)
         await journal.save(mine)
-        taken = await journal.take_pending(SCOPE, "a/1", never_gone, leave={mine.record_id})
+        taken = await journal.take_pending(SCOPE, "a/1", leave={mine.record_id})
         assert taken == [(mine, "a/1")]
 
     @pytest.mark.parametrize("application", [None, "payroll", SURROGATE])
@@ -424,7 +420,7 @@ class TestTakePending:
         for one in (nobodys, payrolls, strange):
             await journal.save(one)
 
-        taken = await journal.take_pending(SCOPE, "a/1", never_gone, application=application)
+        taken = await journal.take_pending(SCOPE, "a/1", application=application)
 
         names = [None] if application is None else [None, application]
         assert [one.record.application for one in taken] == names
@@ -434,7 +430,7 @@ class TestTakePending:
 
     async def test_whoever_names_a_record_may_take_it_for_any_application(self, journal: Journal) -> None:
         await journal.save(given := record(state=observing(), application="payroll"))
-        assert await journal.take(given.record_id, "a/1", never_gone) is not None
+        assert await journal.take(given.record_id, "a/1") is not None
         assert await journal.by_id(given.record_id) == replace(given, owner="a/1", fence=1)
 
 
@@ -463,14 +459,14 @@ class TestLeases:
         task, call = replace(task, owner="a/1/left"), replace(call, owner="a/1/left")
         assert await journal.records(SCOPE) == [replace(outcome, owner=None), task, call, another]
         await journal.renew(lease("a"))
-        taken = await journal.take(task.record_id, "b/1", lambda owner, lease: lease is None)
+        taken = await journal.take(task.record_id, "b/1", await without_lease(journal))
         assert taken == (replace(task, owner="b/1", fence=1), "a/1/left")
 
     async def test_a_lease_that_is_released_covers_nothing_any_more(self, journal: Journal) -> None:
         await journal.save(given := record(owner="a/1"))
         await journal.renew(lease("a"))
         await journal.release("a")
-        assert await journal.take(given.record_id, "b/1", never_gone) == (given, "a/1")
+        assert await journal.take(given.record_id, "b/1") == (given, "a/1")
 
 
 class TestDeliver:
@@ -492,8 +488,8 @@ class TestDeliver:
         assert await journal.records(SCOPE) == [first, second, other]
         assert await journal.records(SCOPE, pending=True) == [other]
         assert await journal.by_key(SCOPE, "1.0") == first
-        assert await journal.take(first.record_id, "b/1", gone) == (first, None)
-        assert await journal.prune(9.5, 9.5, never_gone) == 2
+        assert await journal.take(first.record_id, "b/1", await everybody(journal)) == (first, None)
+        assert await journal.prune(9.5, 9.5) == 2
 
     @pytest.mark.parametrize(
         "given",
@@ -550,7 +546,7 @@ class TestDeliver:
 
         delivered = replace(given, owner=None, delivered_at=9.0, updated_at=9.0)
         assert await journal.records(SCOPE, pending=True) == []
-        assert await journal.take_pending(SCOPE, "b/1", gone) == []
+        assert await journal.take_pending(SCOPE, "b/1", await everybody(journal)) == []
         assert await journal.records(SCOPE) == [delivered]
         assert await journal.by_id(given.record_id) == delivered
         assert await journal.by_task_id(SCOPE, "task-1") == delivered
@@ -613,12 +609,12 @@ class TestPrune:
         for one in (old, elsewhere, *kept):
             await journal.save(one)
 
-        assert await journal.prune(100.0, 200.0, never_gone) == 2
+        assert await journal.prune(100.0, 200.0) == 2
 
         assert await journal.records(SCOPE) == kept
         assert await journal.records(elsewhere.scope) == []
         assert await journal.by_key(SCOPE, "old") is None
-        assert await journal.prune(100.0, 200.0, never_gone) == 0
+        assert await journal.prune(100.0, 200.0) == 0
 
     async def test_a_task_whose_time_to_live_had_passed_is_forgotten(self, journal: Journal) -> None:
         """Nobody came back for it, and the server has dropped it."""
@@ -631,7 +627,7 @@ class TestPrune:
         for one in (expired, *kept):
             await journal.save(one)
 
-        assert await journal.prune(100.0, 200.0, never_gone) == 1
+        assert await journal.prune(100.0, 200.0) == 1
         assert await journal.records(SCOPE) == kept
 
     async def test_a_call_that_never_began_and_that_nobody_went_on_with_is_forgotten(
@@ -650,7 +646,7 @@ class TestPrune:
         ]
         for one in (*kept, record(idempotency_key="old", state=asked, updated_at=50.0)):
             await journal.save(one)
-        assert await journal.prune(100.0, 200.0, never_gone) == 1
+        assert await journal.prune(100.0, 200.0) == 1
         assert await journal.records(SCOPE) == kept
 
     @pytest.mark.parametrize("kept_until", [149.0, 150.0])
@@ -663,11 +659,11 @@ class TestPrune:
             await journal.save(one)
             journal.deliver(140.0, {one.record_id: 0}, keep_until=kept_until)
 
-        assert await journal.prune(100.0, 150.0, never_gone) == (kept_until < 150.0)
+        assert await journal.prune(100.0, 150.0) == (kept_until < 150.0)
 
         there = [one.record_id for one in await journal.records(SCOPE)]
         assert there == ([given.record_id] if kept_until == 150.0 else []) + [keyed.record_id]
-        assert await journal.prune(141.0, 142.0, never_gone) == len(there), "by hand it is forgotten sooner"
+        assert await journal.prune(141.0, 142.0) == len(there), "by hand it is forgotten sooner"
 
     async def test_a_task_that_somebody_drives_is_not_forgotten_however_old_it_seems(
         self, journal: Journal
@@ -681,18 +677,16 @@ class TestPrune:
         await journal.renew(theirs := lease("a"))
         await journal.renew(lease("b"))
 
-        def judge(owner: str, covering: Lease | None) -> bool:
-            assert covering is None or covering.covers(owner)
-            return covering != theirs
-
-        assert await journal.prune(100.0, 100.0, judge) == 2
+        owners = await journal.owners()
+        gone = {owner for owner, covering in owners.items() if covering != theirs}
+        assert await journal.prune(100.0, 100.0, gone) == 2
         assert await only(journal) == living
 
     async def test_a_lease_that_has_run_out_long_ago_is_forgotten_too(self, journal: Journal) -> None:
         await journal.renew(lease("old", renewed_at=60.0))
         await journal.renew(new := lease("new", renewed_at=80.0))
 
-        await journal.prune(100.0 + LEASES_KEPT_S, 100.0 + LEASES_KEPT_S, never_gone)
+        await journal.prune(100.0 + LEASES_KEPT_S, 100.0 + LEASES_KEPT_S)
 
         assert await covering(journal, "old/1") is None
         assert await covering(journal, "new/1") == new
@@ -700,15 +694,7 @@ class TestPrune:
 
 async def covering(journal: Journal, owner: str) -> Lease | None:
     """The lease that covers an owner, as whoever judges is told."""
-    leases: list[Lease | None] = []
-
-    def judge(owner: str, lease: Lease | None) -> bool:
-        leases.append(lease)
-        return False
-
-    await journal.save(given := record(owner=owner))
-    await journal.take(given.record_id, "judge/1", judge)
-    return leases[-1]
+    return (await journal.owners(owner))[owner]
 
 
 class TestLookups:
@@ -1000,7 +986,7 @@ class TestOpening:
         "by_key": lambda journal: journal.by_key(SCOPE, "k"),
         "by_task_id": lambda journal: journal.by_task_id(SCOPE, "t"),
         "records": lambda journal: journal.records(SCOPE),
-        "take": lambda journal: journal.take("r", "a/1", gone),
+        "take": lambda journal: journal.take("r", "a/1", {"b/1"}),
     }
 
     @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -24,7 +24,7 @@ from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.journal.sqlite_file import connect
 from mcp_tasks_client.uncut import run_to_its_end
 from tests.journal.files import Spy, commits_held, stored
-from tests.journal.samples import SCOPE, gone, lease, record
+from tests.journal.samples import SCOPE, lease, record
 
 pytestmark = pytest.mark.anyio
 
@@ -40,11 +40,12 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "by_key": (SCOPE, "k"),
     "by_task_id": (SCOPE, "t"),
     "records": (SCOPE,),
-    "prune": (1.0, 2.0, gone),
+    "prune": (1.0, 2.0, {"b/1"}),
     "renew": (lease("a"),),
     "keep_renewing": (None,),
-    "take": ("r", "a/1", gone),
-    "take_pending": (SCOPE, "a/1", gone),
+    "owners": ("b/1",),
+    "take": ("r", "a/1", {"b/1"}),
+    "take_pending": (SCOPE, "a/1", {"b/1"}),
     "release": ("a/1", "a"),
     "instruct": ("r", Instruction("cancel", "{}", 1.0)),
     "instructions": ("r",),

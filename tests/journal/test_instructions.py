@@ -17,7 +17,7 @@ from mcp_tasks_client.journal.base import Instruction, Journal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.machine.states import Gathering
 from tests._requirements import requirement
-from tests.journal.samples import finished, gone, observing, record
+from tests.journal.samples import everybody, finished, observing, record
 
 pytestmark = pytest.mark.anyio
 
@@ -96,7 +96,7 @@ async def test_whoever_does_not_own_a_record_heeds_nothing(journal: Journal) -> 
     given = record(state=observing())
     await journal.save(given)
     await journal.instruct(given.record_id, YES)
-    await journal.take(given.record_id, "host/1", gone)
+    await journal.take(given.record_id, "host/1", await everybody(journal))
 
     with pytest.raises(DrivenElsewhereError):
         await journal.save(given, known=True, heeded=YES.name)

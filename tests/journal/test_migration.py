@@ -30,7 +30,7 @@ from mcp_tasks_client.machine.states import (
 )
 from mcp_tasks_client.protocol.task import read_task
 from tests.journal.files import OneLoop, raw
-from tests.journal.samples import SCOPE, gone, observing, record
+from tests.journal.samples import SCOPE, everybody, observing, record
 
 pytestmark = pytest.mark.anyio
 
@@ -127,7 +127,8 @@ class TestVersion010(OneLoop):
                 by_key = await journal.by_key(SCOPE, "Bücher")
                 with pytest.raises(JournalCorruptError):
                     await journal.by_id("record-8")
-                taken = await journal.take("record-4", "new/1", lambda owner, lease: lease is not None)
+                leased = {owner for owner, lease in (await journal.owners()).items() if lease is not None}
+                taken = await journal.take("record-4", "new/1", leased)
 
         assert [comparable(one) for one in found] == [comparable(one) for one in EXPECTED]
         assert by_key == EXPECTED[5]
@@ -161,8 +162,8 @@ class TestVersion010(OneLoop):
     async def test_its_old_tasks_can_be_forgotten(self, old: Path) -> None:
         with anyio.fail_after(30):
             async with SqliteJournal(old) as journal:
-                assert await journal.prune(1064.5, 1064.5, gone) == 2
-                pending = await journal.take_pending(SCOPE, "new/1", gone)
+                assert await journal.prune(1064.5, 1064.5, await everybody(journal)) == 2
+                pending = await journal.take_pending(SCOPE, "new/1", await everybody(journal))
         assert [one.record.record_id for one in pending] == ["record-5", "record-7"]
 
 
@@ -191,6 +192,8 @@ class TestNames(OneLoop):
         with anyio.fail_after(30):
             async with SqliteJournal(path) as journal:
                 assert await journal.records(SCOPE) == [given]
-                (taken,) = await journal.take_pending(SCOPE, "a/1", gone, application="payroll")
+                (taken,) = await journal.take_pending(
+                    SCOPE, "a/1", await everybody(journal), application="payroll"
+                )
         assert taken.record.record_id == given.record_id
         assert (given.label, given.application, given.origin) == (None, None, None)

@@ -173,12 +173,18 @@ def the_lease_is_never_renewed() -> AbstractContextManager[Any]:
 
 @mutant
 def every_other_owner_is_taken_for_gone() -> AbstractContextManager[Any]:
-    return patch.object(ProcessLease, "judge", lambda self: lambda owner, lease: True)
+    async def gone(self: Any, journal: Any, *names: str, of_process: bool = False) -> set[str]:
+        return set(await journal.owners(*names))
+
+    return patch.object(ProcessLease, "gone", gone)
 
 
 @mutant
 def nobody_is_ever_taken_for_gone() -> AbstractContextManager[Any]:
-    return patch.object(ProcessLease, "judge", lambda self: lambda owner, lease: False)
+    async def gone(self: Any, journal: Any, *names: str, of_process: bool = False) -> set[str]:
+        return set()
+
+    return patch.object(ProcessLease, "gone", gone)
 
 
 @mutant
