@@ -308,6 +308,7 @@ class BlockingInbox(_Opening[Inbox]):
 
     records = _waiting(Inbox.records)
     questions = _waiting(Inbox.questions)
+    is_driven = _waiting(Inbox.is_driven)
     answer = _waiting(Inbox.answer)
     cancel = _waiting(Inbox.cancel)
     acknowledge = _waiting(Inbox.acknowledge)

@@ -97,6 +97,21 @@ class Inbox:
         records = await self._find(endpoint, principal, label, asking=True)
         return [one for record in records for one in await read_questions(self._journal, record, self)]
 
+    async def is_driven(self, record: TaskRecord) -> bool:
+        """Whether a living process has the call, as far as can be seen from here.
+
+        A process on this machine is looked at. One that is elsewhere counts as living until its lease has run
+        out, which takes up to half a minute.
+
+        Args:
+            record: One that :meth:`records` returned just now.
+
+        Raises:
+            JournalError: The journal could not be read.
+            TasksClientError: The inbox is not open.
+        """
+        return await self._opened().is_driven(record)
+
     async def _find(
         self, endpoint: str | None, principal: str | None, label: str | None, **which: bool
     ) -> list[TaskRecord]:

@@ -184,6 +184,29 @@ async def test_an_answer_reaches_a_call_that_another_process_drives(
     assert len(update.input_keys) == 1
 
 
+async def test_a_call_is_driven_while_the_process_that_has_it_lives(
+    real_server: RealServer, path: Path
+) -> None:
+    with anyio.fail_after(60), OtherHost.calling(real_server.url, path, "cancelable") as host:
+        assert await host.line() == "asked"
+        async with Inbox(path) as inbox:
+            (record,) = await inbox.records()
+            assert await inbox.is_driven(record)
+            host.kill()
+            assert not await inbox.is_driven(record)
+
+
+async def test_a_call_is_driven_until_its_client_closes(real_server: RealServer, journal: Journal) -> None:
+    async with Inbox(journal) as inbox:
+        async with opened(real_server, journal) as client:
+            await asked(client)
+            (record,) = await inbox.records()
+            assert await inbox.is_driven(record)
+        (left,) = await inbox.records()
+        assert not await inbox.is_driven(record)
+        assert not await inbox.is_driven(left)
+
+
 async def test_an_answer_waits_for_whoever_takes_the_call_up(
     real_server: RealServer, journal: Journal
 ) -> None:

@@ -375,6 +375,15 @@ class CallStore:
         gone = await self._lease.gone(self.journal, taken.record.owner)
         return await self.journal.take(record_id, self._owner, gone) if gone else taken
 
+    async def is_driven(self, record: TaskRecord) -> bool:
+        """Whether the owner of a record is there; for clients of this very process, whether it is open.
+
+        Raises:
+            JournalError: The leases could not be read.
+        """
+        owner = record.owner
+        return owner is not None and not await self._lease.gone(self.journal, owner)
+
     async def learn_end(self, call: LiveCall) -> None:
         """Learn whether another client has brought a call to its end that is parked here."""
         if call.ours:

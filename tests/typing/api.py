@@ -443,6 +443,7 @@ async def inboxes(journal: Journal, path: Path, record: TaskRecord) -> None:
             await inbox.answer(question.question_id, ElicitResult(action="decline"))
         await inbox.cancel(record)
         await inbox.acknowledge(record)
+        assert_type(await inbox.is_driven(record), bool)
         assert_type(await inbox.prune(60), int)
         await inbox.cancel("record")  # type: ignore[arg-type]
     Inbox()
@@ -456,6 +457,7 @@ def blocking_inboxes(path: Path, record: TaskRecord) -> None:
         assert_type(inbox.records(pending=True), list[TaskRecord])
         assert_type(inbox.questions(label="lunch"), list[Question])
         inbox.cancel(record)
+        assert_type(inbox.is_driven(record), bool)
         assert_type(inbox.prune(), int)
     BlockingInbox(path, 3)  # type: ignore[call-arg, arg-type]
 
