@@ -178,7 +178,7 @@ def to_wire(answer: Answer) -> JSONObject:
 
 def question_id(record_id: str, asked: states.Question) -> str:
     """The public name of a question. One that a call asks anew under the same key has another name."""
-    return f"{record_id}-{digest([record_id, asked.key, float(asked.asked_at)])[:_ID_DIGITS]}"
+    return f"{record_id}-{digest([record_id, asked.key, asked.digest, float(asked.asked_at)])[:_ID_DIGITS]}"
 
 
 def asked_under(record: TaskRecord, key: str) -> states.Question | None:

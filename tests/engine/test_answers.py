@@ -44,6 +44,7 @@ from mcp_tasks_client.testing import (
 )
 from tests._requirements import requirement
 from tests._results import text
+from tests.engine.world import World
 
 pytestmark = pytest.mark.anyio
 
@@ -295,6 +296,26 @@ async def test_round_after_round_before_a_call_is_answered_later(
             await anyio.sleep(0.01)
         await second.accept({"name": "Bob"})
     assert results == ["Ada"]
+
+
+async def test_what_the_next_round_asks_has_another_name_though_no_time_has_passed() -> None:
+    rounds = [
+        {
+            "resultType": "input_required",
+            "inputRequests": {"k": form(asks, name="string")},
+            "requestState": asks,
+        }
+        for asks in ("Who are you?", "And who are you?")
+    ]
+    world = World(calls=[*rounds, {"resultType": "complete", **text_result("done")}])
+    async with world.client(**LATER) as driver, anyio.create_task_group() as tasks:
+        results: list[str] = []
+        tasks.start_soon(call, driver, "tool", KEY, results)
+        for answer in (ADA, BOB):
+            await world.clock.advance(0)
+            (question,) = await driver.questions()
+            await question.answer(answer)
+    assert results == ["done"]
 
 
 # ── the first answer counts ───────────────────────────────────────────────────────────────────

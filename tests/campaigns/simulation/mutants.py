@@ -45,7 +45,7 @@ from mcp_tasks_client.machine.events import (
     TaskMissing,
 )
 from mcp_tasks_client.machine.states import Completed, Observing
-from mcp_tasks_client.question import question_id, record_of
+from mcp_tasks_client.question import CANCEL, question_id, record_of
 from mcp_tasks_client.sessions.base import TaskRef
 
 from . import world
@@ -416,7 +416,7 @@ def a_question_that_is_asked_anew_has_its_old_name() -> AbstractContextManager[A
     name = questions.question_id
 
     def old_name(record_id: str, asked: Any) -> str:
-        return name(record_id, replace(asked, asked_at=0.0))
+        return name(record_id, replace(asked, asked_at=0.0, digest=""))
 
     stack = ExitStack()
     for module in (questions, requests, world):
@@ -426,10 +426,15 @@ def a_question_that_is_asked_anew_has_its_old_name() -> AbstractContextManager[A
 
 @mutant
 def a_cancel_from_outside_is_forgotten() -> AbstractContextManager[Any]:
-    async def forget(self: Any, call: LiveCall, instruction: str | None) -> None:
-        await self._store.forget_instruction(call, instruction)
+    wish = Cancellation.wish
 
-    return patch.object(Cancellation, "heed", forget)
+    async def forget(self: Any, call: LiveCall, *, by_instruction: bool = False) -> bool:
+        if not by_instruction:
+            return await wish(self, call)
+        await self._store.forget_instruction(call, CANCEL)
+        return False
+
+    return patch.object(Cancellation, "wish", forget)
 
 
 # ── cancellation ──────────────────────────────────────────────────────────────────────────────
