@@ -367,14 +367,27 @@ async def test_a_host_of_an_older_version_is_asked_on_the_stream_of_its_call(too
     assert not [said for said in server.witness.broken() if "initialize" not in said]
 
 
-async def test_a_refusal_of_the_host_leaves_the_task_waiting() -> None:
+@requirement("law:3")
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ({"error": {"code": -1, "message": "nobody at home"}}, "nobody at home"),
+        ({"result": {"action": "accept", "content": {"name": 7}}}, "name"),
+        ({"result": {"action": "accept"}}, "name"),
+        ({"result": {}}, "action"),
+    ],
+)
+async def test_a_refusal_or_a_wrong_answer_of_the_host_leaves_the_task_waiting(
+    reply: JSONObject, told: str
+) -> None:
     server, journal = asking_server(), MemoryJournal()
     async with hosted(server, journal, host_options={"version": OLDER}) as host:
-        older = OlderHost(host, {"elicitation/create": {"error": {"code": -1, "message": "nobody at home"}}})
+        older = OlderHost(host, {"elicitation/create": reply})
         await older.initialize()
         failed = await older.call("asks")
-        assert "nobody at home" in failed["error"]["message"]
+        assert told in failed["error"]["message"]
         assert [record.owner for record in await recorded(journal, pending=True)] == [None]
+    assert count(server, "tasks/update") == 0
 
 
 async def test_a_session_that_declared_no_callback_is_not_asked() -> None:

@@ -548,17 +548,29 @@ async def test_what_we_answer_in_the_hosts_place_does_not_go_to_what_has_taken_i
         assert wire.answers == {}
 
 
-async def test_a_question_that_the_host_refuses_leaves_the_task_waiting(wire: Wire) -> None:
+@requirement("law:3")
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ({"error": {"code": -1, "message": "nobody at home"}}, "nobody at home"),
+        ({"result": {"action": "perhaps"}}, "action"),
+        ({"result": {}}, "action"),
+    ],
+)
+async def test_a_question_that_the_host_refuses_or_answers_wrongly_leaves_the_task_waiting(
+    wire: Wire, reply: Any, told: str
+) -> None:
     async with connected(wire, {"elicitation": {}}) as session:
         request_id = await session.send("tools/call", {"name": "slow"})
         wire.task["status"] = "input_required"
         await wire.until(lambda: wire.of("tasks/result"))
         await wire.say(question("q", _meta=MARK))
         asked = await session.hears("elicitation/create")
-        await session.say({"id": asked["id"], "error": {"code": -1, "message": "nobody at home"}})
+        await session.say({"id": asked["id"], **reply})
         said = await session.reply_to(request_id)
+        assert wire.answers == {}
     assert said.code == -32603
-    assert "nobody at home" in said.message
+    assert told in said.message
 
 
 async def test_a_question_that_the_server_takes_back_is_taken_back_from_the_host(wire: Wire) -> None:

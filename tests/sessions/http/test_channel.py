@@ -262,6 +262,7 @@ async def test_a_request_never_left_only_where_httpcore_says_so(library: Any, co
         "httpcore": getattr(core, name)("?"),
         "nothing": None,
         "another library": ConnectionResetError("?"),
+        "a namesake in another library": type(name, (OSError,), {"__module__": "another.core"})("?"),
         "another failure": core.ReadError("?"),
     }
     believed = {}
@@ -278,6 +279,7 @@ async def test_a_request_never_left_only_where_httpcore_says_so(library: Any, co
         "httpcore": True,
         "nothing": False,
         "another library": False,
+        "a namesake in another library": False,
         "another failure": False,
     }
 
