@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Final
 
 __all__ = [
+    "CERTIFICATES_ELSEWHERE",
     "NODE_SERVER",
     "NotInstalled",
+    "environment_elsewhere",
     "kept",
     "node_modules",
     "python_with_legacy_sdk",
@@ -30,6 +32,9 @@ FOLDER: Final = Path(__file__).parents[1] / ".pytest_cache" / "legacy-servers"
 LEGACY_SDK: Final = "mcp==1.30.0"
 NODE_SERVER: Final = Path(__file__).parent / "servers" / "legacy_node"
 INSTALL_LIMIT_S: Final = 300.0
+CERTIFICATES_ELSEWHERE: Final = "TESTS_SSL_CERT_FILE"
+"""Variable with what ``SSL_CERT_FILE`` was when the tests began. ``conftest.py`` sets both."""
+
 LOCK_LIMIT_S: Final = 2 * INSTALL_LIMIT_S
 
 
@@ -84,11 +89,24 @@ def node_modules() -> Path:
 def run(command: Sequence[str]) -> None:
     try:
         subprocess.run(
-            command, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=INSTALL_LIMIT_S
+            command,
+            check=True,
+            env=environment_elsewhere(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=INSTALL_LIMIT_S,
         )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         said = " ".join((error.stderr or b"").decode(errors="replace").split())
         raise NotInstalled(f"{type(error).__name__} of {Path(command[0]).name}: {said[:300]}") from error
+
+
+def environment_elsewhere() -> dict[str, str]:
+    """For what fetches something from elsewhere: with the authorities that the tests do without."""
+    environment = {name: value for name, value in os.environ.items() if name != "SSL_CERT_DIR"}
+    if certificates := environment.get(CERTIFICATES_ELSEWHERE):
+        environment["SSL_CERT_FILE"] = certificates
+    return environment
 
 
 def kept(folder: Path, contents: str, make: Callable[[Path], None]) -> Path:

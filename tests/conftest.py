@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
+from pathlib import Path
 from typing import Any
 
 import hypothesis  # noqa: F401  # it asks who refers to what as it is imported, and nobody sees what is frozen
 import pytest
 
+from tests._legacy_installs import CERTIFICATES_ELSEWHERE
 from tests.docs.server import docs_server
 from tests.legacy_servers import (
     legacy_node_program,
@@ -36,6 +39,17 @@ __all__ = [
     "unused_url",
 ]
 
+
+# The workers of xdist, and hundreds of processes besides, import the same modules. What one of them has
+# compiled is there for the next, though the environment says otherwise.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# Each HTTP client reads the certificates that it trusts: 15 milliseconds, a thousand times, if they are a file.
+# Of a folder nothing is read before it is needed, and no test needs an authority but its own.
+if CERTIFICATES_ELSEWHERE not in os.environ:
+    os.environ[CERTIFICATES_ELSEWHERE] = os.environ.pop("SSL_CERT_FILE", "")
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 # Looking for garbage at every turn takes a tenth of the run. Whoever tests what is dropped collects it
 # there and then.

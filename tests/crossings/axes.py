@@ -7,6 +7,7 @@ The short run takes a few, in which each two words meet that can, and some three
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from itertools import combinations, product
 from typing import Any, Final, NamedTuple
 
@@ -118,12 +119,20 @@ def cells() -> Iterator[Cell]:
 
 def short_run() -> list[Cell]:
     """Cells that have between them every meeting which any cell has. Greedy, and the same each time."""
-    of, chosen = list(cells()), list[Cell]()
-    missing = {meeting for cell in of for meeting in meetings(cell)}
+    # Each in its turn is the first of those with the most of what is missing. What a cell once had is the
+    # most that it can ever have, so few have to be looked at again.
+    of = {number: (cell, meetings(cell)) for number, cell in enumerate(cells())}
+    missing, chosen = set[Any]().union(*(met for _, met in of.values())), list[Cell]()
+    queue = sorted((-len(met), number) for number, (_, met) in of.items())
     while missing:
-        best = max(of, key=lambda cell: len(missing & meetings(cell)))
-        chosen.append(best)
-        missing -= meetings(best)
+        had, number = heappop(queue)
+        cell, met = of[number]
+        has = -len(missing & met)
+        if has == had:
+            chosen.append(cell)
+            missing -= met
+        elif has:
+            heappush(queue, (has, number))
     return chosen
 
 

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests._legacy_installs import NODE_SERVER, NotInstalled, kept, python_with_legacy_sdk
+from tests._legacy_installs import (
+    NODE_SERVER,
+    NotInstalled,
+    environment_elsewhere,
+    kept,
+    python_with_legacy_sdk,
+)
 from tests.real_server import listening
 
 __all__ = ["MATRIX", "Case", "run_case", "serve"]
@@ -105,7 +111,14 @@ def _interpreter(case: Case) -> Path:
 
 def _run(command: Sequence[str]) -> None:
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_LIMIT_S)
+        subprocess.run(
+            command,
+            check=True,
+            env=environment_elsewhere(),
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_LIMIT_S,
+        )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         said = str(getattr(error, "stderr", "") or error)
         raise NotInstalled(said[-1000:]) from error
