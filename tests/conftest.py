@@ -45,7 +45,7 @@ __all__ = [
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Each HTTP client reads the certificates that it trusts: 15 milliseconds, a thousand times, if they are a file.
+# Each HTTP client reads the certificates that it trusts: 15 milliseconds, a thousand times, of a file.
 # Of a folder nothing is read before it is needed, and no test needs an authority but its own.
 if CERTIFICATES_ELSEWHERE not in os.environ:
     os.environ[CERTIFICATES_ELSEWHERE] = os.environ.pop("SSL_CERT_FILE", "")

@@ -90,16 +90,25 @@ def clients_on_1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[s
 
 
 def doors(
-    *, strict: bool = True, real: bool = True, older: bool = False, modes: str = "native dropped wrapped"
+    *,
+    strict: bool = True,
+    real: bool = True,
+    older: bool = False,
+    modes: str = "native dropped wrapped",
+    waits: bool = True,
 ) -> pytest.MarkDecorator:
-    """Parametrise a test over ways into the servers, on each event loop that matters."""
+    """Parametrise a test over ways into the servers, on each event loop that matters.
+
+    Only what waits for somebody, or is stopped, is tried on trio. The rest is the same code on either loop,
+    and `tests/crossings` makes its calls on both.
+    """
     cases = [
         pytest.param(loop, (server, way), id=f"{loop}-{server}-{way}")
         for loop in ("asyncio", "trio")
         for server, way in DOORS
         if way.mode in modes.split()
         and {"strict": strict, "real": real or way.on_1, "older": older}[server]
-        and (loop == "asyncio" or runs_on_trio(server, way))
+        and (loop == "asyncio" or (waits and runs_on_trio(server, way)))
     ]
     return pytest.mark.parametrize(("anyio_backend", "door"), cases, indirect=True)
 
@@ -152,7 +161,7 @@ async def test_a_result_is_what_the_server_made_whether_or_not_it_took_a_task(do
     assert said == sorted(set(said)), "each status message once, oldest first"
 
 
-@doors(older=True, modes=EVERY_MODE)
+@doors(older=True, modes=EVERY_MODE, waits=False)
 async def test_a_tool_error_is_a_result_and_a_json_rpc_failure_keeps_everything(door: Door) -> None:
     async with door.opened() as opened:
         result = await opened.call(door.server.tool_error.tool, door.server.tool_error.arguments)
@@ -177,7 +186,7 @@ async def test_a_handle_cancels_its_task(door: Door) -> None:
             await handle.result()
 
 
-@doors()
+@doors(waits=False)
 async def test_a_task_that_the_server_does_not_know_is_not_found(door: Door) -> None:
     async with door.opened(refusals=[INVALID_PARAMS]) as opened, opened.durable() as durable:
         handle = await durable.attach("no-such-task-was-ever-made")
@@ -186,7 +195,7 @@ async def test_a_task_that_the_server_does_not_know_is_not_found(door: Door) -> 
 
 
 @requirement("law:6")
-@doors(real=False)
+@doors(real=False, waits=False)
 async def test_a_result_that_breaks_the_output_schema_of_its_tool_is_an_error(door: Door) -> None:
     async with door.opened() as opened:
         if str(door.way) == "session-http-dropped":
@@ -272,7 +281,7 @@ async def test_a_caller_that_is_cancelled_leaves_no_prompt_and_a_task_to_resume(
     assert hesitant.asked == [*case.asks] * 2
 
 
-@doors(real=False, modes="wrapped")
+@doors(real=False, modes="wrapped", waits=False)
 async def test_a_callback_that_the_client_has_not_itself_is_declared_by_our_own_calls(door: Door) -> None:
     """The strict server refuses to ask for anything that the request does not declare."""
     host = Host()
@@ -286,7 +295,7 @@ async def test_a_callback_that_the_client_has_not_itself_is_declared_by_our_own_
     assert host.asked
 
 
-@doors(modes="native wrapped")
+@doors(modes="native wrapped", waits=False)
 async def test_what_hosts_do_with_a_session_besides_calls_works_on_a_client_as_well(door: Door) -> None:
     case = door.server.question
     async with door.opened(Host()) as opened, opened.durable() as durable:
