@@ -70,8 +70,8 @@ class InHand:
 class Limit(Protocol):
     """A limit of time of somebody who waits for a call."""
 
-    def count(self, counts: bool) -> None:
-        """Have the time count from now on, or not."""
+    def adjust(self) -> None:
+        """Have the time count while no question of the call is before the host."""
 
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class LiveCall:
         next_send: The ``tools/call`` to send next; ``None`` if there is none to send.
         attempt: The ``tools/call`` that is under way; ``None`` if there is none.
         asked: The questions that are before the host: the scope of each callback, by the key.
-        limits: Told whether any is.
+        limits: Told whenever that changes.
         asks: Questions that the machine wants asked, and that are not before the host yet.
         uncommitted: Events that are not in the journal: those whose commit failed, and the creation of a task
             that begins here. The driver applies them first of all, and the store once more when it closes.
@@ -303,17 +303,15 @@ class LiveCall:
 
     def begin_asking(self, key: str, prompt: anyio.CancelScope) -> None:
         """Note that a question is before the host."""
-        if not self.asked:
-            for limit in self.limits:
-                limit.count(False)
         self.asked = {**(self.asked or {}), key: prompt}
+        for limit in self.limits:
+            limit.adjust()
 
     def end_asking(self, prompt: anyio.CancelScope) -> None:
         """Note that a question is before the host no longer."""
         self.asked = {key: other for key, other in (self.asked or {}).items() if other is not prompt} or None
-        if not self.asked:
-            for limit in self.limits:
-                limit.count(True)
+        for limit in self.limits:
+            limit.adjust()
 
     def stop_asking(self) -> None:
         """Withdraw the questions that are before the host, and those that wait for their turn."""

@@ -57,14 +57,14 @@ class TimeLimit:
             self._leave()
             self._call = call
             call.limits.add(self)
-            self.count(not call.asked)
+            self.adjust()
 
-    def count(self, counts: bool) -> None:
-        """Have the time count from now on, or not."""
-        now = anyio.current_time()
-        if counts and self._left is not None:
+    def adjust(self) -> None:
+        """Have the time count while no question of the call is before the host."""
+        asks, now = self._call is not None and self._call.asked, anyio.current_time()
+        if not asks and self._left is not None:
             self._scope.deadline, self._left = now + self._left, None
-        elif not counts and self._left is None:
+        elif asks and self._left is None:
             self._left, self._scope.deadline = self._scope.deadline - now, math.inf
 
     def _leave(self) -> None:

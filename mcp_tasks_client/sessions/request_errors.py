@@ -72,9 +72,10 @@ class RequestErrors:
     Attributes:
         method: As given.
         server: As given.
+        runs_tool: Whether a tool may have run when the request fails, so that it must not be repeated.
     """
 
-    __slots__ = ("_secrets", "_task_id", "method", "server")
+    __slots__ = ("_secrets", "_task_id", "method", "runs_tool", "server")
 
     def __init__(
         self,
@@ -84,6 +85,7 @@ class RequestErrors:
         server: str = "the server",
     ) -> None:
         self.method = method
+        self.runs_tool = method == "tools/call"
         self.server = server
         self._task_id = task_id
         self._secrets = secrets
@@ -120,7 +122,7 @@ class RequestErrors:
 
     def malformed(self, what: str, *, status: int | None = None) -> RemoteProtocolError:
         """A reply that is none: from something else on the way, or from a broken server."""
-        again = _MAY_RUN if self.method == "tools/call" else "Try again."
+        again = _MAY_RUN if self.runs_tool else "Try again."
         return RemoteProtocolError(
             f"The reply to {self.method} cannot be used: {self.quote(what)}. Something between here and the "
             f"server may have answered: check the URL. {again}",
@@ -181,7 +183,7 @@ class RequestErrors:
         retryable = status in _PASSING_STATUSES or status >= 500
         advice = "Check the URL and what stands before the server."
         if retryable:
-            advice = _MAY_RUN if self.method == "tools/call" and status in UNDECIDED_STATUSES else _LATER
+            advice = _MAY_RUN if self.runs_tool and status in UNDECIDED_STATUSES else _LATER
         return SessionError(
             f"{self.method} was answered with HTTP {status} and no JSON-RPC reply. {advice}",
             retryable=retryable,
@@ -206,7 +208,7 @@ class RequestErrors:
         refused = error.code in REFUSED_CODES and status not in GATEWAY_STATUSES
         kind, advice = SessionError, _LATER
         if limited:
-            advice = _MAY_RUN if self.method == "tools/call" and status in GATEWAY_STATUSES else _LATER
+            advice = _MAY_RUN if self.runs_tool and status in GATEWAY_STATUSES else _LATER
         elif error.code == INVALID_PARAMS and self._task_id is not None:
             advice = "The server does not know the task, or does not take that in its present state."
         elif refused:

@@ -184,7 +184,7 @@ class HttpChannel:
         self, transport: Transport, message: Message, read: ReadResponse, silence_s: float
     ) -> JSONObject:
         headers = await self._headers.add_to(message.headers, message.errors.method)
-        once = message.errors.method == "tools/call"
+        once = message.errors.runs_tool
         request = Request(message.content, headers, silence_s, message.verb, message.context, once)
         url = self._url
         try:

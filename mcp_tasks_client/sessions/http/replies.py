@@ -189,7 +189,7 @@ class ReplyReader:
     @property
     def _may_have_run(self) -> bool:
         """Whether an error that does not name the request leaves open what became of it."""
-        return self._errors.method == "tools/call" and self._status in UNDECIDED_STATUSES
+        return self._errors.runs_tool and self._status in UNDECIDED_STATUSES
 
     def _malformed(self, what: str) -> RemoteProtocolError:
         return self._errors.malformed(f"HTTP {self._status} with {what}", status=self._status)
