@@ -60,6 +60,13 @@ ACCEPT: Final[JSONObject] = {"action": "accept"}
 DECLINE: Final[JSONObject] = {"action": "decline"}
 
 
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pauses. How long they are is stated by `tests/machine` and `tests/sessions`."""
+    monkeypatch.setattr("mcp_tasks_client.machine.before_task._STATE_ONLY_DELAY_S", 0.01)
+    monkeypatch.setattr("mcp_tasks_client.sessions.tool_catalogue._FIRST_PAUSE_S", 0.01)
+
+
 def url_data(*names: str) -> JSONObject:
     """The data of the error, as AgentCore Gateway sends it."""
     return {
