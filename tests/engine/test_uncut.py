@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from mcp_tasks_client.uncut import run_to_its_end
+from mcp_tasks_client.uncut import in_loop, run_to_its_end
 
 pytestmark = pytest.mark.anyio
 
@@ -172,3 +174,28 @@ async def test_the_caller_waits_for_work_that_began_in_a_cancelled_scope(
         scope.cancel()
         await run_to_its_end(work, done.append)
     assert done == [anyio_backend_name]
+
+
+async def test_an_event_loop_is_called_from_any_thread() -> None:
+    called, here = list[object](), threading.get_ident()
+    over = anyio.Event()
+
+    def call(argument: object) -> None:
+        called.append((argument, threading.get_ident()))
+        over.set()
+
+    await anyio.to_thread.run_sync(in_loop(call), "argument")
+    with anyio.fail_after(LIMIT_S):
+        await over.wait()
+    assert called == [("argument", here)]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_event_loop_that_has_ended_is_called_no_more(backend: str) -> None:
+    called = list[str]()
+
+    async def give() -> Callable[..., None]:
+        return in_loop(called.append)
+
+    anyio.run(give, backend=backend)("argument")
+    assert called == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Collection
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from anyio import to_thread
 
 from mcp_tasks_client.errors import DrivenElsewhereError, JournalError
+from mcp_tasks_client.journal import sqlite_writer
 from mcp_tasks_client.journal.base import Instruction, Journal
 from mcp_tasks_client.journal.sqlite import SqliteJournal
 from mcp_tasks_client.machine.states import Gathering
@@ -191,21 +193,38 @@ async def test_a_journal_that_is_not_open_is_not_listened_to(journal: Journal) -
 
 
 async def test_another_process_is_told_within_seconds(tmp_path: Path) -> None:
-    """Another connection to the file, as another process has it."""
     given, heard = record(state=observing()), Heard()
     async with SqliteJournal(tmp_path / "journal.sqlite3") as journal:
         await journal.save(given)
         stop = journal.listen(heard)
         assert not await heard.wait_for(given.record_id, 0.1)
-
-        def leave() -> None:
-            with sqlite3.connect(journal.path) as connection:
-                connection.execute(
-                    "INSERT INTO instructions (record_id, name, body, at, heeded) VALUES (?, ?, ?, ?, 0)",
-                    (given.record_id, *YES[:3]),
-                )
-            connection.close()
-
-        await to_thread.run_sync(leave)
+        await to_thread.run_sync(leave_from_outside, journal.path, given.record_id)
         assert await heard.wait_for(given.record_id, 10.0)
         stop()
+
+
+async def test_a_look_at_what_others_left_that_fails_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given, heard, query = record(state=observing()), Heard(), sqlite_writer._INSTRUCTED
+    async with SqliteJournal(tmp_path / "journal.sqlite3") as journal:
+        await journal.save(given)
+        stop = journal.listen(heard)
+        assert not await heard.wait_for(given.record_id, 1.5), "it has looked already, and found nothing"
+        monkeypatch.setattr(sqlite_writer, "_INSTRUCTED", "SELECT 1 FROM nowhere")
+        await to_thread.run_sync(leave_from_outside, journal.path, given.record_id)
+        with anyio.fail_after(10):
+            while "no such table: nowhere" not in caplog.text:
+                await anyio.sleep(0.05)
+        monkeypatch.setattr(sqlite_writer, "_INSTRUCTED", query)
+        assert await heard.wait_for(given.record_id)
+        stop()
+
+
+def leave_from_outside(path: Path, record_id: str) -> None:
+    """Leave an instruction by another connection to the file, as another process has it."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "INSERT INTO instructions (record_id, name, body, at, heeded) VALUES (?, ?, ?, ?, 0)",
+            (record_id, *YES[:3]),
+        )
